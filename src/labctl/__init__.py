@@ -1,0 +1,1 @@
+"""labctl: the orchestrator of Triton Serving Labs."""

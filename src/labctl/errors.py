@@ -1,0 +1,37 @@
+"""The one error that people see.
+
+Everything foreseeable that goes wrong is raised as a :class:`LabError` where it is noticed and shown in one place
+(``labctl.cli.main``): what happened, why, and the next command to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LabError(Exception):
+    """A foreseeable fault, told in a person's words.
+
+    Args:
+        what: what happened, one sentence, without a final full stop.
+        why: the cause as far as it is known (Triton's own message, the exit status, the last log line).
+        remedy: the next command to type or the setting to change.
+        details: further lines, for example each template problem with file and line, or the last log lines.
+    """
+
+    def __init__(self, what: str, why: str = "", remedy: str = "", details: Sequence[str] = ()) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.remedy = remedy
+        self.details = tuple(details)
+
+    def __str__(self) -> str:
+        """All of it as plain text, one part a line (the command line adds colour and indentation)."""
+        lines = [self.what]
+        if self.why:
+            lines.append(self.why)
+        lines += [f"  {line}" for line in self.details]
+        if self.remedy:
+            lines.append(f"Try: {self.remedy}")
+        return "\n".join(lines)

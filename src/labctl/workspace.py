@@ -1,0 +1,181 @@
+"""Every path the program writes, under one root, and the few ways in which it writes.
+
+Three rules hold for all of them: a file appears whole or not at all (temporary name, then rename), a folder is
+swapped in one rename, and whatever is made once per key is made under that key's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from labctl.errors import LabError
+
+MARKER = "model_repos"  # a folder that only a checkout of the labs has beside pyproject.toml
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A checkout and the cache it shares with other clones."""
+
+    root: Path
+    cache: Path
+
+    @classmethod
+    def find(cls, start: Path | None = None) -> Workspace:
+        """The checkout that contains ``start`` (default: ``LABS_ROOT``, else the current folder).
+
+        Raises:
+            LabError: no folder upwards from there is a checkout.
+        """
+        origin = Path(os.environ.get("LABS_ROOT") or start or Path.cwd()).absolute()
+        cache = Path(os.environ.get("LABS_CACHE") or Path.home() / ".cache" / "triton-labs").expanduser().absolute()
+        for folder in (origin, *origin.parents):
+            if (folder / "pyproject.toml").is_file() and (folder / MARKER).is_dir():
+                return cls(folder, cache)
+        raise LabError(
+            f"{origin} is not inside a checkout of Triton Serving Labs",
+            "labctl works on the labs of a checkout: it looks for one from the current folder upwards",
+            "cd into your clone, or set LABS_ROOT to it",
+        )
+
+    @property
+    def labs(self) -> Path:
+        return self.root / "labs"
+
+    @property
+    def model_repos(self) -> Path:
+        return self.root / "model_repos"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def scripts(self) -> Path:
+        return self.root / "scripts"
+
+    @property
+    def state(self) -> Path:
+        return self.root / ".labs"
+
+    @property
+    def weights_cache(self) -> Path:
+        return self.cache / "weights"
+
+    @property
+    def engines_cache(self) -> Path:
+        return self.cache / "engines"
+
+    def stack_dir(self, stack: str) -> Path:
+        """State, log, rendered repository and run folder of one stack."""
+        return self.state / stack
+
+    def repository_dir(self, stack: str) -> Path:
+        return self.stack_dir(stack) / "repository"
+
+    def run_dir(self, stack: str) -> Path:
+        """What the server itself writes (step logs): the one writable mount of a container."""
+        return self.stack_dir(stack) / "run"
+
+    def log_file(self, stack: str) -> Path:
+        return self.stack_dir(stack) / "server.log"
+
+    def results_dir(self, lab: str) -> Path:
+        return self.root / "results" / lab
+
+
+@contextmanager
+def disk_errors(target: Path) -> Iterator[None]:
+    """Turn a full, read-only or forbidden disk into a :class:`LabError` that names the path and the space left."""
+    try:
+        yield
+    except OSError as error:
+        where = target
+        while not where.exists() and where != where.parent:
+            where = where.parent
+        free = shutil.disk_usage(where).free
+        raise LabError(
+            f"cannot write {target}",
+            f"{error.strerror or error} ({free / 1e6:.1f} MB free on that disk)",
+            "free some space there, or set LABS_CACHE (weights, engines) to a folder on another disk",
+        ) from error
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write ``path`` whole or not at all; its folder is made if need be."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary: Path | None = None
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+                temporary = Path(stream.name)
+                stream.write(data)
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            if temporary:
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def replace_dir(target: Path) -> Iterator[Path]:
+    """Yield an empty sibling folder that takes the place of ``target`` on success and vanishes on failure.
+
+    The old folder stays whole until the new one is complete; a reader sees either the one or the other.
+    """
+    fresh: Path | None = None
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.new-"))
+        try:
+            fresh.chmod(0o755)
+            yield fresh
+            _swap(fresh, target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _swap(fresh: Path, target: Path) -> None:
+    """Put ``fresh`` where ``target`` is; what was there goes only after the new one stands."""
+    if not target.exists():
+        fresh.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old-"))
+    target.rename(old)  # an empty folder may be renamed over
+    try:
+        fresh.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def key_lock(path: Path, timeout: float = -1) -> Iterator[None]:
+    """Hold the lock of one key, across processes; the kernel frees it when its holder dies.
+
+    Args:
+        path: what the lock protects; the lock file stands beside it.
+        timeout: seconds to wait; negative waits for ever.
+    """
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.parent / f".{path.name}.lock")
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout as error:
+        raise LabError(f"{path} is being made by another process", "", "wait for it, then try again") from error
+    try:
+        yield
+    finally:
+        lock.release()
