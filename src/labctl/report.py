@@ -1,0 +1,35 @@
+"""What a long job tells while it works. The steps below the command line speak only through this; ``cli`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Report(Protocol):
+    """A listener to the steps of a job; all texts are plain, short and without a final full stop."""
+
+    def step(self, text: str) -> None:
+        """A step begins, and this is what it waits for."""
+
+    def progress(self, text: str) -> None:
+        """How far the current step is; replaces the previous progress."""
+
+    def done(self, text: str = "") -> None:
+        """The current step is finished; ``text`` is its outcome."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know (a choice made for them, a fallback)."""
+
+    def command(self, argv: Sequence[str]) -> None:
+        """An external command is about to run (shown with ``--verbose``)."""
+
+
+class Silent:
+    """A report that nobody reads (``--json``, tests)."""
+
+    def step(self, text: str) -> None: ...
+    def progress(self, text: str) -> None: ...
+    def done(self, text: str = "") -> None: ...
+    def note(self, text: str) -> None: ...
+    def command(self, argv: Sequence[str]) -> None: ...

@@ -1,0 +1,166 @@
+"""The one place that starts processes.
+
+Every child is told to die with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from labctl.errors import LabError
+
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before fork: the child may only call it
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words; a negative one is the signal that ended the process."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def spawn(
+    argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool
+) -> subprocess.Popen[bytes]:
+    """Start a server in a process group of its own, its output appended to ``log``."""
+    with log.open("ab") as stream:
+        return subprocess.Popen(
+            argv,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=None if outlive else _die_with_parent,
+        )
+
+
+@contextlib.contextmanager
+def _child(process: subprocess.Popen[bytes], grace: float = 10.0) -> Iterator[None]:
+    """Whatever ends the block, the child's group is ended too: asked first, then forced."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            _signal_group(process, signal.SIGTERM)
+            try:
+                process.wait(grace)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                _signal_group(process, signal.SIGKILL)
+                process.wait()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def run_tool(
+    argv: Sequence[str],
+    on_line: Callable[[str], None],
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float | None = None,
+) -> tuple[int, str, list[str]]:
+    """Run a command to its end in a process group of its own (a terminal's Ctrl-C reaches us first, not it).
+
+    Args:
+        on_line: called with each line of its stderr as it appears (a carriage return ends a line too).
+
+    Returns:
+        exit status, stdout, and the last stderr lines.
+    """
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=dict(env) if env is not None else None,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    except OSError as error:
+        raise LabError(f"cannot run {argv[0]}", error.strerror or str(error)) from error
+    tail: collections.deque[str] = collections.deque(maxlen=30)
+    out = bytearray()
+    pending = bytearray()
+
+    def lines(final: bool = False) -> None:
+        *complete, rest = bytes(pending).replace(b"\r", b"\n").split(b"\n")
+        pending[:] = b"" if final else rest
+        for line in (*complete, rest) if final else complete:
+            if text := line.decode(errors="replace").rstrip():
+                tail.append(text)
+                on_line(text)
+
+    with _child(process), process:
+        assert process.stdout and process.stderr
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ, out)
+            selector.register(process.stderr, selectors.EVENT_READ, pending)
+            while selector.get_map():
+                events = selector.select(timeout)
+                if not events:
+                    raise LabError(f"{Path(argv[0]).name} said nothing for {timeout:g} s", " ".join(argv))
+                for key, _ in events:
+                    chunk = os.read(key.fd, 65536)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                    key.data.extend(chunk)
+                    lines()
+        lines(final=True)
+        return process.wait(), out.decode(errors="replace"), list(tail)
+
+
+def run_foreground(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
+    """Run a command on this terminal and return its exit status (negative: the signal that ended it)."""
+    # It stays in our process group, so that it owns the terminal; Ctrl-C reaches both of us.
+    process = subprocess.Popen(
+        argv, env=dict(env) if env is not None else None, cwd=cwd, preexec_fn=_die_with_parent
+    )
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(10)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.kill()
+            process.wait()
+        raise
+
+
+def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:
+    """The lines of a growing file, until its writer is gone and all is read."""
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        buffer = ""
+        while True:
+            running = alive()
+            if chunk := stream.read():
+                *complete, buffer = (buffer + chunk).split("\n")
+                yield from complete
+            elif not running:
+                if buffer:
+                    yield buffer
+                return
+            else:
+                wait(0.2)
