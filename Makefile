@@ -1,0 +1,42 @@
+# Triton Serving Labs. `make help` lists what there is to do; everything works from a fresh clone.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= $(shell scripts/find_python.sh)
+BIN := .venv/bin
+READY := .venv/.ready
+ARGS ?=
+
+.PHONY: help setup test test-unit bench lint format down clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with labctl and everything that the labs need
+
+$(READY): pyproject.toml scripts/setup.sh
+	@scripts/setup.sh "$(PYTHON)"
+
+lab-iterative: $(READY) ## lab 02: iterative scheduling with GPT-2
+	@$(BIN)/labctl run iterative $(ARGS)
+
+test: $(READY) ## all tests (those of the compose runtime need a Docker engine)
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-unit: $(READY) ## the tests that need no server
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+bench: $(READY) ## measure the project against its yardsticks (takes a while)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(READY) ## ruff and mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: $(READY) ## let ruff format the code
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+down: $(READY) ## take every stack down
+	@$(BIN)/labctl down --all
+
+clean: ## remove .venv, state and results (not the cache of weights and engines)
+	@if [ -x $(BIN)/labctl ]; then $(BIN)/labctl down --all; fi
+	@rm -rf .venv .labs results

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Print the first Python 3.11 or 3.12 of this machine that has a shared libpython (Triton's python backend links to it);
+# without one, the first 3.11 or 3.12; without that, python3, so that setup can say what is wrong with it.
+set -u
+first=""
+for name in ${LABS_PYTHON:-} python3 python3.11 python3.12 /usr/bin/python3; do
+    path=$(command -v "$name" 2>/dev/null) || continue
+    "$path" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null || continue
+    first=${first:-$path}
+    if "$path" - <<'PY' 2>/dev/null
+import os, sys, sysconfig
+name = sysconfig.get_config_var("INSTSONAME") or ""
+folders = [os.path.join(sys.base_prefix, "lib"), sysconfig.get_config_var("LIBDIR") or "",
+           "/usr/lib/" + (sysconfig.get_config_var("MULTIARCH") or "")]
+sys.exit(not (".so" in name and any(os.path.isfile(os.path.join(f, name)) for f in folders)))
+PY
+    then
+        echo "$path"
+        exit 0
+    fi
+done
+echo "${first:-python3}"

@@ -1,0 +1,110 @@
+"""How a job's progress and an error look on a terminal: calm, aligned, and readable without colour or a terminal."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from labctl.errors import LabError
+
+WIDTH = 46  # of a step's title
+
+
+class Console:
+    """The :class:`labctl.report.Report` of the command line. Everything goes to stderr: stdout is for results."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.verbose = verbose
+        self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._title = ""
+        self._began = 0.0
+        self._shown = ""
+        self._drawn = 0.0
+
+    def step(self, text: str) -> None:
+        self.settle()
+        self._title, self._began, self._shown = text, time.monotonic(), ""
+        self._draw("")
+        if not self.live:
+            click.echo(f"  ..  {text}", err=True)
+
+    def progress(self, text: str) -> None:
+        now = time.monotonic()
+        if text == self._shown and now - self._drawn < 0.5:
+            return
+        if self.live:
+            self._draw(text)
+        elif text != self._shown and now - self._drawn > 5:  # a log wants few lines
+            click.echo(f"      {text}", err=True)
+            self._drawn = now
+        self._shown = text
+
+    def done(self, text: str = "") -> None:
+        took = time.monotonic() - self._began
+        seconds = f"  {took:.1f} s" if took >= 0.1 and "READY" not in text else ""
+        self._clear()
+        click.echo(f"  {click.style('ok', fg='green')}  {self._title:<{WIDTH}}  {text}{seconds}".rstrip(), err=True)
+        self._title = ""
+
+    def note(self, text: str) -> None:
+        title = self._title
+        self._clear()
+        click.echo(f"  --  {text}", err=True)
+        if title:
+            self._draw(self._shown)
+
+    def command(self, argv: Sequence[str]) -> None:
+        if self.verbose:
+            self._clear()
+            click.echo(click.style(f"  $ {shlex.join(argv)}", dim=True), err=True)
+
+    def settle(self) -> None:
+        """End a step that will not be finished (an error follows), so that its line stays readable."""
+        if self._title and self.live:
+            self._clear()
+            click.echo(f"  ..  {self._title:<{WIDTH}}  {self._shown}".rstrip(), err=True)
+        self._title = ""
+
+    def _draw(self, text: str) -> None:
+        if not (self.live and self._title):
+            return
+        elapsed = time.monotonic() - self._began
+        line = f"  ..  {self._title:<{WIDTH}}  {text}"
+        clock = f"  {elapsed:.0f} s" if elapsed >= 2 else ""
+        room = shutil.get_terminal_size().columns - len(clock) - 1
+        self._clear()
+        click.echo(line[:room] + clock, nl=False, err=True)
+        self._drawn = time.monotonic()
+
+    def _clear(self) -> None:
+        if self.live:
+            click.echo("\r\x1b[2K", nl=False, err=True)
+
+
+def show_error(error: LabError) -> None:
+    """The one place where an error is shown: what happened, why, the evidence, the next command to type."""
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.what}", err=True)
+    if error.why:
+        click.echo(f"  {error.why}", err=True)
+    for line in error.details:
+        click.echo(f"    {line}", err=True)
+    if error.remedy:
+        click.echo(f"{click.style('try:', fg='yellow', bold=True)}   {error.remedy}", err=True)
+
+
+def table(rows: Sequence[Sequence[object]], header: Sequence[str], right: Sequence[int] = ()) -> str:
+    """Columns aligned with two spaces between them; ``right`` names the columns to align right."""
+    text = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in text) for i in range(len(header))]
+    lines = []
+    for row in text:
+        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""labctl doctor."""
+
+from __future__ import annotations
+
+import click
+
+from labctl import preflight
+from labctl.cli import options as opt
+from labctl.cli.console import table
+from labctl.errors import LabError
+from labctl.orchestrator import ports
+from labctl.orchestrator.plan import Choices, make_plan
+from labctl.orchestrator.session import Session
+from labctl.preflight import Check
+from labctl.runtimes import wheel
+
+
+@click.command("doctor")
+@click.argument("stack", required=False)
+@opt.choices
+def doctor_command(stack: str | None, choices: Choices) -> None:
+    """What is missing on this machine (for STACK), and the remedy, per check. Exit 1 if a lab could not run."""
+    session = opt.open_session()
+    checks = preflight.machine_checks(session.workspace.cache)
+    local = _runtime(session, "local", choices.profile)
+    compose = _runtime(session, "compose", choices.profile)
+    if local.state == "ok" or compose.state == "ok":  # one of them is enough
+        local, compose = (Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in (local, compose))
+    checks += [local, compose, preflight.from_error("ports 8000-8002", lambda: _ports(session), "warn")]
+    if stack:
+        lab, name = session.catalog.stack(stack)
+        plan = make_plan(session.workspace, lab, name, choices, session.runtime("local").server_path)
+        checks += [
+            Check(step.title, "ok", "cached") if step.ready() else Check(step.title, "warn", "to be made", f"labctl up {name}")
+            for step in plan.steps
+        ]
+    click.echo(table([(c.state, c.name, c.found, c.remedy) for c in checks], ("", "check", "found", "remedy")))
+    if preflight.failed(checks):
+        raise LabError("this machine is not ready for the labs", "", "the remedies above")
+
+
+def _runtime(session: Session, name: str, profile: str) -> Check:
+    def ask() -> str:
+        session.runtime(name).check(profile)
+        return f"Triton {wheel.TRITON_OF_WHEEL.get(wheel.find_wheel().version, '')}" if name == "local" else "answers"
+
+    return preflight.from_error(f"runtime {name}", ask)
+
+
+def _ports(session: Session) -> str:
+    ports.claim("8000,8001,8002", "127.0.0.1", [record for _, record in session.running()])
+    return "free"

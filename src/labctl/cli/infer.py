@@ -1,0 +1,32 @@
+"""labctl infer."""
+
+from __future__ import annotations
+
+import click
+
+from labctl.cli import options as opt
+from labctl.errors import LabError
+
+
+@click.command("infer")
+@opt.stack_argument
+@click.option("-m", "--model", required=True, help="Which model of the stack.")
+@click.option("-p", "--prompt", required=True, help="The text to continue.")
+@click.option("-o", "--output-tokens", type=int, default=32, show_default=True, help="Tokens to generate.")
+@click.option("-S", "--stream", is_flag=True, help="Print each token as it comes.")
+def infer_command(stack: str, model: str, prompt: str, output_tokens: int, stream: bool) -> None:
+    """One answer from a model of STACK, which must be up."""
+    from labctl.measure import ask
+
+    session = opt.open_session()
+    _, name = session.catalog.stack(stack)
+    found = session.find(name)
+    if not found:
+        raise LabError(f"{name} is not up", "", f"labctl up {name}")
+    _, record = found
+    if model not in record.models:
+        raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
+    pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream)
+    for piece in pieces:
+        click.echo(piece, nl=False)
+    click.echo()

@@ -1,0 +1,100 @@
+"""The entry point: finds the command, shows every error in one place, and gives each end its exit status.
+
+0 done, 1 failed (with a remedy), 2 wrong usage, 130 interrupted, 143 terminated. A command's module is imported only
+when that command is used: ``labctl --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from types import FrameType
+
+import click
+
+from labctl.cli.console import show_error
+from labctl.errors import LabError
+
+# name: (module, what it does)
+COMMANDS = {
+    "list": ("catalog", "Labs, their stacks and settings."),
+    "doctor": ("doctor", "What is missing on this machine, and the remedy, per check."),
+    "render": ("render", "Only the rendered model repository of a stack."),
+    "up": ("stacks", "Bring a stack up and wait until every model answers."),
+    "status": ("stacks", "State, endpoints and models of what is up."),
+    "logs": ("stacks", "The server's log of a stack."),
+    "run": ("run", "A whole lab: up, its clients, the verdict, down."),
+    "bench": ("bench", "Measure a stack under load."),
+    "compare": ("bench", "Results side by side, with ratios."),
+    "infer": ("infer", "One answer from a model of a running stack."),
+    "metrics": ("metrics", "Triton's counters as a table."),
+    "engines": ("engines", "Build, list and prune compiled engines."),
+    "weights": ("weights", "Pull, list and prune model weights."),
+    "down": ("stacks", "Take a stack down; nothing of it is left, and that is checked."),
+}
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Not an Exception: only clean-up code may stand in its way."""
+
+
+class LazyGroup(click.Group):
+    """Knows its commands' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"labctl.cli.{COMMANDS[name][0]}")
+        command: click.Command = getattr(module, f"{name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="triton-serving-labs", prog_name="labctl")
+def cli() -> None:
+    """Hands-on labs for LLM serving with NVIDIA Triton.
+
+    Begin with `labctl list`, then `labctl run iterative`.
+    """
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the clean-up must end
+    raise Terminated
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = cli.main(argv, prog_name="labctl", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except LabError as error:
+        show_error(error)
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except Terminated:
+        click.echo("terminated", err=True)
+        return 143
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output (head, less) has seen enough
+        return 1
+
+
+def entry() -> None:
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The options that many commands share, and what they become."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from labctl.cli.console import Console
+from labctl.orchestrator.plan import Choices
+from labctl.orchestrator.session import RUNTIMES, Session
+from labctl.orchestrator.up import UpOptions
+from labctl.settings import parse_assignments
+
+Command = Callable[..., Any]
+
+verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
+as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
+stack_argument = click.argument("stack")
+
+
+def choices(command: Command) -> Command:
+    """``--profile --set --release --templates``; the command gets one ``choices``."""
+
+    @click.option("--profile", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
+                  help="Which image, models and engine.")  # fmt: skip
+    @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting (see labctl list).")
+    @click.option("--release", default="", help="TensorRT-LLM release of the templates (gpu profile).")
+    @click.option("--templates", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
+                  help="Take the model templates from this folder.")  # fmt: skip
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, profile: str, assignments: tuple[str, ...], release: str, templates: Path | None, **kwargs: Any
+    ) -> Any:
+        wanted = Choices(profile, parse_assignments(assignments), release, templates and templates.absolute())
+        return command(*args, choices=wanted, **kwargs)
+
+    return wrapped
+
+
+def up_options(command: Command) -> Command:
+    """``choices`` and ``--runtime --ports --timeout --expose``; the command gets one ``options``."""
+
+    @choices
+    @click.option("--runtime", type=click.Choice(RUNTIMES), default="auto", show_default=True,
+                  help="Containers, or a process of this machine.")  # fmt: skip
+    @click.option("--ports", default="8000,8001,8002", show_default=True, metavar="H,G,M|auto",
+                  help="HTTP, gRPC and metrics ports.")  # fmt: skip
+    @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=180.0, show_default=True,
+                  metavar="S", help="Seconds to wait until every model answers.")  # fmt: skip
+    @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, choices: Choices, runtime: str, ports: str, timeout: float, expose: bool, **kwargs: Any
+    ) -> Any:
+        return command(*args, options=UpOptions(choices, runtime, ports, timeout, expose), **kwargs)
+
+    return wrapped
+
+
+def open_session(show_commands: bool = False) -> Session:
+    return Session.open(Console(show_commands))

@@ -1,0 +1,116 @@
+"""labctl up, status, logs, down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from labctl.cli import options as opt
+from labctl.cli.console import table
+from labctl.orchestrator import up as steps
+from labctl.orchestrator.status import status
+from labctl.orchestrator.up import UpOptions
+
+
+@click.command("up")
+@opt.stack_argument
+@opt.up_options
+@opt.as_json
+@opt.verbose
+def up_command(stack: str, options: UpOptions, json_output: bool, verbose: bool) -> None:
+    """Bring STACK up and wait until every model answers."""
+    session = opt.open_session(verbose)
+    lab, name = session.catalog.stack(stack)
+    try:
+        handle = steps.up(session, lab, name, options)
+    except KeyboardInterrupt:
+        if session.find(name):
+            click.echo(f"\n{name} is still starting; take it down with: labctl down {name}", err=True)
+        raise
+    if handle.already:
+        session.report.note(f"{name} was already up with these settings")
+    shown = status(session, name)
+    click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
+
+
+@click.command("status")
+@click.argument("stack", required=False)
+@opt.as_json
+def status_command(stack: str | None, json_output: bool) -> None:
+    """State, endpoints and models of STACK, or of all that are up."""
+    session = opt.open_session()
+    if stack:
+        _, name = session.catalog.stack(stack)
+        shown = status(session, name)
+        click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
+        return
+    names = sorted({name for lab in session.catalog.labs for name in lab.stacks})
+    every = [status(session, name) for name in names]
+    if json_output:
+        click.echo(json.dumps([item for item in every if item["state"] != "absent"], indent=2))
+        return
+    rows = [(s["stack"], s["state"], s["runtime"] or "-", s["profile"] or "-", s["endpoints"].get("http", "-"))
+            for s in every]  # fmt: skip
+    click.echo(table(rows, ("stack", "state", "runtime", "profile", "http")))
+
+
+@click.command("logs")
+@opt.stack_argument
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the server ends.")
+def logs_command(stack: str, follow: bool) -> None:
+    """The server's log of STACK."""
+    session = opt.open_session()
+    _, name = session.catalog.stack(stack)
+    found = session.find(name)
+    record = session.remembered(name)
+    runtime = found[0] if found else session.runtime(record.runtime if record else "local")
+    for line in runtime.logs(name, follow):
+        click.echo(line)
+
+
+@click.command("down")
+@click.argument("stack", required=False)
+@click.option("--all", "every", is_flag=True, help="Every stack of this checkout.")
+@opt.verbose
+def down_command(stack: str | None, every: bool, verbose: bool) -> None:
+    """Take STACK down; nothing of it is left, and that is checked."""
+    if every == bool(stack):
+        raise click.UsageError("name a stack, or say --all")
+    session = opt.open_session(verbose)
+    if every:
+        names = steps.down_all(session)
+        click.echo(f"down: {', '.join(names)}" if names else "nothing was up")
+        return
+    lab = session.catalog.lab(stack or "")
+    names = [stack] if stack in lab.stacks else list(lab.stacks)
+    for name in names:
+        done = steps.down(session, str(name))
+        click.echo(f"{name} is down" if done else f"{name} was not up")
+
+
+
+def _describe(shown: dict[str, Any]) -> str:
+    """The status object as a person reads it."""
+    head = f"{shown['stack']} is {shown['state']}"
+    if shown["runtime"]:
+        triton = f", Triton {shown['triton']}" if shown["triton"] else ""
+        head += f" ({shown['runtime']} runtime, profile {shown['profile']}{triton})"
+    parts = [head]
+    if shown["endpoints"]:
+        parts.append("\n".join(f"  {name:<8} {where}" for name, where in shown["endpoints"].items()))
+    if shown["models"]:
+        rows = [(m["name"], m["version"], m["state"], m["reason"]) for m in shown["models"]]
+        parts.append(table(rows, ("model", "version", "state", "reason")))
+    for key, item in shown["effective"].items():
+        if isinstance(item, dict) and item.get("asked") != item.get("effective"):
+            parts.append(f"  {key}: {item.get('effective')} is in force, not {item.get('asked')}: {item.get('reason')}")
+    if shown["state"] == "stalled":
+        parts.append(
+            "Requests wait but nothing is executed: cancelled sequences still hold Triton's slots. They come back\n"
+            "when they have been idle for max_sequence_idle_microseconds."
+        )
+    if shown["state"] == "failed":
+        parts.append(f"The server is gone. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")
+    return "\n\n".join(parts)

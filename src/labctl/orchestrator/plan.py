@@ -1,0 +1,214 @@
+"""From a manifest and a person's choices to everything that a stack needs, before anything is made.
+
+A plan is pure: no network, no Docker, no GPU, nothing written. ``labctl render`` and ``--dry-run`` are a plan shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labctl import engines, weights
+from labctl.catalog import Lab, Mapped, ProfileOverlay, Stack
+from labctl.errors import LabError
+from labctl.repository import RenderRequest, Replacement
+from labctl.settings import resolve
+from labctl.workspace import Workspace
+
+REFERENCE = re.compile(r"\{((?:settings|artifacts)\.[A-Za-z0-9_]+|run_dir|profile|stack)\}")
+PathMap = Callable[[Path], str]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a person chose on the command line, beyond the stack's name."""
+
+    profile: str = "cpu"
+    set: Mapping[str, Any] = field(default_factory=dict)
+    release: str = ""
+    templates: Path | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """An artifact to be made: where it will be, and the ``python`` arguments that make it."""
+
+    name: str
+    title: str
+    path: Path
+    argv: tuple[str, ...]
+    ready: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about one stack that follows from the manifest and the choices."""
+
+    lab: Lab
+    name: str
+    stack: Stack
+    profile: str
+    settings: Mapping[str, Any]
+    steps: Sequence[Step]
+    request: RenderRequest
+    server_args: Sequence[str]
+    server_env: Mapping[str, str]
+    image: str
+    tokenizer_dir: str
+
+    @property
+    def stack_settings(self) -> dict[str, Any]:
+        """The settings that change what is served (not those that only the lab's clients read)."""
+        return {k: v for k, v in self.settings.items() if self.lab.settings[k].scope == "stack"}
+
+
+def make_plan(
+    workspace: Workspace,
+    lab: Lab,
+    name: str,
+    choices: Choices,
+    server_path: PathMap,
+    output: Path | None = None,
+) -> Plan:
+    """Resolve one stack.
+
+    Args:
+        server_path: how the server will see a path of this machine.
+        output: where the repository is rendered; default: the stack's own folder.
+
+    Raises:
+        LabError: unknown or bad settings, an unknown model source, a reference to nothing.
+    """
+    stack = _with_profile(lab.stacks[name], choices.profile)
+    settings = resolve(lab.settings, choices.profile, stack.settings, choices.set, what=f"stack {name}")
+    scope: dict[str, Any] = {f"settings.{key}": value for key, value in settings.items()}
+    scope |= {"run_dir": server_path(workspace.run_dir(name)), "profile": choices.profile, "stack": name}
+
+    steps: list[Step] = []
+    host: dict[str, Any] = dict(scope)
+    for key, artifact in stack.artifacts.items():
+        if artifact.kind == "weights":
+            step = _weights_step(key, str(expand(artifact.source, scope)), workspace)
+        else:
+            options = {k: v for k, v in expand(artifact.options, scope).items() if v != ""}
+            step = _engine_step(
+                key, str(expand(artifact.engine, scope)), Path(expand(artifact.weights, host)), options,
+                workspace, server_path,
+            )  # fmt: skip
+        steps.append(step)
+        host[f"artifacts.{key}"] = str(step.path)
+        scope[f"artifacts.{key}"] = server_path(step.path)
+
+    request = RenderRequest(
+        sources=[choices.templates] if choices.templates else [workspace.model_repos / r for r in stack.repository],
+        models=stack.models,
+        parameters={key: _parameter(value, settings, scope) for key, value in stack.parameters.items()},
+        output=output or workspace.repository_dir(name),
+        optional=frozenset(stack.optional),
+        replacements=[
+            Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
+            for r in stack.replacements
+            if all(settings.get(key) == value for key, value in r.when.items())
+        ],
+        place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
+    )
+    return Plan(
+        lab=lab,
+        name=name,
+        stack=stack,
+        profile=choices.profile,
+        settings=settings,
+        steps=steps,
+        request=request,
+        server_args=[text for item in stack.server.args if (text := str(expand(item, scope)))],
+        server_env={key: str(expand(value, scope)) for key, value in stack.server.env.items()},
+        image=str(expand(stack.profiles[_profile(choices.profile)].image, scope))
+        if choices.profile in stack.profiles
+        else "",
+        tokenizer_dir=str(expand(stack.tokenizer, host)),
+    )
+
+
+def _profile(name: str) -> Any:
+    return name
+
+
+def _with_profile(stack: Stack, profile: str) -> Stack:
+    """The stack with one profile's changes laid over it."""
+    overlay = stack.profiles.get(_profile(profile), ProfileOverlay())
+    return stack.model_copy(
+        update={
+            "repository": [*stack.repository, *overlay.repository],
+            "parameters": {**stack.parameters, **overlay.parameters},
+            "artifacts": {**stack.artifacts, **overlay.artifacts},
+            "place": {**stack.place, **overlay.place},
+            "replacements": [*stack.replacements, *overlay.replacements],
+            "optional": [*stack.optional, *overlay.optional],
+            "models": overlay.models or stack.models,
+            "server": overlay.server or stack.server,
+        }
+    )
+
+
+def expand(value: Any, scope: Mapping[str, Any]) -> Any:
+    """Fill ``{settings.x}``-like references; a text that is nothing else keeps the value's own type."""
+    if isinstance(value, dict):
+        return {key: expand(item, scope) for key, item in value.items()}
+    if isinstance(value, list):
+        return [expand(item, scope) for item in value]
+    if not isinstance(value, str):
+        return value
+    for name in REFERENCE.findall(value):
+        if name not in scope:
+            raise LabError(f"a manifest refers to '{{{name}}}'", "there is no such thing at that point of the stack")
+    if match := REFERENCE.fullmatch(value):
+        return scope[match[1]]
+    return REFERENCE.sub(lambda match: _text(scope[match[1]]), value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _parameter(value: Any, settings: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        mapped = Mapped.model_validate(value)
+        chosen = _text(settings[mapped.setting])
+        if chosen not in mapped.map:
+            raise LabError(
+                f"the manifest has no text for {mapped.setting}={chosen}", f"it has: {', '.join(mapped.map)}"
+            )
+        value = mapped.map[chosen]
+    return expand(value, scope)
+
+
+def _weights_step(name: str, spec: str, workspace: Workspace) -> Step:
+    source = weights.parse(spec)
+    return Step(
+        name=name,
+        title=f"weights {spec}",
+        path=weights.locate(source, workspace),
+        argv=("-m", "labctl.weights", "pull", spec),
+        ready=lambda: weights.ready(source, workspace),
+    )
+
+
+def _engine_step(
+    name: str, kind: str, model: Path, options: Mapping[str, Any], workspace: Workspace, server_path: PathMap
+) -> Step:
+    engine = engines.get(kind)
+    argv = ["-m", "labctl.engines", "build", kind, "--weights", server_path(model)]
+    for key, value in options.items():
+        argv += ["--option", f"{key}={_text(value)}"]
+    return Step(
+        name=name,
+        title=f"{kind} engine",
+        path=engine.locate(model, options, workspace),
+        argv=tuple(argv),
+        ready=lambda: engine.ready(model, options, workspace),
+    )

@@ -1,0 +1,165 @@
+"""``labctl run``: for each phase of a lab a server, its client, and down again; then the report and the verdicts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labctl.catalog import Lab, Phase, Verdict
+from labctl.errors import LabError
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.up import Up, UpOptions, sweep, take_down, up
+from labctl.runtimes.base import Runtime
+from labctl.settings import resolve
+from labctl.workspace import atomic_write
+
+
+@dataclass(frozen=True)
+class VerdictResult:
+    """A verdict with its measurement. ``value`` is None where the run did not measure it."""
+
+    name: str
+    text: str
+    value: float | None
+    met: bool
+
+
+@dataclass(frozen=True)
+class RunResult:
+    folder: Path
+    result: Mapping[str, Any]
+    verdicts: Sequence[VerdictResult]
+
+
+@contextmanager
+def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: bool = False) -> Any:
+    """A stack for the time of a block, taken down however the block ends (unless it was up before, or ``keep``)."""
+    handle = up(session, lab, stack, options, ephemeral=not keep)
+    try:
+        yield handle
+    finally:
+        if not handle.already and not keep:
+            take_down(session, handle.runtime, stack, force=sys.exc_info()[0] is not None)
+
+
+def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool, only: str = "") -> RunResult:
+    """Run a lab whole.
+
+    Args:
+        only: a stack's name: only the phases on it are run.
+        keep: the last phase's stack stays up.
+
+    Raises:
+        LabError: a phase failed; nothing is left and nothing is averaged.
+    """
+    if lab.run is None:
+        raise LabError(f"lab {lab.folder} has no run section in its lab.yaml")
+    phases = [p for p in lab.run.phases if (not quick or p.quick) and only in ("", p.stack)]
+    if not phases:
+        raise LabError(f"lab {lab.short} has no phase for stack {only}", "", f"labctl run {lab.short}")
+    resolve(lab.settings, options.choices.profile, options.choices.set, what=f"lab {lab.short}")
+    sweep(session)
+    out = new_results_folder(session, lab)
+    runtime: Runtime | None = None
+    for number, phase in enumerate(phases, 1):
+        session.report.note(f"phase {number} of {len(phases)}: {phase.name} (stack {phase.stack})")
+        last = number == len(phases)
+        with _phase_stack(session, lab, phase, options, keep and last) as handle:
+            runtime = handle.runtime
+            _client(session, lab, phase, handle, out, quick)
+    assert runtime is not None
+    script = session.workspace.labs / lab.folder / lab.run.report
+    code = runtime.run_client([runtime.client_path(script), runtime.client_path(out)], None, out, session.report)
+    if code:
+        raise LabError(f"the report of lab {lab.short} could not be made", f"exit status {code}", f"see {out}")
+    result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    flat = flatten(result.get("metrics", {}))
+    return RunResult(out, result, [judge(verdict, flat) for verdict in lab.verdicts])
+
+
+def _phase_stack(
+    session: Session, lab: Lab, phase: Phase, options: UpOptions, keep: bool
+) -> AbstractContextManager[Up]:
+    """The phase's own settings are what the phase is about: they win over a person's."""
+    choices = replace(options.choices, set={**options.choices.set, **phase.set})
+    manager: AbstractContextManager[Up] = ephemeral(
+        session, lab, phase.stack, replace(options, choices=choices), keep
+    )
+    return manager
+
+
+def _client(session: Session, lab: Lab, phase: Phase, handle: Up, out: Path, quick: bool) -> None:
+    runtime, record = handle.runtime, handle.record
+    context = {
+        "lab": lab.folder,
+        "stack": record.stack,
+        "phase": phase.name,
+        "profile": record.profile,
+        "runtime": record.runtime,
+        "endpoints": vars(runtime.client_endpoints(record)),
+        "settings": dict(record.settings),
+        "quick": quick,
+        "out": runtime.client_path(out),
+        "run_dir": runtime.client_path(session.workspace.run_dir(record.stack)),
+        "tokenizer_dir": runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
+        "color": sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+    }
+    path = out / f"context-{phase.name}.json"
+    atomic_write(path, json.dumps(context, indent=1))
+    script = session.workspace.labs / lab.folder / phase.client
+    code = runtime.run_client([runtime.client_path(script), runtime.client_path(path)], record, out, session.report)
+    if code:
+        how = f"exit status {code}"
+        gone = session.find(record.stack) is None
+        raise LabError(
+            f"the client of phase {phase.name} failed",
+            f"{how}; the server is gone as well" if gone else how,
+            "labctl logs shows the server's side" if gone else "its own message stands above",
+        )
+
+
+def new_results_folder(session: Session, lab: Lab) -> Path:
+    """results/<lab>/<time>/, unique even when two runs start within one second."""
+    base = session.workspace.results_dir(lab.folder)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
+        folder = base / f"{stamp}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+    raise LabError(f"cannot make a results folder in {base}")
+
+
+def flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested metrics by dotted path: {"iterative": {"overlap": 0.9}} → {"iterative.overlap": 0.9}."""
+    flat: dict[str, Any] = {}
+    for key, value in metrics.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def judge(verdict: Verdict, flat: Mapping[str, Any]) -> VerdictResult:
+    """Hold one verdict against the measured numbers; a number that is missing is never 'met'."""
+    value = flat.get(verdict.value)
+    if not isinstance(value, int | float):
+        return VerdictResult(verdict.name, f"{verdict.name}: not measured in this run", None, False)
+    met = (verdict.at_least is None or value >= verdict.at_least) and (
+        verdict.at_most is None or value <= verdict.at_most
+    )
+    try:
+        text = verdict.text.format(value=value, m=flat)
+    except (KeyError, ValueError, IndexError):
+        text = f"{verdict.name}: {value:g}"
+    return VerdictResult(verdict.name, text, float(value), met)

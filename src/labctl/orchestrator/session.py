@@ -1,0 +1,111 @@
+"""What every command works with: the checkout, its labs, the runtime, and a listener."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from labctl.catalog import Catalog, load
+from labctl.errors import LabError
+from labctl.report import Report
+from labctl.runtimes.base import Record, Runtime
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.local import LocalRuntime
+from labctl.workspace import Workspace, atomic_write
+
+RUNTIMES = ("auto", "compose", "local")
+
+
+@dataclass(frozen=True)
+class Session:
+    """One invocation's world."""
+
+    workspace: Workspace
+    catalog: Catalog
+    report: Report
+
+    @classmethod
+    def open(cls, report: Report) -> Session:
+        workspace = Workspace.find()
+        return cls(workspace, load(workspace), report)
+
+    def quiet(self, report: Report) -> Session:
+        return replace(self, report=report)
+
+    def runtime(self, name: str) -> Runtime:
+        """The runtime of that name, unchecked."""
+        return LocalRuntime(self.workspace) if name == "local" else ComposeRuntime(self.workspace)
+
+    def choose(self, wanted: str, profile: str) -> Runtime:
+        """The runtime to start on: as wanted, or with ``auto`` compose if a Docker engine answers, else local.
+
+        Raises:
+            LabError: the runtime cannot serve that profile here.
+        """
+        if wanted != "auto":
+            runtime = self.runtime(wanted)
+            runtime.check(profile)
+            return runtime
+        compose = self.runtime("compose")
+        try:
+            compose.check(profile)
+        except LabError as error:
+            # A dead DOCKER_HOST is somebody's intent: say what it was, not only that nothing answers.
+            host = os.environ.get("DOCKER_HOST")
+            asked = f" at DOCKER_HOST={host}" if host else ""
+            local = self.runtime("local")
+            try:
+                local.check(profile)
+            except LabError as missing:
+                raise LabError(
+                    "neither runtime can be used here",
+                    "",
+                    missing.remedy,
+                    details=[f"compose{asked}: {error.what}", f"local: {missing.what}"],
+                ) from error
+            self.report.note(f"runtime local: {error.what}{asked}")
+            return local
+        self.report.note("runtime compose: a Docker engine answers")
+        return compose
+
+    def find(self, stack: str) -> tuple[Runtime, Record] | None:
+        """Where a stack runs now, on whichever runtime."""
+        for name in ("local", "compose"):
+            runtime = self.runtime(name)
+            with contextlib.suppress(LabError):
+                if record := runtime.find(stack):
+                    return runtime, record
+        return None
+
+    def running(self) -> list[tuple[Runtime, Record]]:
+        """Every stack of this checkout that exists now."""
+        found: list[tuple[Runtime, Record]] = []
+        for name in ("local", "compose"):
+            runtime = self.runtime(name)
+            with contextlib.suppress(LabError):
+                found += [(runtime, record) for record in runtime.running()]
+        return found
+
+    # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
+
+    def remember(self, record: Record) -> None:
+        atomic_write(self._state(record.stack), record.to_json())
+
+    def remembered(self, stack: str) -> Record | None:
+        """The record of a stack that was brought up and not taken down; a damaged file counts as none, with a note."""
+        path = self._state(stack)
+        try:
+            return Record.from_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            self.report.note(f"{path} cannot be read and is ignored: what runs is looked up afresh")
+            return None
+
+    def forget(self, stack: str) -> None:
+        self._state(stack).unlink(missing_ok=True)
+
+    def _state(self, stack: str) -> Path:
+        return self.workspace.stack_dir(stack) / "state.json"

@@ -1,0 +1,117 @@
+"""What state a stack is in, told from reality: the server, Triton's repository index, its counters."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from labctl import readiness
+from labctl.measure import metrics
+from labctl.orchestrator.lock import holder
+from labctl.orchestrator.session import Session
+from labctl.runtimes.base import Record
+
+STALL_WINDOW_S = 1.5  # requests wait and nothing is executed for this long: longer than any step of ours
+
+
+def status(session: Session, stack: str) -> dict[str, Any]:
+    """The status object of one stack, as ``labctl status STACK --json`` prints it (design: the command line)."""
+    _, action = holder(session.workspace, stack)
+    found = session.find(stack)
+    record = found[1] if found else session.remembered(stack)
+    if record is None:
+        lab, _ = session.catalog.stack(stack)
+        state = "starting" if action == "up" else "absent"
+        return _object(stack, lab.folder, state, record=None)
+    if found is None:
+        state = {"up": "starting", "down": "stopping"}.get(action, "failed")
+        return _object(stack, record.lab, state, record)
+    models = _models(record)
+    ready = [m for m in models if m["state"] == "READY"]
+    if action == "down":
+        state = "stopping"
+    elif action == "up" or not readiness.is_live(record.endpoints.http):
+        state = "starting"
+    elif len(ready) < len(models):
+        state = "degraded"
+    else:
+        state = "stalled" if stalled_models(record) else "ready"
+    return _object(stack, record.lab, state, record, models, _effective(session, record))
+
+
+def stalled_models(record: Record, window: float = STALL_WINDOW_S) -> list[str]:
+    """Models with waiting requests of which none is executed during ``window`` seconds.
+
+    Cancelled iterative sequences keep Triton's sequence slots until they have idled out; while every slot is kept,
+    requests wait although the server says READY.
+    """
+    before = _waiting(record)
+    if not before:
+        return []
+    deadline = time.monotonic() + window
+    while before and time.monotonic() < deadline:
+        time.sleep(0.1)
+        now = _waiting(record)
+        before = {name: count for name, count in before.items() if now.get(name) == count}
+    return sorted(before)
+
+
+def _waiting(record: Record) -> dict[str, float]:
+    """exec_count of each model that has pending requests."""
+    with contextlib.suppress(Exception):  # the counters are a help here, never a reason to fail
+        snapshot = metrics.scrape(record.endpoints.metrics)
+        return {
+            name: model.exec_count
+            for name, model in snapshot.models.items()
+            if model.pending > 0 and name in record.models
+        }
+    return {}
+
+
+def _models(record: Record) -> list[dict[str, str]]:
+    """One row per expected model; a model that Triton does not know is UNAVAILABLE."""
+    rows: dict[str, dict[str, str]] = {}
+    with contextlib.suppress(readiness.Unreachable):
+        rows = {s.name: {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
+                for s in readiness.model_states(record.endpoints.http)}  # fmt: skip
+    unknown = {"version": "", "state": "UNAVAILABLE", "reason": "not in Triton's repository index"}
+    return [rows.get(name, {"name": name, **unknown}) for name in record.models]
+
+
+def _effective(session: Session, record: Record) -> Mapping[str, Any]:
+    """What is really in force where it differs from what was asked; the models write it beside their step logs."""
+    effective = dict(record.effective)
+    with contextlib.suppress(OSError, ValueError):
+        effective |= json.loads((session.workspace.run_dir(record.stack) / "effective.json").read_text())
+    return effective
+
+
+def _object(
+    stack: str,
+    lab: str,
+    state: str,
+    record: Record | None,
+    models: list[dict[str, str]] | None = None,
+    effective: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    if record is None:
+        return {"stack": stack, "lab": lab, "runtime": "", "profile": "", "state": state, "endpoints": {},
+                "models": [], "settings": {}, "effective": {}, "triton": ""}  # fmt: skip
+    settings = dict(record.settings)
+    if record.tokenizer_dir:
+        settings["tokenizer_dir"] = record.tokenizer_dir
+    return {
+        "stack": stack,
+        "lab": lab,
+        "runtime": record.runtime,
+        "profile": record.profile,
+        "state": state,
+        "endpoints": vars(record.endpoints),
+        "models": models or [],
+        "settings": settings,
+        "effective": dict(effective or {}),
+        "triton": readiness.server_version(record.endpoints.http) if models else "",
+    }

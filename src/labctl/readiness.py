@@ -1,0 +1,178 @@
+"""Wait until a stack really serves: alive, then live, then every model READY, then one real answer from each.
+
+An UNAVAILABLE model never becomes READY by waiting and a server that has exited never comes back: both end the wait
+at once, with Triton's own reason and the last log lines. A python stub that died still counts as READY for Triton,
+so the wait ends with one tiny inference per model (the manifest's ``probes``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from labctl.errors import LabError
+
+POLL_S = 0.05
+LOG_TAIL = 12
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """One row of Triton's repository index. ``state`` is READY, LOADING, UNLOADING, UNAVAILABLE, or "" (not begun)."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class ProbeLike(Protocol):
+    path: Any
+    body: dict[str, Any]
+
+
+class Unreachable(Exception):
+    """No answer from the endpoint (yet)."""
+
+
+def call(endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0) -> tuple[int, bytes]:
+    """One HTTP request to Triton. Raises Unreachable where there is no complete answer."""
+    connection = http.client.HTTPConnection(endpoint, timeout=timeout)
+    try:
+        payload = None if body is None else json.dumps(body)
+        connection.request(method, path, payload, {"Content-Type": "application/json"} if payload else {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(str(error) or type(error).__name__) from error
+    finally:
+        connection.close()
+
+
+def is_live(endpoint: str) -> bool:
+    with contextlib.suppress(Unreachable):
+        return call(endpoint, "GET", "/v2/health/live")[0] == 200
+    return False
+
+
+def server_version(endpoint: str) -> str:
+    """Triton's own version ("2.51.0"), "" where it cannot be asked."""
+    with contextlib.suppress(Unreachable, ValueError):
+        return str(json.loads(call(endpoint, "GET", "/v2")[1]).get("version", ""))
+    return ""
+
+
+def model_states(endpoint: str) -> list[ModelState]:
+    """The repository index. Raises Unreachable."""
+    status, body = call(endpoint, "POST", "/v2/repository/index", {})
+    if status != 200:
+        raise Unreachable(body.decode(errors="replace"))
+    return [
+        ModelState(row["name"], row.get("version", ""), row.get("state", ""), row.get("reason", ""))
+        for row in json.loads(body)
+    ]
+
+
+def probe(endpoint: str, model: str, request: ProbeLike, timeout: float) -> None:
+    """One tiny real inference.
+
+    Raises:
+        LabError: the model answered with an error, in Triton's words, or not at all.
+    """
+    try:
+        status, body = call(endpoint, "POST", f"/v2/models/{model}/{request.path}", request.body, timeout)
+    except Unreachable as error:
+        raise LabError(f"model {model} is READY but does not answer", str(error)) from error
+    text = body.decode(errors="replace").strip()
+    if status != 200 or '"error"' in text[:200]:
+        raise LabError(f"model {model} is READY but answers with an error", triton_message(text))
+
+
+def triton_message(text: str) -> str:
+    """Triton's own words out of an error body."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(text.removeprefix("data:").strip())["error"])
+    return text
+
+
+def wait_ready(
+    endpoint: str,
+    models: Sequence[str],
+    probes: Mapping[str, ProbeLike],
+    *,
+    exited: Callable[[], str | None],
+    tail: Callable[[], Iterable[str]],
+    timeout: float,
+    progress: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], object] = time.sleep,
+) -> list[ModelState]:
+    """Return when the server is live, every model READY and every probe answered.
+
+    Args:
+        exited: how the server ended, None while it runs.
+        tail: its last log lines, for the error.
+        timeout: seconds for all of it.
+
+    Raises:
+        LabError: the server ended, a model is UNAVAILABLE (Triton's reason), or the time is over.
+    """
+    deadline = clock() + timeout
+    states: list[ModelState] = []
+    while True:
+        if how := exited():
+            raise LabError(
+                f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:]
+            )
+        with contextlib.suppress(Unreachable):
+            states = model_states(endpoint)
+        _refuse_unavailable(states, models)
+        ready = {state.name for state in states if state.state == "READY"}
+        missing = [name for name in models if name not in ready]
+        progress(_summary(states, models))
+        if not missing and is_live(endpoint):
+            break
+        if clock() >= deadline:
+            raise LabError(
+                f"not ready within {timeout:g} s: {', '.join(missing) or 'the server'}",
+                "the server is still loading" if states else "the server does not answer yet",
+                "give it longer with --timeout, or see labctl logs",
+                details=[*tail()][-LOG_TAIL:],
+            )
+        pause(POLL_S)
+    for model, request in probes.items():
+        progress(f"asking {model} for a first answer")
+        try:
+            probe(endpoint, model, request, max(1.0, deadline - clock()))
+        except LabError as error:
+            how = exited()
+            why = f"{error.why}; the server ended: {how}" if how else error.why
+            raise LabError(error.what, why, "labctl logs", details=[*tail()][-LOG_TAIL:]) from error
+    return states
+
+
+def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> None:
+    failed = [state for state in states if state.state == "UNAVAILABLE" and state.name in models]
+    # An ensemble fails because a step of it failed: the cause comes first, and is waited for while it still loads.
+    failed.sort(key=lambda state: "depends on" in state.reason)
+    loading = any(state.state == "LOADING" for state in states)
+    if failed and not (loading and "depends on" in failed[0].reason):
+        names = ", ".join(dict.fromkeys(state.name for state in failed))
+        raise LabError(
+            f"Triton could not load {names}",
+            failed[0].reason or "Triton gives no reason",
+            "labctl logs shows the whole story",
+            details=[f"{state.name}: {state.reason}" for state in failed[1:]],
+        )
+
+
+def _summary(states: Sequence[ModelState], models: Sequence[str]) -> str:
+    if not states:
+        return "waiting for the server to answer"
+    known = {state.name: state.state or "waiting" for state in states}
+    return ", ".join(f"{name} {known.get(name, 'waiting').lower()}" for name in models)

@@ -1,0 +1,206 @@
+"""The local runtime: the same real ``tritonserver``, from its PyPI wheel, as a process of this machine.
+
+The embedded default when no Docker engine answers. The server runs in a process group of its own and outlives
+``labctl up``. It is found again through its own environment, which carries the stack's record: nothing can go stale,
+because a process that is gone takes its record with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from labctl.errors import LabError
+from labctl.report import Report
+from labctl.runtimes import processes, wheel
+from labctl.runtimes.arguments import server_arguments
+from labctl.runtimes.base import Endpoints, Launch, Record
+from labctl.workspace import Workspace
+
+RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
+SERVER_NAME = "tritonserver"
+OUR_PROCESSES = ("tritonserver", "triton_python_b")  # the kernel cuts names at 15 characters
+SHM = Path("/dev/shm")
+
+
+class LocalServer:
+    """A server that this very process started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], record: Record) -> None:
+        self._process = process
+        self._record = record
+
+    @property
+    def record(self) -> Record:
+        return self._record
+
+    def exited(self) -> str | None:
+        code = self._process.poll()
+        return None if code is None else processes.describe_exit(code)
+
+
+class LocalRuntime:
+    """Runs servers of one checkout as processes."""
+
+    name = "local"
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+
+    # -- before a start ------------------------------------------------------------------------------------------
+
+    def check(self, profile: str) -> None:
+        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            raise LabError(
+                f"the local runtime does not run on {sys.platform} {platform.machine()}",
+                "Triton's wheel is built for Linux x86_64 only",
+                "start a Docker engine and use --runtime compose",
+            )
+        wheel.find_wheel()
+        if wheel.libpython() is None:
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            raise LabError(
+                f"this Python {version} has no shared libpython",
+                "Triton's python backend links against it",
+                f"apt-get install libpython{version} (Debian, Ubuntu), {wheel.OR_DOCKER}",
+            )
+
+    def prepare(self, profile: str, report: Report, image: str = "") -> None:
+        wheel.backend_folder(wheel.find_wheel(), self.workspace.cache)
+
+    def server_path(self, path: Path) -> str:
+        return str(path)
+
+    client_path = server_path
+
+    def client_endpoints(self, record: Record) -> Endpoints:
+        return record.endpoints
+
+    def tool(self, argv: Sequence[str], report: Report) -> str:
+        command = [sys.executable, *argv]
+        report.command(command)
+        env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
+        code, out, tail = processes.run_tool(command, report.progress, env=env)
+        if code:
+            raise tool_failed(argv, processes.describe_exit(code), tail)
+        return out
+
+    # -- the server ----------------------------------------------------------------------------------------------
+
+    def start(self, launch: Launch, report: Report) -> LocalServer:
+        found = wheel.find_wheel()
+        ports = tuple(int(e.rpartition(":")[2]) for e in dataclasses.astuple(launch.record.endpoints))
+        argv = [
+            str(found.binary),
+            *server_arguments(
+                str(launch.repository),
+                address=launch.bind,
+                ports=(ports[0], ports[1], ports[2]),
+                shm_prefix=self.shm_prefix(launch.record.stack),
+                exit_timeout=launch.exit_timeout,
+                backends=str(wheel.backend_folder(found, self.workspace.cache)),
+                extra=launch.server_args,
+            ),
+        ]
+        env = wheel.environment(found) | dict(launch.env)
+        env |= {RECORD: launch.record.to_json(), ROOT: str(self.workspace.root), STACK: launch.record.stack}
+        report.command(argv)
+        outlive = launch.record.owner is None
+        process = processes.spawn(argv, env, launch.log_file, cwd=launch.run_dir, outlive=outlive)
+        record = dataclasses.replace(launch.record, server={"pid": process.pid})
+        return LocalServer(process, record)
+
+    def _ours(self, stack: str | None = None) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+        """The processes of this checkout's stacks, servers and stubs alike, with their environment."""
+        for process in psutil.process_iter(["name", "status"]):
+            if process.info["name"] not in OUR_PROCESSES or process.info["status"] == psutil.STATUS_ZOMBIE:
+                continue
+            with contextlib.suppress(psutil.Error):
+                env = process.environ()
+                if env.get(ROOT) == str(self.workspace.root) and stack in (None, env.get(STACK)):
+                    yield process, env
+
+    def running(self) -> list[Record]:
+        records = []
+        for process, env in self._ours():
+            if process.info["name"] == SERVER_NAME:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    record = Record.from_json(env[RECORD])
+                    records.append(dataclasses.replace(record, server={"pid": process.pid}))
+        return records
+
+    def find(self, stack: str) -> Record | None:
+        return next((record for record in self.running() if record.stack == stack), None)
+
+    def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
+        path = self.workspace.log_file(stack)
+        if not path.is_file():
+            raise LabError(f"there is no log of '{stack}'", f"{path} does not exist", f"labctl up {stack}")
+        yield from processes.follow(path, lambda: follow and self.find(stack) is not None, time.sleep)
+
+    def stop(self, stack: str, report: Report, force: bool = False) -> None:
+        servers = [p for p, _ in self._ours(stack) if p.info["name"] == SERVER_NAME]
+        if servers and not force:
+            _signal(servers, signal.SIGTERM)
+            grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
+            _, servers = psutil.wait_procs(servers, timeout=grace)
+            if servers:
+                report.note(f"the server did not stop within {grace:g} s and is killed")
+        remaining = [process for process, _ in self._ours(stack)]
+        _signal(remaining, signal.SIGKILL)
+        psutil.wait_procs(remaining, timeout=10)
+        for region in self._regions(stack):
+            region.unlink(missing_ok=True)
+
+    def leftovers(self, stack: str) -> list[str]:
+        found = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
+        return found + [str(region) for region in self._regions(stack)]
+
+    def shm_prefix(self, stack: str) -> str:
+        """Names the server's shared-memory regions; unlike for two checkouts, and no stack's is the start of another's."""
+        digest = hashlib.sha256(f"{self.workspace.root}\0{stack}".encode()).hexdigest()[:12]
+        return f"labs-{digest}-"
+
+    def _regions(self, stack: str) -> list[Path]:
+        return sorted(SHM.glob(f"{self.shm_prefix(stack)}*"))
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, report: Report) -> int:
+        command = [sys.executable, *argv]
+        report.command(command)
+        env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
+        return processes.run_foreground(command, env=env)
+
+
+def tool_failed(argv: Sequence[str], how: str, tail: Sequence[str]) -> LabError:
+    """The error of a preparation step that did not end well; its own words come first if it had any."""
+    name = " ".join(argv[1:3]) if argv[:1] == ["-m"] else argv[0]
+    if len(tail) and not how.startswith("killed"):
+        return LabError(tail[0], "", "", details=tail[1:])
+    return LabError(f"{name} failed", how, "", details=tail)
+
+
+def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in victims:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def _exit_timeout(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        for argument in process.cmdline():
+            if argument.startswith("--exit-timeout-secs="):
+                return int(argument.partition("=")[2])
+    return 30

@@ -1,0 +1,120 @@
+"""The real Triton server out of its PyPI wheel: what it needs around it to run as a plain process.
+
+The wheel (``nvidia-pytriton``) carries ``tritonserver`` and the python backend, with one stub for each CPython. The
+backend wants the stub of *this* Python beside it, so a small backend folder of our own links to both; the wheel's own
+files are never touched.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.workspace import replace_dir
+
+WHEEL = "nvidia-pytriton"
+TRITON_OF_WHEEL = {"0.7.0": "2.51.0"}
+SETUP = "make setup"
+OR_DOCKER = "or start a Docker engine and use --runtime compose"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """Where the wheel's parts are on this machine."""
+
+    site: Path
+    version: str
+
+    @property
+    def server(self) -> Path:
+        return self.site / "pytriton" / "tritonserver"
+
+    @property
+    def binary(self) -> Path:
+        return self.server / "bin" / "tritonserver"
+
+    @property
+    def stub(self) -> Path:
+        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return self.server / "python_backend_stubs" / minor / "triton_python_backend_stub"
+
+    @property
+    def libraries(self) -> Path:
+        return self.site / "nvidia_pytriton.libs"
+
+
+def find_wheel() -> Wheel:
+    """The installed wheel.
+
+    Raises:
+        LabError: it is not installed, or has no stub for the running Python.
+    """
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        raise LabError(
+            "Triton is not installed in this Python environment",
+            f"the local runtime takes the server from the {WHEEL} wheel, which {sys.executable} does not have",
+            f"{SETUP}, {OR_DOCKER}",
+        )
+    wheel = Wheel(Path(next(iter(spec.submodule_search_locations))).parent, importlib.metadata.version(WHEEL))
+    for part in (wheel.binary, wheel.stub):
+        if not part.is_file():
+            raise LabError(
+                f"the {WHEEL} wheel has no {part.name} for Python {platform.python_version()}",
+                f"{part} is missing",
+                f"use Python 3.11 or 3.12 on Linux x86_64 with glibc 2.35 or newer, {OR_DOCKER}",
+            )
+    return wheel
+
+
+def libpython() -> Path | None:
+    """The shared libpython of the interpreter that the stub will import its standard library from."""
+    name = sysconfig.get_config_var("INSTSONAME") or ""
+    folders = (Path(sys.base_prefix) / "lib", Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib"))
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    for folder in (*folders, Path("/usr/lib") / multiarch):
+        if ".so" in name and (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def backend_folder(wheel: Wheel, cache: Path) -> Path:
+    """A backend directory with the python backend and the running Python's stub, made once per wheel and Python."""
+    folder = cache / "triton" / f"{wheel.version}-{sysconfig.get_config_var('py_version_nodot')}"
+    links = {"triton_python_backend_stub": wheel.stub}
+    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
+        links[name] = wheel.server / "backends" / "python" / name
+    wanted = {name: os.fspath(target) for name, target in links.items()}
+    python = folder / "python"
+    if python.is_dir() and {p.name: os.readlink(p) for p in python.iterdir() if p.is_symlink()} == wanted:
+        return folder
+    with replace_dir(folder) as fresh:
+        (fresh / "python").mkdir()
+        for name, target in links.items():
+            (fresh / "python" / name).symlink_to(target)
+    return folder
+
+
+def environment(wheel: Wheel) -> dict[str, str]:
+    """This process's environment with what the server and its stubs need.
+
+    The stub needs the libpython of *this* interpreter (another patch level of it cannot import ssl) and takes its
+    site-packages from the environment that is first in PATH.
+    """
+    env = dict(os.environ)
+    library = libpython()
+    libraries = [str(library.parent)] if library else []
+    env["LD_LIBRARY_PATH"] = ":".join([*libraries, str(wheel.libraries)])
+    env["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), env.get("PATH", "")])
+    env["PYTHONPATH"] = sysconfig.get_path("purelib")
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        env.pop(name, None)  # a server has no business with it
+    return env
