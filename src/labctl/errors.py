@@ -6,7 +6,9 @@ Everything foreseeable that goes wrong is raised as a :class:`LabError` where it
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import ClassVar
 
 
 class LabError(Exception):
@@ -18,6 +20,8 @@ class LabError(Exception):
         remedy: the next command to type or the setting to change.
         details: further lines, for example each template problem with file and line, or the last log lines.
     """
+
+    MARK: ClassVar[str] = "labctl-error "  # begins the line by which a tool hands its error to labctl
 
     def __init__(self, what: str, why: str = "", remedy: str = "", details: Sequence[str] = ()) -> None:
         super().__init__(what)
@@ -35,3 +39,11 @@ class LabError(Exception):
         if self.remedy:
             lines.append(f"Try: {self.remedy}")
         return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """One line, to be read by :meth:`from_json` in the process that ran a tool."""
+        return json.dumps([self.what, self.why, self.remedy, self.details])
+
+    @classmethod
+    def from_json(cls, text: str) -> LabError:
+        return cls(*json.loads(text))

@@ -185,11 +185,11 @@ class LocalRuntime:
 
 
 def tool_failed(argv: Sequence[str], how: str, tail: Sequence[str]) -> LabError:
-    """The error of a preparation step that did not end well; its own words come first if it had any."""
-    name = " ".join(argv[1:3]) if argv[:1] == ["-m"] else argv[0]
-    if len(tail) and not how.startswith("killed"):
-        return LabError(tail[0], "", "", details=tail[1:])
-    return LabError(f"{name} failed", how, "", details=tail)
+    """The error of a preparation step that did not end well: its own LabError if it could tell one."""
+    for line in tail:
+        if line.startswith(LabError.MARK):
+            return LabError.from_json(line.removeprefix(LabError.MARK))
+    return LabError(f"{' '.join(argv[:2])} failed", how, "", details=tail)
 
 
 def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:

@@ -1,0 +1,85 @@
+"""Ensembles: every tensor between their steps must exist, be produced once, and fit in datatype and rank.
+
+Triton says of a wrong ensemble only that it is wrong, one tensor at a time, after the server has started. All of it
+can be known before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from labctl.repository.template import Problem
+
+
+def check(configs: Mapping[str, Any]) -> list[Problem]:
+    """Problems of every ensemble among the parsed ``ModelConfig`` of a repository, by model name."""
+    problems = []
+    for name, config in configs.items():
+        if config is not None and config.HasField("ensemble_scheduling"):
+            problems += _check_one(f"{name}/config.pbtxt", config, configs)
+    return problems
+
+
+def _check_one(file: str, config: Any, configs: Mapping[str, Any]) -> list[Problem]:
+    problems: list[Problem] = []
+
+    def wrong(key: str, text: str) -> None:
+        problems.append(Problem(file, 0, key, text))
+
+    produced = {tensor.name: _shape(tensor, config) for tensor in config.input}
+    consumed: dict[str, list[tuple[str, tuple[int, int]]]] = {}
+    for tensor in config.output:
+        consumed.setdefault(tensor.name, []).append(("the ensemble's output", _shape(tensor, config)))
+    for step in config.ensemble_scheduling.step:
+        model = configs.get(step.model_name)
+        if model is None:
+            wrong(step.model_name, "a step names this model, but it is not in the repository")
+            continue
+        inputs = {tensor.name: tensor for tensor in model.input}
+        outputs = {tensor.name: tensor for tensor in model.output}
+        for own, tensor in step.input_map.items():
+            if own not in inputs:
+                wrong(tensor, f"{step.model_name} has no input {own} (it has {', '.join(inputs)})")
+            else:
+                consumed.setdefault(tensor, []).append((f"{step.model_name}.{own}", _shape(inputs[own], model)))
+        for own in inputs:
+            if own not in step.input_map and not inputs[own].optional:
+                wrong(own, f"the input of {step.model_name} is not fed by this ensemble")
+        for own, tensor in step.output_map.items():
+            if own not in outputs:
+                wrong(tensor, f"{step.model_name} has no output {own} (it has {', '.join(outputs)})")
+            elif tensor in produced:
+                wrong(tensor, "it is produced twice")
+            else:
+                produced[tensor] = _shape(outputs[own], model)
+    for tensor, users in consumed.items():
+        for user, shape in users:
+            if tensor not in produced:
+                wrong(tensor, f"{user} takes it, but nothing produces it")
+            elif (difference := _difference(produced[tensor], shape)) and not _may_reshape(user):
+                wrong(tensor, f"{user} {difference}")
+    inputs_unused = {tensor.name for tensor in config.input} - set(consumed)
+    for tensor in sorted(inputs_unused):
+        wrong(tensor, "no step takes this input of the ensemble")
+    return problems
+
+
+def _shape(tensor: Any, config: Any) -> tuple[int, int]:
+    """(datatype, rank on the wire): a batching model adds one dimension to what its config names."""
+    return int(tensor.data_type), len(tensor.dims) + (1 if config.max_batch_size > 0 else 0)
+
+
+def _may_reshape(user: str) -> bool:
+    # Only an ensemble's own outputs: Triton hands them on with whatever shape the last step gave them.
+    return user == "the ensemble's output"
+
+
+def _difference(made: tuple[int, int], taken: tuple[int, int]) -> str:
+    from tritonclient.grpc.model_config_pb2 import DataType
+
+    if made[0] != taken[0]:
+        return f"takes {DataType.Name(taken[0])}, but it is {DataType.Name(made[0])}"
+    if made[1] != taken[1]:
+        return f"takes {taken[1]} dimensions, but it has {made[1]} (batch dimension included)"
+    return ""

@@ -1,0 +1,162 @@
+"""From templates and parameters to the repository that a stack serves: all problems at once, or all files at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labctl.errors import LabError
+from labctl.repository import ensemble, schema
+from labctl.repository.template import Problem, fill, uses
+from labctl.workspace import replace_dir
+
+CONFIG = "config.pbtxt"
+_NOT_COPIED = {"__pycache__", ".gitkeep"}
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A literal text of one template (a path below the repository) and what stands in its place."""
+
+    file: str
+    find: str
+    replace: str
+
+
+@dataclass(frozen=True)
+class RenderRequest:
+    """What to render.
+
+    Attributes:
+        sources: template folders, one subfolder per model; a later one replaces files of an earlier one.
+        models: the models to render; none means all that the sources have.
+        parameters: a value per placeholder; one that no template uses is a problem.
+        output: the folder that is swapped in when everything is right.
+        optional: keys for which an empty value is a meaning of its own.
+        place: links, by their path in the repository; their targets are paths as the server sees them.
+    """
+
+    sources: Sequence[Path]
+    models: Sequence[str]
+    parameters: Mapping[str, Any]
+    output: Path
+    optional: Collection[str] = ()
+    replacements: Sequence[Replacement] = ()
+    place: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A repository on disk. ``digest`` is the same for the same content."""
+
+    path: Path
+    models: Sequence[str]
+    digest: str
+
+
+def render(request: RenderRequest) -> Rendered:
+    """Render into a fresh folder and swap it in.
+
+    Raises:
+        LabError: every problem of every template, with file, line and key; nothing is written.
+    """
+    files = _collect(request)
+    texts, problems = _fill_all(request, files)
+    if problems:
+        raise LabError(
+            f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
+            "",
+            "correct what is named above; nothing was written",
+            details=[str(problem) for problem in problems],
+        )
+    with replace_dir(request.output) as fresh:
+        for relative, source in files.items():
+            target = fresh / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if relative in texts:
+                target.write_text(texts[relative], encoding="utf-8")
+            else:
+                shutil.copyfile(source, target)
+        for relative, link in request.place.items():
+            target = fresh / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.symlink_to(link)
+        models = sorted(path.name for path in fresh.iterdir())
+        for model in models:
+            (fresh / model / "1").mkdir(exist_ok=True)  # Triton wants a version folder, git keeps no empty ones
+        digest = _digest(fresh)
+    return Rendered(request.output, models, digest)
+
+
+def _collect(request: RenderRequest) -> dict[str, Path]:
+    """Every file to render, by its path in the repository, from the last source that has it."""
+    files: dict[str, Path] = {}
+    for source in request.sources:
+        for config in sorted(source.rglob(CONFIG)):
+            folder = config.parent  # upstream nests its models below all_models/<family>/
+            if request.models and folder.name not in request.models:
+                continue
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and not _NOT_COPIED & set(path.parts) and path.suffix != ".pyc":
+                    files[f"{folder.name}/{path.relative_to(folder).as_posix()}"] = path
+    missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
+    if missing:
+        where = ", ".join(map(str, request.sources))
+        raise LabError(f"no template for {', '.join(missing)}", f"looked for MODEL/{CONFIG} below {where}")
+    return files
+
+
+def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[str, str], list[Problem]]:
+    problems: list[Problem] = []
+    texts: dict[str, str] = {}
+    used: set[str] = set()
+    configs: dict[str, Any] = {}
+    unmatched = list(request.replacements)
+    for relative, source in files.items():
+        if not relative.endswith(f"/{CONFIG}"):
+            continue
+        try:
+            template = source.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            problems.append(Problem(relative, 0, "", f"not UTF-8: {error.reason} at byte {error.start}"))
+            continue
+        for replacement in request.replacements:
+            if replacement.file == relative and replacement.find in template:
+                template = template.replace(replacement.find, replacement.replace)
+                unmatched = [r for r in unmatched if r is not replacement]
+        places = list(uses(template))
+        used |= {use.key for use in places}
+        texts[relative], wrong = fill(relative, template, request.parameters, request.optional)
+        config, bad = (None, []) if wrong else schema.parse(relative, texts[relative], places)
+        problems += wrong + bad
+        model = relative.split("/", 1)[0]
+        configs[model] = config
+        if config is not None and config.name and config.name != model:
+            problems.append(Problem(relative, 0, "name", f"says '{config.name}', but the folder is {model}"))
+    problems += [
+        Problem(r.file, 0, "", f"'{r.find}' is to be replaced, but it is nowhere in the template") for r in unmatched
+    ]
+    problems += [
+        Problem("parameters", 0, key, "no template uses it") for key in request.parameters if key not in used
+    ]
+    if not problems:
+        problems += ensemble.check(configs)
+    return texts, problems
+
+
+def _digest(folder: Path) -> str:
+    """A hash of every path, link and byte below ``folder``."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        total.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        if path.is_symlink():
+            total.update(os.readlink(path).encode())
+        elif path.is_file():
+            total.update(path.read_bytes())
+    return total.hexdigest()

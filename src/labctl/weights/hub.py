@@ -1,0 +1,111 @@
+"""Weights from the model hub: resumable, with each way of not getting them told apart. The token is never shown."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.weights.source import Source
+
+WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
+WANTED_WITHOUT_SAFETENSORS = ["*.json", "*.bin", "*.txt", "*.model"]
+IGNORED = ["onnx/*", "*.onnx", "openvino/*", "64*", "coreml/*"]
+
+
+def download(source: Source, target: Path, partial: Path, report: Callable[[str], None]) -> None:
+    """Fetch a snapshot into ``target``.
+
+    Args:
+        partial: a folder that stays between attempts: an interrupted download goes on where it was.
+
+    Raises:
+        LabError: no network, no token (401), terms not accepted (403), no such model or revision.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()  # ours tells the bytes
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        report(f"asking for {source.name}")
+        info = HfApi(endpoint=endpoint).model_info(source.name, revision=source.revision or None, files_metadata=True)
+        names = [file.rfilename for file in info.siblings or []]
+        patterns = WANTED if any(n.endswith(".safetensors") for n in names) else WANTED_WITHOUT_SAFETENSORS
+        with _Progress(partial, report):
+            snapshot_download(
+                source.name,
+                revision=info.sha,
+                local_dir=partial,
+                allow_patterns=patterns,
+                ignore_patterns=IGNORED,
+                endpoint=endpoint,
+            )
+    except Exception as error:
+        raise explain(error, source) from None
+    for path in partial.iterdir():
+        if path.name != ".cache":
+            shutil.move(str(path), target / path.name)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def explain(error: Exception, source: Source) -> LabError:
+    """The hub's refusal in a person's words. The original is not chained: its text may carry headers."""
+    import httpx
+    from huggingface_hub import errors
+
+    page = f"the page of {source.name} on the hub"
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    if isinstance(error, errors.GatedRepoError) or status == 403:
+        return LabError(
+            f"access to {source.name} is not granted (403)",
+            "its terms have not been accepted with the account of this token",
+            f"accept them on {page}, then try again",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return LabError(f"{source.name} has no revision '{source.revision}'", "", f"see the revisions on {page}")
+    if status == 401 or isinstance(error, errors.LocalTokenNotFoundError):
+        given = "the token in use is not valid for it" if os.environ.get("HF_TOKEN") else "no token is set"
+        return LabError(
+            f"the hub does not let us have {source.name} (401)",
+            f"there is no such public model, and {given}",
+            "check the id, or set HF_TOKEN to a token that may read it (hf auth login)",
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return LabError(f"there is no model {source.name} on the hub", "", "check the id, or set HF_TOKEN if it is private")
+    if isinstance(error, OSError) and error.errno == 28:
+        return LabError(f"no space left while fetching {source.name}", "", "set LABS_CACHE to a folder on another disk")
+    offline = isinstance(error, errors.OfflineModeIsEnabled)
+    if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError | ConnectionError | OSError):
+        why = "offline mode is on (HF_HUB_OFFLINE)" if offline else "the hub does not answer"
+        return LabError(
+            f"{source.name} is not cached and cannot be fetched: {why}",
+            "what was fetched so far is kept",
+            "check the network and try again, or use --set model=shipped:tiny-gpt2",
+        )
+    return LabError(f"fetching {source.name} failed", type(error).__name__, "try again")
+
+
+class _Progress:
+    """Tells how many bytes have arrived, once a second, by looking at the folder."""
+
+    def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
+        self._folder, self._report = folder, report
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(1.0):
+            sizes = (path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+            self._report(f"{sum(sizes) / 1e6:,.0f} MB fetched")
+

@@ -1,0 +1,86 @@
+"""What a request asks for: reading and checking its parameters and its text, naming what is wrong."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class BadInput(ValueError):
+    """A request that cannot be served; the message begins with the name of the input at fault."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}")
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A request parameter: its type and the closed range that it may lie in."""
+
+    kind: type[int] | type[float] | type[bool]
+    least: float = -math.inf
+    most: float = math.inf
+
+
+#: How a token is chosen; shared by every model that samples.
+SAMPLING = {
+    "temperature": Field(float, 0.0, 100.0),
+    "top_k": Field(int, 0, 2**31 - 1),
+    "top_p": Field(float, 0.0, 1.0),
+    "seed": Field(int, 0, 2**63 - 1),
+}
+
+
+def parse(raw: str, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """The parameters in `raw`, a request's `parameters()`: a JSON object as text, or "".
+
+    Over gRPC and HTTP alike a number may also arrive as a string: Triton's own parameter types are only whole
+    numbers, booleans and strings in older clients. Raises BadInput for an unknown name, a wrong type or a value
+    out of range.
+    """
+    given = json.loads(raw) if raw else {}
+    unknown = sorted(set(given) - set(fields))
+    if unknown:
+        raise BadInput(unknown[0], f"unknown parameter; known are {', '.join(sorted(fields))}")
+    return {name: _convert(name, value, fields[name]) for name, value in given.items()}
+
+
+def _convert(name: str, value: object, field: Field) -> int | float | bool:
+    if field.kind is bool:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if isinstance(value, bool) or value in (0, 1):
+            return bool(value)
+        raise BadInput(name, f"expected true or false, got {value!r}")
+    expected = "a whole number" if field.kind is int else "a number"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise BadInput(name, f"expected {expected}, got {value!r}")
+    try:
+        number = field.kind(value)
+    except (ValueError, OverflowError):
+        raise BadInput(name, f"expected {expected}, got {value!r}") from None
+    if isinstance(value, float) and number != value:
+        raise BadInput(name, f"expected {expected}, got {value!r}")
+    if not field.least <= number <= field.most:  # also catches NaN
+        raise BadInput(name, f"{number} is out of range; it must be {_range(field)}")
+    return number
+
+
+def _range(field: Field) -> str:
+    if math.isinf(field.most):
+        return f"at least {field.least:g}"
+    return f"from {field.least:g} to {field.most:g}"
+
+
+def text(raw: bytes, name: str, most_bytes: int) -> str:
+    """The text in `raw`; raises BadInput when it is empty, not UTF-8, or longer than `most_bytes`."""
+    if not raw:
+        raise BadInput(name, "the text is empty")
+    if len(raw) > most_bytes:
+        raise BadInput(name, f"the text has {len(raw):,} bytes; more than {most_bytes:,} cannot fit the model")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(name, f"not valid UTF-8 at byte {error.start}") from None
