@@ -13,10 +13,11 @@ class Detokenizer:
     without text, as in `decode`.
     """
 
-    __slots__ = ("_context", "_given", "_pending", "_tokenizer")
+    __slots__ = ("_context", "_given", "_known", "_pending", "_tokenizer")
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._known = len(tokenizer)
         # Each step decodes only a short window: the ids since the last clean boundary, after a few ids of context
         # (some tokenizers write a token differently at the beginning of a text).
         self._context: list[int] = []
@@ -25,13 +26,16 @@ class Detokenizer:
 
     def add(self, token: int, last: bool = False) -> str:
         """The text that is certain now that `token` has come."""
-        self._pending.append(token)
+        if token < self._known:
+            self._pending.append(token)
+        elif not last:
+            return ""
         text = self._decode(self._context + self._pending)
         # An unfinished character is decoded as replacement characters at the end, which the next token may change.
         certain = len(text) if last else len(text.rstrip(_INCOMPLETE))
         piece = text[self._given : certain]
         self._given = max(self._given, certain)
-        if text and certain == len(text):
+        if piece and certain == len(text):
             self._context, self._pending = self._pending, []
             self._given = len(self._decode(self._context))
         return piece

@@ -39,10 +39,13 @@ class Sampler:
     def draw(self, logits: torch.Tensor) -> int:
         """A token id drawn from `logits` [vocab]."""
         scores = logits.float().cpu() / self.temperature
+        nucleus = 0.0 < self.top_p < 1.0
+        if not self.top_k and not nucleus:
+            return int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=self._generator))
         # Only the candidates are sorted: with top-k, k of them instead of the whole vocabulary.
         scores, tokens = torch.topk(scores, min(self.top_k or len(scores), len(scores)))
         weights = torch.softmax(scores, dim=-1)
-        if 0.0 < self.top_p < 1.0:
+        if nucleus:
             # A token stays while those before it have not reached top_p; the best one always does.
             weights[weights.cumsum(dim=-1) - weights >= self.top_p] = 0.0
         return int(tokens[torch.multinomial(weights, 1, generator=self._generator)])

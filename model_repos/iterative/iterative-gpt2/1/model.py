@@ -1,99 +1,104 @@
-"""iterative-gpt2: iterative scheduling. ``execute`` makes one token for each request and hands them all back.
+"""GPT-2 under iterative scheduling: every execution adds one token to each sequence in the batch.
 
-Triton's scheduler then forms the next batch from the requests that came back and those that are new. A newcomer joins
-at the next token, and whoever is done leaves at once. (Others call this continuous or in-flight batching; see Orca,
-Yu et al., OSDI 2022, "iteration-level scheduling".)
+Triton calls `execute` with whoever is ready. A request that needs more tokens is *rescheduled*: given back to Triton,
+which puts it into a coming batch. Between two calls nothing holds a batch together, so a newcomer joins at the next
+token, and a sequence that ends leaves its place at once.
 """
 
+import json
 import time
 
 import triton_python_backend_utils as pb_utils
-from labserve.backend import FINAL, Gauges, Setup, input_text, refuse, text_response
-from labserve.generation import Engine
-from labserve.params import BadRequest
+from labserve.decoders import CachedDecoder, RecomputingDecoder, step
+from labserve.params import BadInput
+from labserve.sequences import new_sequence
 from labserve.steplog import StepLog
+from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of, tokenizer_and_model
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        setup = Setup(args)
-        self.slots = setup.config["max_batch_size"]
-        self.idle = setup.config["sequence_batching"]["max_sequence_idle_microseconds"] / 1e6
-        self.engine = Engine(
-            setup.text("model_path"),
-            kv_cache=setup.flag("kv_cache"),
-            slots=self.slots,
-            device=setup.device,
-            threads=setup.number("threads"),
+        batching = json.loads(args["model_config"])["sequence_batching"]
+        # Triton keeps so many sequences alive at a time: with as many slots, no sequence ever lacks one.
+        self.slots = int(batching["oldest"]["max_candidate_sequences"])
+        self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
+
+        self.tokenizer, model = tokenizer_and_model(
+            parameter(args, "model_path"), device(args), int(parameter(args, "threads"))
         )
-        self.log = StepLog(setup.text("run_dir"), setup.model, setup.instance)
-        self.gauges = Gauges(
-            setup.model,
-            active_sequences="Sequences whose state is kept",
-            generated_tokens_total="Tokens generated",
-            swept_sequences_total="Sequences dropped because nothing was heard of them (cancelled or idle)",
-        )
-        self.running = {}  # correlation id -> its generation
-        pb_utils.Logger.log_info(f"{setup.model}: {self.engine.decoder.bytes / 1e6:.0f} MB of KV cache")
+        self.context = model.config.max_position_embeddings
+        cached = parameter(args, "kv_cache").lower() == "true"
+        self.decoder = CachedDecoder(model, self.slots, self.context) if cached else RecomputingDecoder(model)
+        pb_utils.Logger.log_info(f"{args['model_name']}: {self.decoder.describe()}")
+
+        self.sequences = {}  # correlation id -> what is kept of a sequence between two of its tokens
+        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.gauges = Gauges(args["model_name"], self.slots)
 
     def execute(self, requests):
-        began = time.monotonic()
+        started = time.monotonic()
         batch = []
         for request in requests:
-            id_, sender = request.correlation_id(), request.get_response_sender()
-            starts = pb_utils.get_input_tensor_by_name(request, "START").as_numpy().reshape(-1)[0]
             try:
-                if starts:
-                    self.forget(id_)  # an old sequence of this id can only be one that was cancelled
-                    self.running[id_] = self.engine.begin(input_text(request, "text_input"), request.parameters())
-                elif id_ not in self.running:
-                    raise BadRequest(f"sequence {id_} has been idle for more than {self.idle:g} s and was dropped")
-                batch.append((id_, request, sender))
-            except BadRequest as error:
-                refuse(sender, error)
-        if batch:
-            try:
-                self.step(began, batch)
-            except Exception as error:  # the model failed, not a request: every one of them is told
-                for id_, _, sender in batch:
-                    self.forget(id_)
-                    refuse(sender, error)
+                batch.append((request, self.sequence_of(request, started)))
+            except BadInput as error:  # no reschedule: Triton ends the sequence
+                refuse(request, error)
+        if not batch:
+            return
+        self.sweep(started)
 
-    def step(self, began, batch):
-        """One token for everyone in the batch, then back to Triton's scheduler with those who are not done."""
-        ids = [id_ for id_, _, _ in batch]
-        self.sweep(began, keep=ids)
-        prefill = sum(self.running[id_].is_new for id_ in ids)
-        answers = self.engine.step([self.running[id_] for id_ in ids])
-        for (id_, request, sender), (text, last) in zip(batch, answers, strict=True):
-            if last:
-                sender.send(text_response("text_output", text), flags=FINAL)
-                self.forget(id_)
-            else:
-                sender.send(text_response("text_output", text))
+        sequences = [sequence for _, sequence in batch]
+        newcomers = sum(sequence.new for sequence in sequences)
+        try:
+            texts = step(self.decoder, sequences)
+        except Exception as error:  # this batch fails, the server goes on
+            for request, _ in batch:
+                self.forget(request.correlation_id())
+                refuse(request, error)
+            return
+
+        for (request, sequence), text in zip(batch, texts, strict=True):
+            respond(request, text, last=sequence.finished)
+            if sequence.finished:
+                self.forget(request.correlation_id())
+            else:  # the heart of it: not done yet, schedule me again
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-        self.log.step(began, ids, prefill=prefill, decode=len(ids) - prefill, slots_used=len(self.running))
-        self.gauges.set(active_sequences=len(self.running))
-        self.gauges.add(generated_tokens_total=len(ids))
 
-    def sweep(self, now, keep):
-        """Drop what nobody asks for any more.
+        ids = [request.correlation_id() for request, _ in batch]
+        used = len(self.sequences)
+        self.log.write(started, ids, prefill=newcomers, slots_used=used, slots=self.slots)
+        self.gauges.step(tokens=len(batch), slots_used=used)
 
-        Triton never says that a client cancelled or that a sequence idled out: it just stops scheduling it. So a
-        sequence goes when it has not been seen for the idle limit, or when a newcomer needs its place: Triton admits no
-        more sequences than we have slots, so the one unseen for longest is then already dead.
+    def sequence_of(self, request, now):
+        """What is kept for the request; at its first scheduling (flag START) it begins."""
+        correlation = request.correlation_id()
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+            self.forget(correlation)  # the id is used anew: what an abandoned sequence left is not for it
+            self.sequences[correlation] = new_sequence(
+                text_of(request, "text_input"), request.parameters(), self.tokenizer, self.context
+            )
+        elif correlation not in self.sequences:
+            raise BadInput("sequence", f"{correlation} is not known; it was idle for too long, or never started")
+        sequence = self.sequences[correlation]
+        sequence.seen = now
+        return sequence
+
+    def sweep(self, now):
+        """Drop abandoned sequences: nobody tells the model of a cancelled client, only silence does.
+
+        By the time Triton lets another sequence in, the abandoned one is the one that was silent the longest.
         """
-        others = sorted((g.seen, id_) for id_, g in self.running.items() if id_ not in keep)
-        surplus = len(self.running) - self.slots
-        for number, (seen, id_) in enumerate(others):
-            if number < surplus or now - seen > self.idle:
-                self.forget(id_)
-                self.gauges.add(swept_sequences_total=1)
+        by_age = sorted(self.sequences, key=lambda correlation: self.sequences[correlation].seen)
+        surplus = len(self.sequences) - self.slots
+        for position, correlation in enumerate(by_age):
+            if position >= surplus and now - self.sequences[correlation].seen < self.idle_limit:
+                break
+            self.forget(correlation)
 
-    def forget(self, id_):
-        generation = self.running.pop(id_, None)
-        if generation:
-            self.engine.end(generation)
+    def forget(self, correlation):
+        sequence = self.sequences.pop(correlation, None)
+        if sequence is not None:
+            self.decoder.release(sequence)
 
     def finalize(self):
         self.log.close()

@@ -1,74 +1,78 @@
-"""simple-gpt2: the usual way. A batch is formed once and runs until its longest member is done.
+"""GPT-2 the simple way: a batch runs to its end, then the next one begins.
 
-Whoever arrives while a batch runs waits for all of it: look at when the second request gets its first token.
+Triton's dynamic batcher hands `execute` the requests that were waiting. Until the last of them has its last token,
+`execute` does not return, and whoever arrives meanwhile waits.
 """
 
+import json
 import time
 
 import triton_python_backend_utils as pb_utils
-from labserve.backend import FINAL, Gauges, Setup, input_text, refuse, text_response
-from labserve.generation import Engine
-from labserve.params import BadRequest
+from labserve.decoders import CachedDecoder, RecomputingDecoder, step
+from labserve.params import BadInput
+from labserve.sequences import new_sequence
 from labserve.steplog import StepLog
+from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of, tokenizer_and_model
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        setup = Setup(args)
-        self.engine = Engine(
-            setup.text("model_path"),
-            kv_cache=setup.flag("kv_cache"),
-            slots=setup.config["max_batch_size"],
-            device=setup.device,
-            threads=setup.number("threads"),
+        self.slots = json.loads(args["model_config"])["max_batch_size"]
+        self.tokenizer, model = tokenizer_and_model(
+            parameter(args, "model_path"), device(args), int(parameter(args, "threads"))
         )
-        self.log = StepLog(setup.text("run_dir"), setup.model, setup.instance)
-        self.gauges = Gauges(
-            setup.model,
-            active_sequences="Sequences in the last step",
-            generated_tokens_total="Tokens generated",
-        )
-        pb_utils.Logger.log_info(f"{setup.model}: {self.engine.decoder.bytes / 1e6:.0f} MB of KV cache")
+        self.context = model.config.max_position_embeddings
+        cached = parameter(args, "kv_cache").lower() == "true"
+        self.decoder = CachedDecoder(model, self.slots, self.context) if cached else RecomputingDecoder(model)
+        pb_utils.Logger.log_info(f"{args['model_name']}: {self.decoder.describe()}")
+
+        self.begun = 0  # sequences so far: the step log's names for them
+        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.gauges = Gauges(args["model_name"], self.slots)
 
     def execute(self, requests):
-        # Triton hands over a whole batch and waits here: nobody can join until we return.
-        batch = {}
-        for number, request in enumerate(requests):
-            sender = request.get_response_sender()
+        batch = []
+        for request in requests:
             try:
-                generation = self.engine.begin(input_text(request, "text_input"), request.parameters())
-                batch[request.request_id() or f"{id(request):x}-{number}"] = (generation, sender)
-            except BadRequest as error:
-                refuse(sender, error)
-        try:
-            while batch:
-                self.step(batch)
-        except Exception as error:  # the model failed, not a request: every one of them is told
-            for generation, sender in batch.values():
-                self.engine.end(generation)
-                refuse(sender, error)
-        self.gauges.set(active_sequences=0)
-
-    def step(self, batch):
-        """One token for everyone in the batch; those who are done leave it, and nobody takes their place."""
-        began = time.monotonic()
-        prefill = sum(generation.is_new for generation, _ in batch.values())
-        answers = self.engine.step([generation for generation, _ in batch.values()])
-        ids = list(batch)
-        for id_, (text, last) in zip(ids, answers, strict=True):
-            generation, sender = batch[id_]
-            if last or sender.is_cancelled():
-                self.engine.end(generation)
-                del batch[id_]
-            if last:
-                sender.send(text_response("text_output", text), flags=FINAL)
-            elif id_ not in batch:
-                sender.send(flags=FINAL)  # cancelled: nobody reads on
+                sequence = new_sequence(
+                    text_of(request, "text_input"), request.parameters(), self.tokenizer, self.context
+                )
+            except BadInput as error:
+                refuse(request, error)
             else:
-                sender.send(text_response("text_output", text))
-        self.log.step(began, ids, prefill=prefill, slots_used=self.engine.decoder.used)
-        self.gauges.set(active_sequences=len(ids))
-        self.gauges.add(generated_tokens_total=len(ids))
+                self.begun += 1
+                batch.append((request, sequence, self.begun))
+
+        while batch:  # nobody joins before everybody has left
+            batch = self.generate(batch)
+
+    def generate(self, batch):
+        """One token for each request of the batch; returns those that need more."""
+        started = time.monotonic()
+        sequences = [sequence for _, sequence, _ in batch]
+        newcomers = sum(sequence.new for sequence in sequences)
+        try:
+            texts = step(self.decoder, sequences)
+        except Exception as error:  # this batch fails, the server goes on
+            for request, sequence, _ in batch:
+                self.decoder.release(sequence)
+                refuse(request, error)
+            return []
+
+        unfinished = []
+        for member, text in zip(batch, texts, strict=True):
+            request, sequence, _ = member
+            respond(request, text, last=sequence.finished)
+            if sequence.finished or request.is_cancelled():
+                self.decoder.release(sequence)
+            else:
+                unfinished.append(member)
+
+        numbers = [number for _, _, number in batch]
+        used = len(unfinished)
+        self.log.write(started, numbers, prefill=newcomers, slots_used=used, slots=self.slots)
+        self.gauges.step(tokens=len(batch), slots_used=used)
+        return unfinished
 
     def finalize(self):
         self.log.close()
