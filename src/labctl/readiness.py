@@ -165,10 +165,15 @@ def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> 
         names = ", ".join(dict.fromkeys(state.name for state in failed))
         raise LabError(
             f"Triton could not load {names}",
-            failed[0].reason or "Triton gives no reason",
+            _short(failed[0].reason),
             "labctl logs shows the whole story",
-            details=[f"{state.name}: {state.reason}" for state in failed[1:]],
+            details=[f"{state.name}: {_short(state.reason)}" for state in failed[1:]],
         )
+
+
+def _short(reason: str) -> str:
+    """Triton's reason without the stack of a python model (the log has it)."""
+    return " ".join(reason.partition("\n\nAt:")[0].split()) or "Triton gives no reason"
 
 
 def _summary(states: Sequence[ModelState], models: Sequence[str]) -> str:

@@ -64,14 +64,14 @@ def _convert(name: str, value: object, field: Field) -> int | float | bool:
     if isinstance(value, float) and number != value:
         raise BadInput(name, f"expected {expected}, got {value!r}")
     if not field.least <= number <= field.most:  # also catches NaN
-        raise BadInput(name, f"{number} is out of range; it must be {_range(field)}")
+        raise BadInput(name, f"{number:,} is out of range; it must be {_range(field)}")
     return number
 
 
 def _range(field: Field) -> str:
     if math.isinf(field.most):
-        return f"at least {field.least:g}"
-    return f"from {field.least:g} to {field.most:g}"
+        return f"at least {field.least:,}"
+    return f"from {field.least:,} to {field.most:,}"
 
 
 def text(raw: bytes, name: str, most_bytes: int) -> str:

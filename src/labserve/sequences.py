@@ -9,7 +9,7 @@ from labserve.params import SAMPLING, BadInput, Field, parse, text
 from labserve.sampling import Sampler
 
 DEFAULT_MAX_TOKENS = 32
-FIELDS = {"max_tokens": Field(int, 1, 2**31 - 1), "ignore_eos": Field(bool), **SAMPLING}
+FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), **SAMPLING}
 
 
 @dataclass(slots=True, eq=False)

@@ -97,14 +97,3 @@ def show_error(error: LabError) -> None:
     if error.remedy:
         click.echo(f"{click.style('try:', fg='yellow', bold=True)}   {error.remedy}", err=True)
 
-
-def table(rows: Sequence[Sequence[object]], header: Sequence[str], right: Sequence[int] = ()) -> str:
-    """Columns aligned with two spaces between them; ``right`` names the columns to align right."""
-    text = [[str(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[i]) for row in text) for i in range(len(header))]
-    lines = []
-    for row in text:
-        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)

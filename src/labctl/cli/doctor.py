@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from labctl.measure.tables import table
 from labctl import preflight
 from labctl.cli import options as opt
-from labctl.cli.console import table
 from labctl.errors import LabError
 from labctl.orchestrator import ports
 from labctl.orchestrator.plan import Choices, make_plan

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from labctl.measure.tables import table
 from labctl.cli import options as opt
-from labctl.cli.console import table
 from labctl.orchestrator import up as steps
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labctl import engines, weights
+from labctl import weights
 from labctl.catalog import Lab, Mapped, ProfileOverlay, Stack
 from labctl.errors import LabError
 from labctl.repository import RenderRequest, Replacement
@@ -201,6 +201,8 @@ def _weights_step(name: str, spec: str, workspace: Workspace) -> Step:
 def _engine_step(
     name: str, kind: str, model: Path, options: Mapping[str, Any], workspace: Workspace, server_path: PathMap
 ) -> Step:
+    from labctl import engines  # only labs with a compiled engine need it
+
     engine = engines.get(kind)
     argv = ["-m", "labctl.engines", "build", kind, "--weights", server_path(model)]
     for key, value in options.items():

@@ -14,6 +14,7 @@ from typing import Any
 
 from labctl.catalog import Lab, Phase, Verdict
 from labctl.errors import LabError
+from labctl.measure.results import flatten
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions, sweep, take_down, up
 from labctl.runtimes.base import Runtime
@@ -137,17 +138,6 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
         except FileExistsError:
             continue
     raise LabError(f"cannot make a results folder in {base}")
-
-
-def flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested metrics by dotted path: {"iterative": {"overlap": 0.9}} → {"iterative.overlap": 0.9}."""
-    flat: dict[str, Any] = {}
-    for key, value in metrics.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def judge(verdict: Verdict, flat: Mapping[str, Any]) -> VerdictResult:
