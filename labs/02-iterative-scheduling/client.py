@@ -1,0 +1,100 @@
+"""Lab 02's client: two prompts, the second a moment after the first, on a server that waits and one that does not.
+
+Then more clients, arriving at random. Run by ``labctl run iterative``, once for each phase.
+"""
+
+import random
+import sys
+from dataclasses import asdict
+
+from labctl import readiness
+from labctl.measure import context, load, results, stats, steplog
+from labctl.measure.live import LiveView
+from labctl.measure.records import overlap
+from labctl.measure.stream import TextStream
+from labctl.measure.tables import table
+
+MODELS = ("simple-gpt2", "iterative-gpt2")
+PROMPTS = ("Programming in C++ is like", "I have lived in Seoul")
+OTHERS = ("My favourite food is", "Once upon a time", "The fox", "I have lived in Paris", "In winter the", "Anna")
+GAP_S = 0.05  # the second prompt comes so much later
+LONGEST, SHORTEST = 400, 32  # tokens of an answer
+TIMEOUT_S = 120.0
+
+
+def tokens_for(endpoint: str, seconds: float) -> int:
+    """How many tokens make an answer that takes about ``seconds`` here: measured, after a warm-up of both models."""
+    with TextStream(endpoint) as stream:
+        for model in MODELS:
+            record = stream.send(model, PROMPTS[0], max_tokens=SHORTEST, ignore_eos=True)
+            stream.wait(record, timeout=TIMEOUT_S)
+        return max(SHORTEST, min(LONGEST, int(seconds * 1e3 / max(record.itl_ms, 0.1))))
+
+
+def two_prompts(endpoint: str, model: str, tokens: int) -> list:
+    """The demonstration: the second request arrives while the first is being answered."""
+    with LiveView(tokens) as view, TextStream(endpoint, view.token) as stream:
+
+        def send(index: int):
+            record = stream.send(model, PROMPTS[index], max_tokens=tokens, ignore_eos=True)
+            view.watch(record)
+            return record
+
+        records = load.open_loop([0.0, GAP_S], send)
+        stream.wait(*records, timeout=TIMEOUT_S)
+    return records
+
+
+def many_clients(endpoint: str, model: str, clients: int, tokens: int) -> list:
+    """``clients`` requests at random moments within the time of about one answer, of unequal lengths."""
+    rng = random.Random(clients)
+    lengths = [max(8, int(tokens * rng.uniform(0.3, 1.0))) for _ in range(clients)]
+    with TextStream(endpoint) as stream:
+        records = load.open_loop(
+            load.poisson(clients, rate=clients / 1.0, seed=2),
+            lambda i: stream.send(model, OTHERS[i % len(OTHERS)], max_tokens=lengths[i], ignore_eos=True),
+        )
+        stream.wait(*records, timeout=TIMEOUT_S)
+    return records
+
+
+def main() -> None:
+    lab = context.load(sys.argv[1])
+    endpoint, clients = lab.endpoints["grpc"], int(lab.settings["clients"])
+    cache = "with a KV cache" if lab.settings["kv_cache"] else "the whole text recomputed for each token"
+    tokens = tokens_for(endpoint, seconds=0.8 if lab.quick else 2.0)
+    print(f"\nTwo prompts, the second {GAP_S * 1e3:.0f} ms later, {tokens} tokens each ({cache})")
+    data = {"tokens": tokens, "triton": readiness.server_version(lab.endpoints["http"]), "demo": {}, "clients": {}}
+    every, rows = [], []
+    for model in MODELS:
+        print(f"\n{model}")
+        records = two_prompts(endpoint, model, tokens)
+        shared = overlap(*records)
+        steps = steplog.read(lab.run_dir, model, since=records[0].start)
+        data["demo"][model] = {
+            "overlap": shared,
+            "metrics": stats.metrics(records),
+            "records": [record.to_json() for record in records],
+            "steps": [asdict(step) for step in steps],
+        }
+        rows += [
+            (model, r.prompt, f"{r.ttft_ms:.0f}", f"{r.itl_ms:.1f}", f"{r.latency_ms:.0f}", f"{shared:.0%}") for r in records
+        ]
+        every += records
+    header = ("model", "prompt", "TTFT ms", "ITL ms", "total ms", "overlap")
+    print("\n" + table(rows, header, right=(2, 3, 4, 5)))
+
+    print(f"\n{clients} clients arriving at random")
+    rows = []
+    for model in MODELS:
+        records = many_clients(endpoint, model, clients, tokens)
+        found = data["clients"][model] = stats.metrics(records)
+        ttft = found["time_to_first_token"]
+        rows.append((model, f"{found['output_token_throughput']:.0f}", f"{ttft['p50']:.0f}", f"{ttft['max']:.0f}"))
+        every += records
+    print(table(rows, ("model", "tokens/s", "TTFT p50 ms", "TTFT max ms"), right=(1, 2, 3)))
+    results.write_phase(lab.out, lab.phase, data, every)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A live view of requests in flight: a bar of tokens and the end of the growing text, one line per request."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import TextIO
+
+from labctl.measure.records import RequestRecord
+
+BAR = 24
+REDRAW_S = 0.08
+
+
+class LiveView:
+    """Draws while responses arrive; on a stream that is no terminal it prints one line per request at its end.
+
+    Use as a context manager around the requests.
+    """
+
+    def __init__(self, expected_tokens: int, stream: TextIO | None = None) -> None:
+        self._expected = expected_tokens
+        self._stream = stream or sys.stdout
+        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._records: list[RequestRecord] = []
+        self._lock = threading.Lock()
+        self._drawn_at = 0.0
+        self._lines = 0
+
+    def watch(self, record: RequestRecord) -> None:
+        with self._lock:
+            self._records.append(record)
+
+    def __enter__(self) -> LiveView:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            if self._live:
+                self._draw()
+            else:
+                self._stream.writelines(f"{line}\n" for line in self._render(78))
+            self._stream.flush()
+
+    def token(self, record: RequestRecord) -> None:
+        """A response has arrived (called from the client's thread)."""
+        now = time.monotonic()
+        with self._lock:
+            if self._live and (now - self._drawn_at >= REDRAW_S or record.end):
+                self._drawn_at = now
+                self._draw()
+
+    def _draw(self) -> None:
+        lines = self._render(shutil.get_terminal_size().columns - 1)
+        up = f"\x1b[{self._lines}F" if self._lines else ""
+        self._stream.write(up + "".join(f"\x1b[2K{line}\n" for line in lines))
+        self._stream.flush()
+        self._lines = len(lines)
+
+    def _render(self, width: int) -> Sequence[str]:
+        lines = []
+        for record in self._records:
+            count = len(record.responses)
+            filled = min(BAR, BAR * count // max(1, self._expected))
+            head = f"  {record.prompt[:28]:<28} [{'#' * filled}{'.' * (BAR - filled)}] {count:4d} "
+            tail = record.text.replace("\n", " ")
+            room = width - len(head) - 1
+            lines.append(head + (tail if len(tail) <= room else "…" + tail[-(room - 1) :] if room > 1 else ""))
+        return lines
