@@ -1,1 +1,1 @@
-"""labserve: the little that several ``model.py`` files share. It runs inside Triton and imports nothing of labctl."""
+"""The little that several ``model.py`` files share. It runs inside Triton and imports nothing of labctl."""

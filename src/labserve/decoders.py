@@ -26,8 +26,8 @@ class Decoder(Protocol):
 class CachedDecoder:
     """Only new tokens are computed: one of each running sequence, and the whole prompt of each newcomer.
 
-    All of them share one forward pass; keys and values stay in `cache`. The model must be one of transformers'
-    decoder-only models (its attention is replaced).
+    All of them share one forward pass; keys and values stay in `cache`. The model must be one of
+    transformers' decoder-only models (its attention is replaced).
     """
 
     def __init__(self, model: Any, slots: int, length: int) -> None:
@@ -38,7 +38,6 @@ class CachedDecoder:
     def describe(self) -> str:
         return f"KV cache of {self.cache.slots} slots, {self.cache.nbytes / 2**20:,.0f} MiB at most"
 
-    @torch.inference_mode()
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
         for sequence in batch:
             if sequence.slot is None:
@@ -50,28 +49,31 @@ class CachedDecoder:
         newcomers = [s for s in batch if not s.cached]
         order = running + newcomers
 
-        ids, slots, positions, lengths = [], [], [], []
+        ids: list[int] = []
+        slots: list[int] = []
+        positions: list[int] = []
+        ends: list[int] = []  # of each sequence's tokens in the pass
         for sequence in order:
             new = sequence.ids[sequence.cached :]
             ids += new
-            slots += [sequence.slot] * len(new)
+            slots += [_slot(sequence)] * len(new)
             positions += range(sequence.cached, len(sequence.ids))
-            lengths.append(len(new))
+            ends.append(len(ids))
         device = self._model.device
         where = torch.tensor([ids, slots, positions], device=device)
-        ends = torch.tensor(lengths).cumsum(0)
-        hidden = self._model(
-            input_ids=where[:1],
-            position_ids=where[2:],
-            use_cache=False,
-            logits_to_keep=(ends - 1).to(device),
-            packed=self._packed(running, where, ends.tolist()),
-        )
+        with torch.inference_mode():
+            output = self._model(
+                input_ids=where[:1],
+                position_ids=where[2:],
+                use_cache=False,
+                logits_to_keep=torch.tensor(ends, device=device) - 1,
+                packed=self._packed(running, where, ends),
+            )
         for sequence in order:
             sequence.cached = len(sequence.ids)
         # Back from the order of the pass to the order of the batch.
         place = {id(sequence): row for row, sequence in enumerate(order)}
-        logits: torch.Tensor = hidden.logits[0]
+        logits: torch.Tensor = output.logits[0]
         return logits[[place[id(sequence)] for sequence in batch]]
 
     def _packed(self, running: list[Sequence], where: torch.Tensor, ends: list[int]) -> Packed:
@@ -105,14 +107,14 @@ class RecomputingDecoder:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    @torch.inference_mode()
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
         lengths = torch.tensor([len(s.ids) for s in batch])
         longest = int(lengths.max())
-        # Padding stands on the right, where causal attention never looks: it needs no mask, positions count from
-        # 0 in every row, and only each row's own last place is read.
+        # Padding stands on the right, where causal attention never looks: it needs no mask, positions count
+        # from 0 in every row, and only each row's own last place is read.
         ids = torch.tensor([s.ids + [0] * (longest - len(s.ids)) for s in batch], device=self._model.device)
-        logits: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits
+        with torch.inference_mode():
+            logits: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits
         return logits[torch.arange(len(batch)), lengths - 1]
 
     def release(self, sequence: Sequence) -> None:

@@ -8,9 +8,9 @@ _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 class Detokenizer:
     """Turns a growing list of token ids into pieces of text.
 
-    The pieces joined are exactly what the tokenizer's `decode` gives for all ids at once. A token that ends inside
-    a character gives ""; `last=True` gives out whatever was held back. Ids that the tokenizer does not know are
-    without text, as in `decode`.
+    The pieces joined are exactly what the tokenizer's `decode` gives for all ids at once. A token that ends
+    inside a character gives ""; `last=True` gives out whatever was held back. Ids that the tokenizer does not
+    know are without text, as in `decode`.
     """
 
     __slots__ = ("_context", "_given", "_known", "_pending", "_tokenizer")
@@ -18,8 +18,8 @@ class Detokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._known = len(tokenizer)
-        # Each step decodes only a short window: the ids since the last clean boundary, after a few ids of context
-        # (some tokenizers write a token differently at the beginning of a text).
+        # Each step decodes only a short window: the ids since the last clean boundary, after a few ids of
+        # context (some tokenizers write a token differently at the beginning of a text).
         self._context: list[int] = []
         self._pending: list[int] = []
         self._given = 0  # characters of the window's text that were given out
@@ -31,7 +31,7 @@ class Detokenizer:
         elif not last:
             return ""
         text = self._decode(self._context + self._pending)
-        # An unfinished character is decoded as replacement characters at the end, which the next token may change.
+        # An unfinished character is decoded as replacement characters, which the next token may change.
         certain = len(text) if last else len(text.rstrip(_INCOMPLETE))
         piece = text[self._given : certain]
         self._given = max(self._given, certain)
@@ -41,7 +41,5 @@ class Detokenizer:
         return piece
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(
-            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text

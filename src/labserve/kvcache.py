@@ -1,4 +1,4 @@
-"""Keys and values of many sequences in slots, and attention over tokens of all of them in one forward pass."""
+"""Keys and values of many sequences in slots, and attention over tokens of all of them in one pass."""
 
 import heapq
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from transformers import AttentionInterface
 class KVCache:
     """A fixed number of slots, each with room for the keys and values of one sequence.
 
-    Two tensors [layers, slots, heads, length, head_dim] are made once: memory is bounded by `nbytes`, whatever the
-    clients do. (On a CPU the pages of a slot become real when a sequence first reaches them.)
+    Two tensors [layers, slots, heads, length, head_dim] are made once: memory is bounded by `nbytes`,
+    whatever the clients do. (On a CPU the pages of a slot become real when a sequence first reaches them.)
     """
 
     def __init__(self, model: Any, slots: int, length: int) -> None:
@@ -30,7 +30,7 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes that keys and values may take."""
-        return 2 * self.keys.numel() * self.keys.element_size()
+        return 2 * int(self.keys.nbytes)
 
     def take(self) -> int | None:
         """The lowest free slot (neighbours are read without a copy), or None."""
@@ -45,8 +45,8 @@ class KVCache:
 class Packed:
     """Where each token of one forward pass belongs.
 
-    The pass has one row: first one token of each running sequence, in the order of their slots, then the prompts
-    of the newcomers, one after the other.
+    The pass has one row: first one token of each running sequence, in the order of their slots, then the
+    prompts of the newcomers, one after the other.
     """
 
     cache: KVCache
@@ -93,7 +93,12 @@ def packed_attention(
     for start, end in packed.prompts:
         own = slice(start, end)
         seen = scaled_dot_product_attention(
-            query[:, :, own], key[:, :, own], value[:, :, own], is_causal=True, scale=scaling, enable_gqa=grouped
+            query[:, :, own],
+            key[:, :, own],
+            value[:, :, own],
+            is_causal=True,
+            scale=scaling,
+            enable_gqa=grouped,
         )
         outputs.append(seen[0].transpose(0, 1))
     return torch.cat(outputs).unsqueeze(0), None

@@ -36,9 +36,8 @@ SAMPLING = {
 def parse(raw: str, fields: Mapping[str, Field]) -> dict[str, Any]:
     """The parameters in `raw`, a request's `parameters()`: a JSON object as text, or "".
 
-    Over gRPC and HTTP alike a number may also arrive as a string: Triton's own parameter types are only whole
-    numbers, booleans and strings in older clients. Raises BadInput for an unknown name, a wrong type or a value
-    out of range.
+    A number may also arrive as a string: older clients can send only whole numbers, booleans and strings.
+    Raises BadInput for an unknown name, a wrong type or a value out of range.
     """
     given = json.loads(raw) if raw else {}
     unknown = sorted(set(given) - set(fields))
@@ -79,7 +78,7 @@ def text(raw: bytes, name: str, most_bytes: int) -> str:
     if not raw:
         raise BadInput(name, "the text is empty")
     if len(raw) > most_bytes:
-        raise BadInput(name, f"the text has {len(raw):,} bytes; more than {most_bytes:,} cannot fit the model")
+        raise BadInput(name, f"the text has {len(raw):,} bytes; more than {most_bytes:,} cannot fit")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

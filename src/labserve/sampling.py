@@ -9,9 +9,9 @@ import torch
 class Sampler:
     """How one request's tokens are chosen.
 
-    temperature 0 is greedy; top_k 0 and top_p 0 or 1 are off. Each sampler draws from a generator of its own, so
-    that a seeded request gives the same tokens in any batch. Filters are applied in the usual order: temperature,
-    then top-k, then top-p over what is left.
+    temperature 0 is greedy; top_k 0 and top_p 0 or 1 are off. Each sampler draws from a generator of its own,
+    so that a seeded request gives the same tokens in any batch. The order is the usual one: temperature, then
+    top-k, then top-p over what is left.
     """
 
     __slots__ = ("_generator", "temperature", "top_k", "top_p")
@@ -30,7 +30,7 @@ class Sampler:
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> "Sampler":
-        """A sampler from parsed parameters: any of them asks for sampling, at temperature 1 if none is given."""
+        """From parsed parameters: any of these asks for sampling, at temperature 1 if none is given."""
         asked = {name: params[name] for name in ("temperature", "top_k", "top_p", "seed") if name in params}
         if asked:
             asked.setdefault("temperature", 1.0)

@@ -45,7 +45,7 @@ def new_sequence(prompt: bytes, parameters: str, tokenizer: Any, context: int) -
     `context` is how many tokens the model can see at most. Raises BadInput, which names the input at fault.
     """
     asked = parse(parameters, FIELDS)
-    # No token spells more than a few dozen bytes: what is longer than this is refused before it costs anything.
+    # Few tokens spell more than a dozen bytes: what is longer than this is refused before it costs anything.
     words = text(prompt, "text_input", most_bytes=64 * context)
     ids: list[int] = tokenizer.encode(words)
     if not ids:

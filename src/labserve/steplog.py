@@ -4,21 +4,22 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 
 class StepLog:
     """Appends to `<run_dir>/steps-<model>-<instance>.jsonl`.
 
-    `run_dir` is the stack's writable run folder. Where it is empty or cannot be written, nothing is logged and
-    nothing fails: a server must not stop serving because nobody can watch it.
+    `run_dir` is the stack's writable run folder. Where it is empty or cannot be written, nothing is logged
+    and nothing fails: a server must not stop serving because nobody can watch it.
     """
 
     def __init__(self, run_dir: str, model: str, instance: str) -> None:
         self._head = {"model": model, "instance": instance}
-        self._file = None
+        self._file: TextIO | None = None
         if run_dir:
             try:
-                # Line buffering: each line is whole in the file as soon as its step is over, at one write(2) a step.
+                # Line buffering: a step's line is whole in the file as soon as the step is over.
                 path = Path(run_dir) / f"steps-{model}-{instance}.jsonl"
                 self._file = path.open("a", buffering=1, encoding="utf-8")
             except OSError:

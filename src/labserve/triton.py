@@ -43,8 +43,8 @@ def text_of(request: Any, name: str) -> bytes:
 
 
 def respond(request: Any, text: str, last: bool) -> None:
-    """Answer with a piece of text; the last piece carries the final flag itself (no empty response follows)."""
-    tensor = pb_utils.Tensor("text_output", np.array([[text.encode()]], dtype=object))
+    """Answer with a piece of text; the last one carries the final flag itself (no empty response follows)."""
+    tensor = pb_utils.Tensor("text_output", np.array([text.encode()], dtype=object))
     request.get_response_sender().send(pb_utils.InferenceResponse([tensor]), _FINAL if last else 0)
 
 
@@ -59,7 +59,9 @@ class Gauges:
 
     def __init__(self, model: str, slots: int) -> None:
         self._slots = _metric("labs_slots_used", "Sequences that hold a slot", "GAUGE", model)
-        self._steps = _metric("labs_steps_total", "Steps, one token for each sequence in the batch", "COUNTER", model)
+        self._steps = _metric(
+            "labs_steps_total", "Steps, one token for each sequence in the batch", "COUNTER", model
+        )
         self._tokens = _metric("labs_tokens_total", "Tokens generated", "COUNTER", model)
         _metric("labs_slots", "Slots there are", "GAUGE", model).set(slots)
 
@@ -75,7 +77,9 @@ _families: list[Any] = []
 
 
 def _metric(name: str, description: str, kind: str, model: str) -> Any:
-    family = pb_utils.MetricFamily(name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind))
+    family = pb_utils.MetricFamily(
+        name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind)
+    )
     _families.append(family)
     return family.Metric(labels={"model": model})
 

@@ -1,4 +1,4 @@
-"""A GPT-2 of two layers with random weights, and a small byte-level BPE tokenizer trained on a few sentences."""
+"""A GPT-2 of two layers with random weights, and a small byte-level BPE trained on a few sentences."""
 
 from pathlib import Path
 

@@ -1,14 +1,15 @@
 """GPT-2 under iterative scheduling: every execution adds one token to each sequence in the batch.
 
-Triton calls `execute` with whoever is ready. A request that needs more tokens is *rescheduled*: given back to Triton,
-which puts it into a coming batch. Between two calls nothing holds a batch together, so a newcomer joins at the next
-token, and a sequence that ends leaves its place at once.
+Triton calls `execute` with whoever is ready. A request that needs more tokens is *rescheduled*: given back to
+Triton, which puts it into a coming batch. Between two calls nothing holds a batch together, so a newcomer joins
+at the next token, and a sequence that ends leaves its place at once.
 """
 
 import json
 import time
 
 import triton_python_backend_utils as pb_utils
+
 from labserve.decoders import CachedDecoder, RecomputingDecoder, step
 from labserve.params import BadInput
 from labserve.sequences import new_sequence
@@ -78,7 +79,7 @@ class TritonPythonModel:
                 text_of(request, "text_input"), request.parameters(), self.tokenizer, self.context
             )
         elif correlation not in self.sequences:
-            raise BadInput("sequence", f"{correlation} is not known; it was idle for too long, or never started")
+            raise BadInput("sequence", f"{correlation} is not known: idle for too long, or never started")
         sequence = self.sequences[correlation]
         sequence.seen = now
         return sequence

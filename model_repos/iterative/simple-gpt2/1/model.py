@@ -1,13 +1,14 @@
 """GPT-2 the simple way: a batch runs to its end, then the next one begins.
 
-Triton's dynamic batcher hands `execute` the requests that were waiting. Until the last of them has its last token,
-`execute` does not return, and whoever arrives meanwhile waits.
+Triton's dynamic batcher hands `execute` the requests that were waiting. Until the last of them has its last
+token, `execute` does not return, and whoever arrives meanwhile waits.
 """
 
 import json
 import time
 
 import triton_python_backend_utils as pb_utils
+
 from labserve.decoders import CachedDecoder, RecomputingDecoder, step
 from labserve.params import BadInput
 from labserve.sequences import new_sequence

@@ -1,0 +1,106 @@
+"""The labs' batched decode loop in plain Python, without Triton: what the scheduler's cost is measured against.
+
+    python benchmarks/decode_loop.py FOLDER [--batch 8] [--prompt 128] [--new 64] [--threads 2]
+
+FOLDER holds a GPT-2 in Hugging Face's layout. Prints tokens/s with and without the KV cache.
+"""
+
+import argparse
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from labserve.decoders import CachedDecoder, Decoder, RecomputingDecoder, step
+from labserve.detok import Detokenizer
+from labserve.sampling import Sampler
+from labserve.sequences import Sequence
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One run: how many tokens, in what time."""
+
+    tokens: int
+    seconds: float  # from the first step to the last token
+    prefill: float  # the first step of these seconds: the prompts, and one token each
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step after the first, on average; 0 where there was only one."""
+        return self._rest / self._steps if self._steps else 0.0
+
+    _rest: float = 0.0
+    _steps: int = 0
+
+
+def run(decoder: Decoder, tokenizer: Any, batch: int, prompt: int, new: int, vocabulary: int) -> Loop:
+    """Continue `batch` random prompts of `prompt` tokens by `new` tokens each, greedily, as one batch.
+
+    Each step does what a model.py does for it (decode, choose, detokenize), except to talk to Triton.
+    """
+    chance = random.Random(0)
+    sequences = [
+        Sequence(
+            ids=[chance.randrange(vocabulary) for _ in range(prompt)],
+            prompt=prompt,
+            limit=prompt + new,
+            eos=None,
+            sampler=Sampler(),
+            detokenizer=Detokenizer(tokenizer),
+        )
+        for _ in range(batch)
+    ]
+    times = [time.perf_counter()]
+    while not sequences[0].finished:
+        step(decoder, sequences)
+        times.append(time.perf_counter())
+    for sequence in sequences:
+        decoder.release(sequence)
+    return Loop(
+        batch * new, times[-1] - times[0], times[1] - times[0], _rest=times[-1] - times[1], _steps=new - 1
+    )
+
+
+def measure(
+    folder: str, kv_cache: bool, batch: int = 8, prompt: int = 128, new: int = 64, threads: int = 2
+) -> Loop:
+    """A warm-up of two tokens, then one run of the loop over the model in `folder`."""
+    torch.set_num_threads(threads)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    length = model.config.max_position_embeddings
+    decoder = CachedDecoder(model, batch, length) if kv_cache else RecomputingDecoder(model)
+    run(decoder, tokenizer, batch, prompt, 2, model.config.vocab_size)
+    return run(decoder, tokenizer, batch, prompt, new, model.config.vocab_size)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--batch", type=int, default=8, help="sequences decoded together")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
+    parser.add_argument("--new", type=int, default=64, help="tokens to generate for each")
+    parser.add_argument("--threads", type=int, default=2)
+    asked = parser.parse_args()
+    rates = []
+    for kv_cache in (False, True):
+        loop = measure(asked.folder, kv_cache, asked.batch, asked.prompt, asked.new, asked.threads)
+        rates.append(loop.tokens_per_second)
+        print(
+            f"kv cache {'on ' if kv_cache else 'off'}: {loop.tokens_per_second:7.1f} tokens/s"
+            f" (first step {loop.prefill * 1e3:.0f} ms, then {loop.step * 1e3:.1f} ms a step)",
+            flush=True,
+        )
+    print(f"on / off: {rates[1] / rates[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Bad requests are refused with the name of the input at fault."""
+
+import labserve_tiny
+import pytest
+from transformers import AutoTokenizer
+
+from labserve.params import SAMPLING, BadInput, Field, parse, text
+from labserve.sequences import DEFAULT_MAX_TOKENS, new_sequence
+
+FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), **SAMPLING}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return AutoTokenizer.from_pretrained(labserve_tiny.make(tmp_path_factory.mktemp("tiny")))
+
+
+def test_numbers_and_booleans_are_read_as_they_are_and_as_text():
+    assert parse('{"max_tokens": 5, "ignore_eos": true, "top_p": 0.5}', FIELDS) == {
+        "max_tokens": 5,
+        "ignore_eos": True,
+        "top_p": 0.5,
+    }
+    assert parse('{"max_tokens": "5", "ignore_eos": "false", "temperature": "0.7"}', FIELDS) == {
+        "max_tokens": 5,
+        "ignore_eos": False,
+        "temperature": 0.7,
+    }
+
+
+def test_no_parameters_at_all_is_fine():
+    assert parse("", FIELDS) == parse("{}", FIELDS) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", "0"),
+        ("max_tokens", "-3"),
+        ("max_tokens", "2.5"),
+        ("max_tokens", "true"),
+        ("max_tokens", '"many"'),
+        ("max_tokens", "null"),
+        ("ignore_eos", "7"),
+        ("ignore_eos", '"perhaps"'),
+        ("temperature", "-0.1"),
+        ("temperature", '"nan"'),
+        ("top_p", "1.5"),
+        ("top_k", "-1"),
+        ("seed", "-1"),
+        ("max_toknes", "5"),
+    ],
+)
+def test_a_parameter_that_is_unknown_or_out_of_range_is_named(name, value):
+    with pytest.raises(BadInput, match=rf"^{name}: ") as refused:
+        parse(f'{{"{name}": {value}}}', FIELDS)
+    assert refused.value.name == name
+
+
+def test_an_unknown_parameter_is_answered_with_the_known_ones():
+    with pytest.raises(BadInput, match="known are ignore_eos, max_tokens, seed"):
+        parse('{"stream": true}', FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"), [(b"", "empty"), (b"ab\xff", "UTF-8 at byte 2"), (b"a" * 11, "more than 10")]
+)
+def test_text_that_is_empty_broken_or_too_long_is_refused(raw, reason):
+    with pytest.raises(BadInput, match=f"text_input: .*{reason}"):
+        text(raw, "text_input", most_bytes=10)
+
+
+def test_a_prompt_that_fills_the_context_is_refused_as_text_input(tokenizer):
+    with pytest.raises(BadInput, match=r"text_input: .* tokens; the model sees 128"):
+        new_sequence("\N{SNOWMAN}".encode() * 60, "", tokenizer, 128)
+
+
+def test_max_tokens_beyond_the_context_is_refused_and_the_default_shrinks_to_fit(tokenizer):
+    with pytest.raises(BadInput, match=r"max_tokens: .*leaves 127"):
+        new_sequence(b"a", '{"max_tokens": 128}', tokenizer, 128)
+    assert new_sequence(b"a", "", tokenizer, 128).limit == 1 + DEFAULT_MAX_TOKENS
+    assert new_sequence(b"a", "", tokenizer, 10).limit == 10

@@ -1,0 +1,73 @@
+"""Streamed pieces join to exactly what decode gives, also inside a character; a step is one line."""
+
+import json
+import random
+import time
+
+import labserve_tiny
+import pytest
+from transformers import AutoTokenizer
+
+from labserve.detok import Detokenizer
+from labserve.steplog import StepLog
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return AutoTokenizer.from_pretrained(labserve_tiny.make(tmp_path_factory.mktemp("tiny")))
+
+
+def pieces(tokenizer, ids: list[int]) -> list[str]:
+    detokenizer = Detokenizer(tokenizer)
+    return [detokenizer.add(token, last=place == len(ids) - 1) for place, token in enumerate(ids)]
+
+
+def test_a_character_of_several_tokens_comes_whole_with_its_last_token(tokenizer):
+    ids = tokenizer.encode("\N{GRINNING FACE}")
+    assert len(ids) == 4
+    assert pieces(tokenizer, ids) == ["", "", "", "\N{GRINNING FACE}"]
+
+
+def test_what_is_held_back_comes_with_the_last_token(tokenizer):
+    ids = tokenizer.encode("ok \N{GRINNING FACE}")[:-1]
+    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
+    assert pieces(tokenizer, ids)[-1].endswith("\N{REPLACEMENT CHARACTER}")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_of_any_tokens_join_to_what_decode_gives(tokenizer, seed):
+    chance = random.Random(seed)
+    ids = [chance.randrange(0, 340) for _ in range(chance.randint(1, 60))]
+    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+def test_a_real_text_is_never_late_by_more_than_one_character(tokenizer):
+    written = "naïve café \N{GRINNING FACE} in Seoul, 서울"
+    ids, shown = tokenizer.encode(written), ""
+    for place, piece in enumerate(pieces(tokenizer, ids)):
+        shown += piece
+        assert len(tokenizer.decode(ids[: place + 1]).rstrip("\N{REPLACEMENT CHARACTER}")) == len(shown)
+    assert shown == written
+
+
+def test_ids_beyond_the_vocabulary_have_no_text(tokenizer):
+    assert pieces(tokenizer, [len(tokenizer), 339]) == ["", ""]
+
+
+def test_a_step_is_one_line_with_its_time_batch_and_counts(tmp_path):
+    log, started = StepLog(str(tmp_path), "some-model", "0_0"), time.monotonic()
+    log.write(started, [7, 8], prefill=1, slots=4)
+    (line,) = (tmp_path / "steps-some-model-0_0.jsonl").read_text().splitlines()
+    entry = json.loads(line)
+    assert started <= entry["t"] <= time.monotonic()
+    assert 0 <= entry.pop("dur") <= entry.pop("t")
+    named = {"model": "some-model", "instance": "0_0", "kind": "step"}
+    assert entry == {**named, "batch": 2, "ids": ["7", "8"], "prefill": 1, "slots": 4}
+    log.close()
+
+
+@pytest.mark.parametrize("folder", ["", "/proc/no/such/folder"])
+def test_without_a_run_folder_nothing_is_logged_and_nothing_fails(folder):
+    log = StepLog(folder, "some-model", "0_0")
+    log.write(time.monotonic(), ["1"])
+    log.close()
