@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import math
 import random
 import sys
@@ -94,14 +95,16 @@ def train(model: GPT2LMHeadModel, data: torch.Tensor, steps: int, report_every: 
 @torch.inference_mode()
 def held_out_loss(model: GPT2LMHeadModel, data: torch.Tensor, width: int = 512, rows: int = 24) -> float:
     """Mean negative log-likelihood per token, in nats."""
-    losses = [model(input_ids=(b := data[i * width : (i + 1) * width][None]), labels=b).loss.item() for i in range(rows)]
+    losses = [
+        model(input_ids=(b := data[i * width : (i + 1) * width][None]), labels=b).loss.item() for i in range(rows)
+    ]
     return sum(losses) / len(losses)
 
 
 def baselines(data: torch.Tensor, held_out: torch.Tensor, vocabulary: int) -> tuple[float, float]:
     """Held-out loss of a unigram and of an interpolated bigram model (nats per token)."""
     ids, test = data.tolist(), held_out.tolist()
-    single, pairs = Counter(ids), Counter(zip(ids, ids[1:], strict=False))
+    single, pairs = Counter(ids), Counter(itertools.pairwise(ids))
     total = len(ids)
 
     def unigram(b: int) -> float:
@@ -111,7 +114,7 @@ def baselines(data: torch.Tensor, held_out: torch.Tensor, vocabulary: int) -> tu
         return 0.98 * pairs[a, b] / max(1, single[a]) + 0.02 * unigram(b)
 
     one = -sum(math.log(unigram(b)) for b in test) / len(test)
-    two = -sum(math.log(bigram(a, b)) for a, b in zip(test, test[1:], strict=False)) / (len(test) - 1)
+    two = -sum(math.log(bigram(a, b)) for a, b in itertools.pairwise(test)) / (len(test) - 1)
     return one, two
 
 
@@ -149,7 +152,12 @@ def main() -> None:
     model.save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
     write_sums(options.output)
-    for prompt in ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time"):
+    for prompt in (
+        "Programming in C++ is like",
+        "I have lived in Seoul",
+        "My favourite food is",
+        "Once upon a time",
+    ):
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         out = model.generate(ids, max_new_tokens=60, do_sample=False, pad_token_id=tokenizer.eos_token_id)
         print(f"> {tokenizer.decode(out[0])}\n")

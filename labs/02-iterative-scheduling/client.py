@@ -16,7 +16,14 @@ from labctl.measure.tables import table
 
 MODELS = ("simple-gpt2", "iterative-gpt2")
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul")
-OTHERS = ("My favourite food is", "Once upon a time", "The fox", "I have lived in Paris", "In winter the", "Anna")
+OTHERS = (
+    "My favourite food is",
+    "Once upon a time",
+    "The fox",
+    "I have lived in Paris",
+    "In winter the",
+    "Anna",
+)
 GAP_S = 0.05  # the second prompt comes so much later
 LONGEST, SHORTEST = 400, 32  # tokens of an answer
 TIMEOUT_S = 120.0
@@ -64,7 +71,12 @@ def main() -> None:
     cache = "with a KV cache" if lab.settings["kv_cache"] else "the whole text recomputed for each token"
     tokens = tokens_for(endpoint, seconds=0.8 if lab.quick else 2.0)
     print(f"\nTwo prompts, the second {GAP_S * 1e3:.0f} ms later, {tokens} tokens each ({cache})")
-    data = {"tokens": tokens, "triton": readiness.server_version(lab.endpoints["http"]), "demo": {}, "clients": {}}
+    data = {
+        "tokens": tokens,
+        "triton": readiness.server_version(lab.endpoints["http"]),
+        "demo": {},
+        "clients": {},
+    }
     every, rows = [], []
     for model in MODELS:
         print(f"\n{model}")
@@ -78,7 +90,8 @@ def main() -> None:
             "steps": [asdict(step) for step in steps],
         }
         rows += [
-            (model, r.prompt, f"{r.ttft_ms:.0f}", f"{r.itl_ms:.1f}", f"{r.latency_ms:.0f}", f"{shared:.0%}") for r in records
+            (model, r.prompt, f"{r.ttft_ms:.0f}", f"{r.itl_ms:.1f}", f"{r.latency_ms:.0f}", f"{shared:.0%}")
+            for r in records
         ]
         every += records
     header = ("model", "prompt", "TTFT ms", "ITL ms", "total ms", "overlap")

@@ -30,7 +30,11 @@ def main() -> None:
     for name, phase, model in VARIANTS:
         demo, clients = phases[phase]["demo"][model], phases[phase]["clients"][model]
         second = RequestRecord(**demo["records"][1])
-        metrics[name] = {"overlap": demo["overlap"], "newcomer_time_to_first_token": second.ttft_ms, **demo["metrics"]}
+        metrics[name] = {
+            "overlap": demo["overlap"],
+            "newcomer_time_to_first_token": second.ttft_ms,
+            **demo["metrics"],
+        }
         metrics["variants"][name] = clients
         ttft = clients["time_to_first_token"]
         rows.append(
@@ -38,7 +42,8 @@ def main() -> None:
              f"{clients['output_token_throughput']:.0f}", f"{ttft['p50']:.0f}", f"{ttft['max']:.0f}")
         )  # fmt: skip
     speedup = {
-        name: metrics["variants"][name]["output_token_throughput"] / metrics["variants"]["simple"]["output_token_throughput"]
+        name: metrics["variants"][name]["output_token_throughput"]
+        / metrics["variants"]["simple"]["output_token_throughput"]
         for name, _, _ in VARIANTS
     }
     metrics["speedup_over_simple"] = speedup
@@ -47,8 +52,16 @@ def main() -> None:
 
     header = ("variant", "overlap", "2nd TTFT ms", "tokens/s", "TTFT p50 ms", "TTFT max ms")
     lanes = [
-        lane(phases[ORIGINAL]["demo"], "simple-gpt2", "simple-gpt2: the second prompt waits for the whole first batch"),
-        lane(phases[ORIGINAL]["demo"], "iterative-gpt2", "iterative-gpt2: the second prompt joins at the next token"),
+        lane(
+            phases[ORIGINAL]["demo"],
+            "simple-gpt2",
+            "simple-gpt2: the second prompt waits for the whole first batch",
+        ),
+        lane(
+            phases[ORIGINAL]["demo"],
+            "iterative-gpt2",
+            "iterative-gpt2: the second prompt joins at the next token",
+        ),
         lane(phases[CACHED]["demo"], "iterative-gpt2", "iterative-gpt2 with a KV cache"),
     ]
     timeline.draw(lanes, out / "timeline.png", "Two prompts, the second 50 ms after the first")

@@ -11,43 +11,221 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-CITIES = (
-    "London Paris Berlin Seoul Tokyo Madrid Rome Oslo Cairo Lima Vienna Dublin Lisbon Prague Athens Helsinki Warsaw "
-    "Zürich Málaga Kraków Montréal Bogotá Nairobi Delhi Sydney Boston Chicago Toronto Istanbul Kyoto"
-).split()
-LANGUAGES = "C++ Python Rust Java Go Lisp Haskell Fortran Ruby Swift Kotlin Perl".split()
+CITIES = [
+    "London",
+    "Paris",
+    "Berlin",
+    "Seoul",
+    "Tokyo",
+    "Madrid",
+    "Rome",
+    "Oslo",
+    "Cairo",
+    "Lima",
+    "Vienna",
+    "Dublin",
+    "Lisbon",
+    "Prague",
+    "Athens",
+    "Helsinki",
+    "Warsaw",
+    "Zürich",
+    "Málaga",
+    "Kraków",
+    "Montréal",
+    "Bogotá",
+    "Nairobi",
+    "Delhi",
+    "Sydney",
+    "Boston",
+    "Chicago",
+    "Toronto",
+    "Istanbul",
+    "Kyoto",
+]
+LANGUAGES = [
+    "C++",
+    "Python",
+    "Rust",
+    "Java",
+    "Go",
+    "Lisp",
+    "Haskell",
+    "Fortran",
+    "Ruby",
+    "Swift",
+    "Kotlin",
+    "Perl",
+]
 FOODS = (
-    "bread soup rice cheese pasta curry salad fish apple pie chocolate honey porridge crème brûlée noodles potatoes "
-    "pancakes tomatoes dumplings"
-).replace("apple pie", "apple_pie").replace("crème brûlée", "crème_brûlée").split()
-DRINKS = "tea coffee milk water lemonade cocoa juice cider".split()
-ANIMALS = (
-    "cat dog horse owl fox bear rabbit mouse goat duck whale tiger turtle sparrow hedgehog wolf donkey frog squirrel bee"
-).split()
-SEASONS = "spring summer autumn winter".split()
-TOOLS = (
-    "hammer needle compass lantern bicycle telescope kettle ladder camera clock radio umbrella basket rope violin piano"
-).split()
-JOBS = (
-    "baker teacher sailor doctor farmer painter gardener engineer librarian carpenter nurse writer pilot tailor cook "
-    "musician"
-).split()
-NAMES = "Anna Ben Clara David Emma Felix Greta Hugo Iris Jonas Laura Max Nora Oscar Paula Ruth Simon Tara Zoë René".split()
-ADJECTIVES = (
-    "small old quiet bright warm cold gentle brave clever simple heavy light strange kind busy lovely slow quick green "
-    "blue golden broken clean wide narrow young honest patient famous useful sweet strong"
-).split()
-PLACES = (
-    "river market harbour garden library station bridge museum forest kitchen school village mountain beach square tower"
-).split()
-GERUNDS = (
-    "baking bread in the dark|building a house of glass|climbing a mountain in winter|painting a very long wall|"
-    "sailing a small boat at night|reading an old map|teaching a cat to swim|playing the piano with gloves|"
-    "growing a garden in the desert|repairing a clock with a spoon|learning to dance on ice|writing a letter to the moon"
-).split("|")
-VERBS = "sleeps|waits|sings|works|runs|dreams|plays|listens|smiles|rests".split("|")
-TIMES = "in the morning|in the evening|at night|after lunch|every Sunday|on rainy days|before breakfast|all year".split("|")
-NUMBERS = "two three four five six seven eight nine ten twelve twenty".split()
+    (
+        "bread soup rice cheese pasta curry salad fish apple pie chocolate honey porridge crème brûlée noodles potatoes "
+        "pancakes tomatoes dumplings"
+    )
+    .replace("apple pie", "apple_pie")
+    .replace("crème brûlée", "crème_brûlée")
+    .split()
+)
+DRINKS = ["tea", "coffee", "milk", "water", "lemonade", "cocoa", "juice", "cider"]
+ANIMALS = [
+    "cat",
+    "dog",
+    "horse",
+    "owl",
+    "fox",
+    "bear",
+    "rabbit",
+    "mouse",
+    "goat",
+    "duck",
+    "whale",
+    "tiger",
+    "turtle",
+    "sparrow",
+    "hedgehog",
+    "wolf",
+    "donkey",
+    "frog",
+    "squirrel",
+    "bee",
+]
+SEASONS = ["spring", "summer", "autumn", "winter"]
+TOOLS = [
+    "hammer",
+    "needle",
+    "compass",
+    "lantern",
+    "bicycle",
+    "telescope",
+    "kettle",
+    "ladder",
+    "camera",
+    "clock",
+    "radio",
+    "umbrella",
+    "basket",
+    "rope",
+    "violin",
+    "piano",
+]
+JOBS = [
+    "baker",
+    "teacher",
+    "sailor",
+    "doctor",
+    "farmer",
+    "painter",
+    "gardener",
+    "engineer",
+    "librarian",
+    "carpenter",
+    "nurse",
+    "writer",
+    "pilot",
+    "tailor",
+    "cook",
+    "musician",
+]
+NAMES = [
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Felix",
+    "Greta",
+    "Hugo",
+    "Iris",
+    "Jonas",
+    "Laura",
+    "Max",
+    "Nora",
+    "Oscar",
+    "Paula",
+    "Ruth",
+    "Simon",
+    "Tara",
+    "Zoë",
+    "René",
+]
+ADJECTIVES = [
+    "small",
+    "old",
+    "quiet",
+    "bright",
+    "warm",
+    "cold",
+    "gentle",
+    "brave",
+    "clever",
+    "simple",
+    "heavy",
+    "light",
+    "strange",
+    "kind",
+    "busy",
+    "lovely",
+    "slow",
+    "quick",
+    "green",
+    "blue",
+    "golden",
+    "broken",
+    "clean",
+    "wide",
+    "narrow",
+    "young",
+    "honest",
+    "patient",
+    "famous",
+    "useful",
+    "sweet",
+    "strong",
+]
+PLACES = [
+    "river",
+    "market",
+    "harbour",
+    "garden",
+    "library",
+    "station",
+    "bridge",
+    "museum",
+    "forest",
+    "kitchen",
+    "school",
+    "village",
+    "mountain",
+    "beach",
+    "square",
+    "tower",
+]
+GERUNDS = [
+    "baking bread in the dark",
+    "building a house of glass",
+    "climbing a mountain in winter",
+    "painting a very long wall",
+    "sailing a small boat at night",
+    "reading an old map",
+    "teaching a cat to swim",
+    "playing the piano with gloves",
+    "growing a garden in the desert",
+    "repairing a clock with a spoon",
+    "learning to dance on ice",
+    "writing a letter to the moon",
+]
+VERBS = ["sleeps", "waits", "sings", "works", "runs", "dreams", "plays", "listens", "smiles", "rests"]
+TIMES = [
+    "in the morning",
+    "in the evening",
+    "at night",
+    "after lunch",
+    "every Sunday",
+    "on rainy days",
+    "before breakfast",
+    "all year",
+]
+NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve", "twenty"]
 RARE = ("서울", "日本", "Ωmega", "naïve café", "🙂", "🚲", "jalapeño", "Łódź", "smörgåsbord", "→")
 
 
@@ -170,7 +348,9 @@ def document(rng: random.Random, topics: int = 24) -> str:
 
 def _aside(rng: random.Random) -> str:
     asides: list[Callable[[], str]] = [
-        lambda: f"{zipf(rng, NAMES)} and {zipf(rng, NAMES[::-1])} walked to the {zipf(rng, PLACES)} {zipf(rng, TIMES)}.",
+        lambda: (
+            f"{zipf(rng, NAMES)} and {zipf(rng, NAMES[::-1])} walked to the {zipf(rng, PLACES)} {zipf(rng, TIMES)}."
+        ),
         lambda: f"There are {zipf(rng, NUMBERS)} {zipf(rng, ADJECTIVES)} books in the {zipf(rng, PLACES[::-1])}.",
         lambda: f"Nobody knows why the {zipf(rng, PLACES)} is so {zipf(rng, ADJECTIVES)}.",
         lambda: f'On the wall someone had written "{zipf(rng, RARE, 0.3)}".',

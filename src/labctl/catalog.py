@@ -27,21 +27,10 @@ class _Strict(BaseModel):
 
 
 class Artifact(_Strict):
-    """A folder made in the serving environment before rendering: weights, or an engine compiled from them."""
+    """A folder made in the serving environment before rendering: a model's weights."""
 
-    kind: Literal["weights", "engine"]
-    source: str = ""
-    engine: str = ""
-    weights: str = ""
-    options: dict[str, Any] = {}
-
-    @model_validator(mode="after")
-    def _complete(self) -> Artifact:
-        needed = ("source",) if self.kind == "weights" else ("engine", "weights")
-        for key in needed:
-            if not getattr(self, key):
-                raise ValueError(f"an artifact of kind {self.kind} needs '{key}'")
-        return self
+    kind: Literal["weights"]
+    source: str
 
 
 class Mapped(_Strict):

@@ -126,9 +126,7 @@ def wait_ready(
     states: list[ModelState] = []
     while True:
         if how := exited():
-            raise LabError(
-                f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:]
-            )
+            raise LabError(f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:])
         with contextlib.suppress(Unreachable):
             states = model_states(endpoint)
         _refuse_unavailable(states, models)

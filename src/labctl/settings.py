@@ -1,9 +1,10 @@
-"""The settings that a lab declares and ``--set key=value`` changes: types, bounds, defaults, and good error messages."""
+"""The settings that a lab declares and ``--set key=value`` changes: types, bounds, defaults, good error messages."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -65,7 +66,7 @@ class Setting(BaseModel):
                 return text
             case "intlist":
                 items = value if isinstance(value, list) else text.split(",")
-                return [self._number(str(item).strip(), int) for item in items]
+                return [self._number(str(item).strip()) for item in items]
         return text
 
     def _bool(self, text: str) -> bool:
@@ -73,12 +74,14 @@ class Setting(BaseModel):
             raise ValueError(f"'{text}' is not one of: true, false")
         return text.lower() in _TRUE
 
-    def _number(self, text: str, kind: type[int] | type[float] | None = None) -> int | float:
-        kind = kind or (int if self.type == "int" else float)
+    def _number(self, text: str) -> int | float:
+        kind: Callable[[str], int | float] = float if self.type == "float" else int
         try:
             number = kind(text)
         except ValueError:
             raise ValueError(f"'{text}' is not {self.describe()}") from None
+        if not math.isfinite(number):
+            raise ValueError(f"'{text}' is not {self.describe()}")
         if (self.min is not None and number < self.min) or (self.max is not None and number > self.max):
             raise ValueError(f"{text} is out of range: {self.describe()}")
         return number

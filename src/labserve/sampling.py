@@ -16,9 +16,7 @@ class Sampler:
 
     __slots__ = ("_generator", "temperature", "top_k", "top_p")
 
-    def __init__(
-        self, temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int | None = None
-    ) -> None:
+    def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int | None = None) -> None:
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p

@@ -55,8 +55,6 @@ def new_sequence(prompt: bytes, parameters: str, tokenizer: Any, context: int) -
         raise BadInput("text_input", f"{len(ids):,} tokens; the model sees {context:,}, the answer included")
     wanted = asked.get("max_tokens", min(DEFAULT_MAX_TOKENS, room))
     if wanted > room:
-        raise BadInput(
-            "max_tokens", f"{wanted:,} is too many: of {context:,} tokens the prompt leaves {room:,}"
-        )
+        raise BadInput("max_tokens", f"{wanted:,} is too many: of {context:,} tokens the prompt leaves {room:,}")
     eos = None if asked.get("ignore_eos", False) else tokenizer.eos_token_id
     return Sequence(ids, len(ids), len(ids) + wanted, eos, Sampler.of(asked), Detokenizer(tokenizer))

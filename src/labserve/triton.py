@@ -59,9 +59,7 @@ class Gauges:
 
     def __init__(self, model: str, slots: int) -> None:
         self._slots = _metric("labs_slots_used", "Sequences that hold a slot", "GAUGE", model)
-        self._steps = _metric(
-            "labs_steps_total", "Steps, one token for each sequence in the batch", "COUNTER", model
-        )
+        self._steps = _metric("labs_steps_total", "Steps, one token for each sequence in the batch", "COUNTER", model)
         self._tokens = _metric("labs_tokens_total", "Tokens generated", "COUNTER", model)
         _metric("labs_slots", "Slots there are", "GAUGE", model).set(slots)
 
@@ -77,9 +75,7 @@ _families: list[Any] = []
 
 
 def _metric(name: str, description: str, kind: str, model: str) -> Any:
-    family = pb_utils.MetricFamily(
-        name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind)
-    )
+    family = pb_utils.MetricFamily(name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind))
     _families.append(family)
     return family.Metric(labels={"model": model})
 

@@ -96,4 +96,3 @@ def show_error(error: LabError) -> None:
         click.echo(f"    {line}", err=True)
     if error.remedy:
         click.echo(f"{click.style('try:', fg='yellow', bold=True)}   {error.remedy}", err=True)
-

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from labctl.measure.tables import table
 from labctl import preflight
 from labctl.cli import options as opt
 from labctl.errors import LabError
+from labctl.measure.tables import table
 from labctl.orchestrator import ports
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.session import Session
@@ -25,13 +25,17 @@ def doctor_command(stack: str | None, choices: Choices) -> None:
     local = _runtime(session, "local", choices.profile)
     compose = _runtime(session, "compose", choices.profile)
     if local.state == "ok" or compose.state == "ok":  # one of them is enough
-        local, compose = (Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in (local, compose))
+        local, compose = (
+            Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in (local, compose)
+        )
     checks += [local, compose, preflight.from_error("ports 8000-8002", lambda: _ports(session), "warn")]
     if stack:
         lab, name = session.catalog.stack(stack)
         plan = make_plan(session.workspace, lab, name, choices, session.runtime("local").server_path)
         checks += [
-            Check(step.title, "ok", "cached") if step.ready() else Check(step.title, "warn", "to be made", f"labctl up {name}")
+            Check(step.title, "ok", "cached")
+            if step.ready()
+            else Check(step.title, "warn", "to be made", f"labctl up {name}")
             for step in plan.steps
         ]
     click.echo(table([(c.state, c.name, c.found, c.remedy) for c in checks], ("", "check", "found", "remedy")))

@@ -29,7 +29,6 @@ COMMANDS = {
     "compare": ("bench", "Results side by side, with ratios."),
     "infer": ("infer", "One answer from a model of a running stack."),
     "metrics": ("metrics", "Triton's counters as a table."),
-    "engines": ("engines", "Build, list and prune compiled engines."),
     "weights": ("weights", "Pull, list and prune model weights."),
     "down": ("stacks", "Take a stack down; nothing of it is left, and that is checked."),
 }

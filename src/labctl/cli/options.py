@@ -27,13 +27,20 @@ def choices(command: Command) -> Command:
 
     @click.option("--profile", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
                   help="Which image, models and engine.")  # fmt: skip
-    @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting (see labctl list).")
+    @click.option(
+        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting (see labctl list)."
+    )
     @click.option("--release", default="", help="TensorRT-LLM release of the templates (gpu profile).")
     @click.option("--templates", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
                   help="Take the model templates from this folder.")  # fmt: skip
     @functools.wraps(command)
     def wrapped(
-        *args: Any, profile: str, assignments: tuple[str, ...], release: str, templates: Path | None, **kwargs: Any
+        *args: Any,
+        profile: str,
+        assignments: tuple[str, ...],
+        release: str,
+        templates: Path | None,
+        **kwargs: Any,
     ) -> Any:
         wanted = Choices(profile, parse_assignments(assignments), release, templates and templates.absolute())
         return command(*args, choices=wanted, **kwargs)

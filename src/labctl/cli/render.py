@@ -16,13 +16,22 @@ from labctl.orchestrator.plan import Choices, make_plan
 @opt.choices
 @click.option("--runtime", type=click.Choice(["compose", "local"]), default="local", show_default=True,
               help="Whose paths the repository holds.")  # fmt: skip
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Where to; default: the stack's folder.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to; default: the stack's folder.",
+)
 def render_command(stack: str, choices: Choices, runtime: str, output: Path | None) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started."""
     session = opt.open_session()
     lab, name = session.catalog.stack(stack)
     plan = make_plan(
-        session.workspace, lab, name, choices, session.runtime(runtime).server_path, output and output.absolute()
+        session.workspace,
+        lab,
+        name,
+        choices,
+        session.runtime(runtime).server_path,
+        output and output.absolute(),
     )
     rendered = repository.render(plan.request)
     click.echo(f"{rendered.path}: {', '.join(rendered.models)}")

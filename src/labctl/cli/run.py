@@ -49,6 +49,5 @@ def run_command(
         raise LabError("a verdict was not met", ", ".join(missed), "the numbers are in result.json and report.md")
 
 
-
 def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from labctl.measure.tables import table
 from labctl.cli import options as opt
+from labctl.measure.tables import table
 from labctl.orchestrator import up as steps
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions
@@ -88,7 +88,6 @@ def down_command(stack: str | None, every: bool, verbose: bool) -> None:
     for name in names:
         done = steps.down(session, str(name))
         click.echo(f"{name} is down" if done else f"{name} was not up")
-
 
 
 def _describe(shown: dict[str, Any]) -> str:

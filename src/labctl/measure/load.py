@@ -31,7 +31,11 @@ def open_loop(arrivals: Sequence[float], send: Callable[[int], RequestRecord]) -
 
 
 def closed_loop(
-    endpoint: str, concurrency: int, count: int, send: Callable[[TextStream, int], RequestRecord], timeout: float
+    endpoint: str,
+    concurrency: int,
+    count: int,
+    send: Callable[[TextStream, int], RequestRecord],
+    timeout: float,
 ) -> list[RequestRecord]:
     """Send ``count`` requests with ``concurrency`` of them in flight: each user sends its next after its last answer.
 

@@ -23,15 +23,32 @@ def write(lanes: Sequence[Lane], path: Path) -> None:
             events.append(_slice(pid, tid, "waiting", record.start, first))
             events.append(_slice(pid, tid, record.id, first, last, tokens=record.output_tokens))
             events += [
-                {"ph": "i", "s": "t", "pid": pid, "tid": tid, "ts": at * 1e6, "name": text or "(part of a character)"}
+                {
+                    "ph": "i",
+                    "s": "t",
+                    "pid": pid,
+                    "tid": tid,
+                    "ts": at * 1e6,
+                    "name": text or "(part of a character)",
+                }
                 for at, text in record.responses
             ]
         for step in lane.steps:
-            events.append(_slice(pid, 0, f"batch of {step.batch}", step.began, step.ended, ids=list(step.ids), **step.more))
+            events.append(
+                _slice(pid, 0, f"batch of {step.batch}", step.began, step.ended, ids=list(step.ids), **step.more)
+            )
             for at, size in ((step.began, step.batch), (step.ended, 0)):
                 events.append({"ph": "C", "pid": pid, "ts": at * 1e6, "name": "batch size", "args": {"requests": size}})
     atomic_write(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
 def _slice(pid: int, tid: int, name: str, began: float, ended: float, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "pid": pid, "tid": tid, "name": name, "ts": began * 1e6, "dur": (ended - began) * 1e6, "args": args}
+    return {
+        "ph": "X",
+        "pid": pid,
+        "tid": tid,
+        "name": name,
+        "ts": began * 1e6,
+        "dur": (ended - began) * 1e6,
+        "args": args,
+    }

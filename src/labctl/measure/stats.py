@@ -20,7 +20,12 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
     if not len(values):
         raise ValueError("no values to summarize")
     data = np.asarray(values, dtype=np.float64)
-    result = {"avg": float(data.mean()), "min": float(data.min()), "max": float(data.max()), "std": float(data.std())}
+    result = {
+        "avg": float(data.mean()),
+        "min": float(data.min()),
+        "max": float(data.max()),
+        "std": float(data.std()),
+    }
     return result | {f"p{p}": float(np.percentile(data, p)) for p in PERCENTILES}
 
 

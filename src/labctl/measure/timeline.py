@@ -67,7 +67,14 @@ def _requests(axis: Any, lane: Lane, zero: float) -> None:
 def _batches(axis: Any, lane: Lane, zero: float) -> None:
     """Batch size of each execution, as wide as it lasted."""
     for step in lane.steps:
-        axis.bar(step.began - zero, step.batch, width=max(step.ended - step.began, 1e-4), align="edge", color=GREY, linewidth=0)
+        axis.bar(
+            step.began - zero,
+            step.batch,
+            width=max(step.ended - step.began, 1e-4),
+            align="edge",
+            color=GREY,
+            linewidth=0,
+        )
     top = max((step.batch for step in lane.steps), default=1)
     axis.set_ylim(0, top + 0.4)
     axis.set_yticks(sorted({0, 1, top}))

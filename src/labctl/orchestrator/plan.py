@@ -90,14 +90,7 @@ def make_plan(
     steps: list[Step] = []
     host: dict[str, Any] = dict(scope)
     for key, artifact in stack.artifacts.items():
-        if artifact.kind == "weights":
-            step = _weights_step(key, str(expand(artifact.source, scope)), workspace)
-        else:
-            options = {k: v for k, v in expand(artifact.options, scope).items() if v != ""}
-            step = _engine_step(
-                key, str(expand(artifact.engine, scope)), Path(expand(artifact.weights, host)), options,
-                workspace, server_path,
-            )  # fmt: skip
+        step = _weights_step(key, str(expand(artifact.source, scope)), workspace)
         steps.append(step)
         host[f"artifacts.{key}"] = str(step.path)
         scope[f"artifacts.{key}"] = server_path(step.path)
@@ -195,22 +188,4 @@ def _weights_step(name: str, spec: str, workspace: Workspace) -> Step:
         path=weights.locate(source, workspace),
         argv=("-m", "labctl.weights", "pull", spec),
         ready=lambda: weights.ready(source, workspace),
-    )
-
-
-def _engine_step(
-    name: str, kind: str, model: Path, options: Mapping[str, Any], workspace: Workspace, server_path: PathMap
-) -> Step:
-    from labctl import engines  # only labs with a compiled engine need it
-
-    engine = engines.get(kind)
-    argv = ["-m", "labctl.engines", "build", kind, "--weights", server_path(model)]
-    for key, value in options.items():
-        argv += ["--option", f"{key}={_text(value)}"]
-    return Step(
-        name=name,
-        title=f"{kind} engine",
-        path=engine.locate(model, options, workspace),
-        argv=tuple(argv),
-        ready=lambda: engine.ready(model, options, workspace),
     )

@@ -45,7 +45,7 @@ def claim(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
             "; ".join(f"so is {text}" for text in taken[1:]),
             "--ports auto takes free ones, --ports H,G,M takes yours",
         )
-    host = "127.0.0.1" if bind == "0.0.0.0" else bind  # noqa: S104 - only compared
+    host = "127.0.0.1" if bind == "0.0.0.0" else bind
     return Endpoints(*(f"{host}:{port}" for port in numbers))
 
 
@@ -79,6 +79,6 @@ def _who(port: int, running: Sequence[Record]) -> str:
             return f" (by stack {record.stack}: labctl down {record.stack})"
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
                 return f" (by {psutil.Process(connection.pid).name()}, pid {connection.pid})"
     return ""

@@ -90,9 +90,7 @@ def _phase_stack(
 ) -> AbstractContextManager[Up]:
     """The phase's own settings are what the phase is about: they win over a person's."""
     choices = replace(options.choices, set={**options.choices.set, **phase.set})
-    manager: AbstractContextManager[Up] = ephemeral(
-        session, lab, phase.stack, replace(options, choices=choices), keep
-    )
+    manager: AbstractContextManager[Up] = ephemeral(session, lab, phase.stack, replace(options, choices=choices), keep)
     return manager
 
 

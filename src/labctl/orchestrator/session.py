@@ -36,7 +36,9 @@ class Session:
 
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name, unchecked."""
-        return LocalRuntime(self.workspace) if name == "local" else ComposeRuntime(self.workspace)
+        if name == "local":
+            return LocalRuntime(self.workspace)
+        return ComposeRuntime(self.workspace)
 
     def choose(self, wanted: str, profile: str) -> Runtime:
         """The runtime to start on: as wanted, or with ``auto`` compose if a Docker engine answers, else local.

@@ -7,7 +7,7 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from labctl import repository
 from labctl.catalog import Lab
@@ -25,7 +25,7 @@ from labctl.runtimes.base import Launch, Proc, Record, Runtime
 class UpOptions:
     """The command line's wishes for one ``up``."""
 
-    choices: Choices = Choices()
+    choices: Choices = field(default_factory=Choices)
     runtime: str = "auto"
     ports: str = "8000,8001,8002"
     timeout: float = 180.0
@@ -56,7 +56,7 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
             return _already(session, lab, stack, options, *found)
         runtime = session.choose(options.runtime, options.choices.profile)
         plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
-        bind = "0.0.0.0" if options.expose else "127.0.0.1"  # noqa: S104 - only when asked for
+        bind = "0.0.0.0" if options.expose else "127.0.0.1"
         endpoints = ports.claim(options.ports, bind, [record for _, record in session.running()])
         prepare(plan, runtime, session.report)
         session.report.step("model repository")
@@ -83,9 +83,7 @@ def prepare(plan: Plan, runtime: Runtime, report: Report) -> None:
             report.done("made")
 
 
-def start(
-    session: Session, runtime: Runtime, plan: Plan, record: Record, timeout: float, bind: str
-) -> Record:
+def start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeout: float, bind: str) -> Record:
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
     workspace, report, stack = session.workspace, session.report, plan.name
     run_dir = workspace.run_dir(stack)
@@ -202,8 +200,10 @@ def sweep(session: Session, but_for: str = "") -> list[str]:
     for runtime, record in session.running():
         if record.orphaned():
             session.report.note(f"taking down {record.stack}, left behind by a labctl that was killed")
-            with contextlib.nullcontext() if record.stack == but_for else stack_lock(
-                session.workspace, record.stack, "down"
+            with (
+                contextlib.nullcontext()
+                if record.stack == but_for
+                else stack_lock(session.workspace, record.stack, "down")
             ):
                 take_down(session, runtime, record.stack)
             swept.append(record.stack)
@@ -215,4 +215,3 @@ def down_all(session: Session) -> Sequence[str]:
     names = {record.stack for _, record in session.running()}
     names |= {path.parent.name for path in session.workspace.state.glob("*/state.json")}
     return [name for name in sorted(names) if down(session, name)]
-

@@ -43,8 +43,8 @@ def _check_one(file: str, config: Any, configs: Mapping[str, Any]) -> list[Probl
                 wrong(tensor, f"{step.model_name} has no input {own} (it has {', '.join(inputs)})")
             else:
                 consumed.setdefault(tensor, []).append((f"{step.model_name}.{own}", _shape(inputs[own], model)))
-        for own in inputs:
-            if own not in step.input_map and not inputs[own].optional:
+        for own, spec in inputs.items():
+            if own not in step.input_map and not spec.optional:
                 wrong(own, f"the input of {step.model_name} is not fed by this ensemble")
         for own, tensor in step.output_map.items():
             if own not in outputs:

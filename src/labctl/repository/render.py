@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,9 +141,7 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
     problems += [
         Problem(r.file, 0, "", f"'{r.find}' is to be replaced, but it is nowhere in the template") for r in unmatched
     ]
-    problems += [
-        Problem("parameters", 0, key, "no template uses it") for key in request.parameters if key not in used
-    ]
+    problems += [Problem("parameters", 0, key, "no template uses it") for key in request.parameters if key not in used]
     if not problems:
         problems += ensemble.check(configs)
     return texts, problems
@@ -156,7 +153,7 @@ def _digest(folder: Path) -> str:
     for path in sorted(folder.rglob("*")):
         total.update(path.relative_to(folder).as_posix().encode() + b"\0")
         if path.is_symlink():
-            total.update(os.readlink(path).encode())
+            total.update(str(path.readlink()).encode())
         elif path.is_file():
             total.update(path.read_bytes())
     return total.hexdigest()

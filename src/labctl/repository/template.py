@@ -66,9 +66,7 @@ def uses(text: str) -> Iterator[Use]:
         at += 1
 
 
-def fill(
-    file: str, text: str, values: Mapping[str, Any], optional: Collection[str] = ()
-) -> tuple[str, list[Problem]]:
+def fill(file: str, text: str, values: Mapping[str, Any], optional: Collection[str] = ()) -> tuple[str, list[Problem]]:
     """The template with every placeholder filled, and all that stands against it.
 
     Args:

@@ -168,7 +168,7 @@ class LocalRuntime:
         return found + [str(region) for region in self._regions(stack)]
 
     def shm_prefix(self, stack: str) -> str:
-        """Names the server's shared-memory regions; unlike for two checkouts, and no stack's is the start of another's."""
+        """Names the server's shared-memory regions: unlike for two checkouts, none the start of another."""
         digest = hashlib.sha256(f"{self.workspace.root}\0{stack}".encode()).hexdigest()[:12]
         return f"labs-{digest}-"
 

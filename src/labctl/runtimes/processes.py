@@ -35,9 +35,7 @@ def describe_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def spawn(
-    argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool
-) -> subprocess.Popen[bytes]:
+def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
     """Start a server in a process group of its own, its output appended to ``log``."""
     with log.open("ab") as stream:
         return subprocess.Popen(
@@ -131,12 +129,17 @@ def run_tool(
         return process.wait(), out.decode(errors="replace"), list(tail)
 
 
+def ask(argv: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run a short command for its output. Raises FileNotFoundError or subprocess.TimeoutExpired."""
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+    )
+
+
 def run_foreground(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
     """Run a command on this terminal and return its exit status (negative: the signal that ended it)."""
     # It stays in our process group, so that it owns the terminal; Ctrl-C reaches both of us.
-    process = subprocess.Popen(
-        argv, env=dict(env) if env is not None else None, cwd=cwd, preexec_fn=_die_with_parent
-    )
+    process = subprocess.Popen(argv, env=dict(env) if env is not None else None, cwd=cwd, preexec_fn=_die_with_parent)
     try:
         return process.wait()
     except BaseException:

@@ -93,7 +93,7 @@ def backend_folder(wheel: Wheel, cache: Path) -> Path:
         links[name] = wheel.server / "backends" / "python" / name
     wanted = {name: os.fspath(target) for name, target in links.items()}
     python = folder / "python"
-    if python.is_dir() and {p.name: os.readlink(p) for p in python.iterdir() if p.is_symlink()} == wanted:
+    if python.is_dir() and {p.name: str(p.readlink()) for p in python.iterdir() if p.is_symlink()} == wanted:
         return folder
     with replace_dir(folder) as fresh:
         (fresh / "python").mkdir()

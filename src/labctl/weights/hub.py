@@ -75,7 +75,11 @@ def explain(error: Exception, source: Source) -> LabError:
             "check the id, or set HF_TOKEN to a token that may read it (hf auth login)",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
-        return LabError(f"there is no model {source.name} on the hub", "", "check the id, or set HF_TOKEN if it is private")
+        return LabError(
+            f"there is no model {source.name} on the hub",
+            "",
+            "check the id, or set HF_TOKEN if it is private",
+        )
     if isinstance(error, OSError) and error.errno == 28:
         return LabError(f"no space left while fetching {source.name}", "", "set LABS_CACHE to a folder on another disk")
     offline = isinstance(error, errors.OfflineModeIsEnabled)
@@ -108,4 +112,3 @@ class _Progress:
         while not self._stop.wait(1.0):
             sizes = (path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
             self._report(f"{sum(sizes) / 1e6:,.0f} MB fetched")
-

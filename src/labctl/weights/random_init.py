@@ -9,7 +9,13 @@ from pathlib import Path
 from labctl.errors import LabError
 from labctl.weights.shapes import SEED, SHAPES
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+)
 
 
 def make(shape: str, target: Path, models: Path, report: Callable[[str], None]) -> None:

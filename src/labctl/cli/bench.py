@@ -1,0 +1,129 @@
+"""labctl bench and labctl compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from labctl import readiness
+from labctl.cli import options as opt
+from labctl.errors import LabError
+from labctl.measure.tables import table
+from labctl.orchestrator.run import ephemeral, new_results_folder
+from labctl.orchestrator.up import UpOptions
+from labctl.workspace import atomic_write
+
+COLUMNS = (
+    "load",
+    "tokens/s",
+    "requests/s",
+    "TTFT p50 ms",
+    "TTFT p99 ms",
+    "ITL p50 ms",
+    "latency p99 ms",
+    "mean batch",
+)
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
+    try:
+        numbers = [int(item) for item in value.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise click.BadParameter("takes whole numbers of at least 1, such as 1,4,8")
+    return numbers
+
+
+@click.command("bench")
+@opt.stack_argument
+@opt.up_options
+@click.option("-m", "--model", default="", help="Which model; default: the one that the lab names.")
+@click.option("--dataset", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Prompts, as JSON.")
+@click.option("--concurrency", default="1,4,8", show_default=True, callback=_numbers, metavar="N,N",
+              help="Requests in flight, one measurement each.")  # fmt: skip
+@click.option(
+    "--request-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Requests/s, arriving at random, instead.",
+)
+@click.option("--request-count", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--warmup-request-count", type=click.IntRange(min=0), default=4, show_default=True)
+@click.option("--output-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--random-seed", type=int, default=0, show_default=True)
+@click.option("--goodput", type=float, metavar="MS", help="Count requests whose time_to_first_token is at most this.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
+@opt.verbose
+def bench_command(
+    stack: str, options: UpOptions, model: str, dataset: Path | None, concurrency: list[int],
+    request_rate: float | None, request_count: int, warmup_request_count: int, output_tokens: int, random_seed: int,
+    goodput: float | None, json_file: Path | None, verbose: bool,
+) -> None:  # fmt: skip
+    """Measure STACK under load. It is brought up for the purpose, unless it is up already."""
+    from labctl.measure import bench, results
+
+    session = opt.open_session(verbose)
+    lab, name = session.catalog.stack(stack)
+    entry = lab.stacks[name].bench
+    if entry is None:
+        raise LabError(f"{name} has no text model that labctl bench can ask", "", f"labctl run {lab.short}")
+    model = model or entry.model
+    if model not in lab.stacks[name].models:
+        raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(lab.stacks[name].models)}")
+    workload = bench.Workload(
+        bench.prompts_from(dataset) if dataset else bench.PROMPTS, output_tokens, request_count,
+        warmup_request_count, request_rate, random_seed, goodput,
+    )  # fmt: skip
+    found: dict[str, Any] = {}
+    every = []
+    with ephemeral(session, lab, name, options) as handle:
+        record = handle.record
+        loads = [(f"{request_rate:g}/s", 1)] if request_rate else [(f"{n} in flight", n) for n in concurrency]
+        for title, number in loads:
+            session.report.step(f"{model}, {title}")
+            found[title], records = bench.run(vars(record.endpoints), model, workload, number, session.report.progress)
+            session.report.done(f"{workload.requests} requests")
+            every += records
+        triton = readiness.server_version(record.endpoints.http)
+    out = new_results_folder(session, lab)
+    results.write_phase(out, "bench", found, every)
+    settings = {**record.settings, "bench_model": model, "output_tokens": output_tokens}
+    results.write_result(out, lab.folder, settings, found, triton)
+    click.echo(table([_row(title, m) for title, m in found.items()], COLUMNS, right=range(1, len(COLUMNS))))
+    click.echo(f"\nresults in {out}")
+    if json_file:
+        atomic_write(json_file.absolute(), (out / "result.json").read_bytes())
+
+
+def _row(title: str, found: dict[str, Any]) -> tuple[str, ...]:
+    ttft, latency = found["time_to_first_token"], found["request_latency"]
+    itl = found.get("inter_token_latency", {}).get("p50", float("nan"))
+    return (
+        title,
+        f"{found['output_token_throughput']:.0f}",
+        f"{found['request_throughput']:.2f}",
+        f"{ttft['p50']:.0f}",
+        f"{ttft['p99']:.0f}",
+        f"{itl:.1f}",
+        f"{latency['p99']:.0f}",
+        f"{found.get('triton', {}).get('mean_batch', float('nan')):.1f}",
+    )
+
+
+@click.command("compare")
+@click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@opt.as_json
+def compare_command(results: tuple[Path, ...], json_output: bool) -> None:
+    """RESULTS (folders or result.json files) side by side, with ratios to the first."""
+    from labctl.measure import results as store
+
+    if len(results) < 2:
+        raise click.UsageError("name at least two results")
+    header, rows = store.compare(results)
+    if json_output:
+        click.echo(json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=2))
+        return
+    click.echo(table(rows, header, right=range(1, len(header))))
