@@ -1,4 +1,4 @@
-"""The labs' batched decode loop in plain Python, without Triton: what the scheduler's cost is measured against.
+"""The labs' batched decode loop in plain Python, without Triton: what Triton's cost is measured against.
 
     python benchmarks/decode_loop.py FOLDER [--batch 8] [--prompt 128] [--new 64] [--threads 2]
 
@@ -26,7 +26,8 @@ class Loop:
 
     tokens: int
     seconds: float  # from the first step to the last token
-    prefill: float  # the first step of these seconds: the prompts, and one token each
+    first: float  # of these, the first step: the prompts, and one token each
+    steps: int  # all of them
 
     @property
     def tokens_per_second(self) -> float:
@@ -34,14 +35,11 @@ class Loop:
 
     @property
     def step(self) -> float:
-        """Seconds of a step after the first, on average; 0 where there was only one."""
-        return self._rest / self._steps if self._steps else 0.0
-
-    _rest: float = 0.0
-    _steps: int = 0
+        """Seconds of a step after the first, on average; there must be more than one."""
+        return (self.seconds - self.first) / (self.steps - 1)
 
 
-def run(decoder: Decoder, tokenizer: Any, batch: int, prompt: int, new: int, vocabulary: int) -> Loop:
+def run(decoder: Decoder, tokenizer: Any, vocabulary: int, *, batch: int, prompt: int, new: int) -> Loop:
     """Continue `batch` random prompts of `prompt` tokens by `new` tokens each, greedily, as one batch.
 
     Each step does what a model.py does for it (decode, choose, detokenize), except to talk to Triton.
@@ -64,22 +62,19 @@ def run(decoder: Decoder, tokenizer: Any, batch: int, prompt: int, new: int, voc
         times.append(time.perf_counter())
     for sequence in sequences:
         decoder.release(sequence)
-    return Loop(
-        batch * new, times[-1] - times[0], times[1] - times[0], _rest=times[-1] - times[1], _steps=new - 1
-    )
+    return Loop(batch * new, times[-1] - times[0], times[1] - times[0], steps=new)
 
 
-def measure(
-    folder: str, kv_cache: bool, batch: int = 8, prompt: int = 128, new: int = 64, threads: int = 2
-) -> Loop:
+def measure(folder: str, kv_cache: bool, *, batch: int = 8, prompt: int = 128, new: int = 64, threads: int = 2) -> Loop:
     """A warm-up of two tokens, then one run of the loop over the model in `folder`."""
     torch.set_num_threads(threads)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     length = model.config.max_position_embeddings
     decoder = CachedDecoder(model, batch, length) if kv_cache else RecomputingDecoder(model)
-    run(decoder, tokenizer, batch, prompt, 2, model.config.vocab_size)
-    return run(decoder, tokenizer, batch, prompt, new, model.config.vocab_size)
+    vocabulary = model.config.vocab_size
+    run(decoder, tokenizer, vocabulary, batch=batch, prompt=prompt, new=2)
+    return run(decoder, tokenizer, vocabulary, batch=batch, prompt=prompt, new=new)
 
 
 def main() -> None:
@@ -92,11 +87,11 @@ def main() -> None:
     asked = parser.parse_args()
     rates = []
     for kv_cache in (False, True):
-        loop = measure(asked.folder, kv_cache, asked.batch, asked.prompt, asked.new, asked.threads)
+        loop = measure(**vars(asked), kv_cache=kv_cache)
         rates.append(loop.tokens_per_second)
         print(
             f"kv cache {'on ' if kv_cache else 'off'}: {loop.tokens_per_second:7.1f} tokens/s"
-            f" (first step {loop.prefill * 1e3:.0f} ms, then {loop.step * 1e3:.1f} ms a step)",
+            f" (first step {loop.first * 1e3:.0f} ms, then {loop.step * 1e3:.1f} ms a step)",
             flush=True,
         )
     print(f"on / off: {rates[1] / rates[0]:.1f}")

@@ -17,9 +17,7 @@ def make(folder: Path) -> Path:
     """Write model and tokenizer to `folder`, as Hugging Face would, and return it."""
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(SENTENCES, vocab_size=320, special_tokens=["<|endoftext|>"], show_progress=False)
-    tokenizer = GPT2TokenizerFast(
-        tokenizer_object=bpe._tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>"
-    )
+    tokenizer = GPT2TokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
     tokenizer.save_pretrained(folder)
     eos = tokenizer.eos_token_id
     # More ids than the tokenizer knows, and weights wide enough that the best two tokens are seldom close.

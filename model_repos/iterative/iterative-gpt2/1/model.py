@@ -1,8 +1,8 @@
 """GPT-2 under iterative scheduling: every execution adds one token to each sequence in the batch.
 
 Triton calls `execute` with whoever is ready. A request that needs more tokens is *rescheduled*: given back to
-Triton, which puts it into a coming batch. Between two calls nothing holds a batch together, so a newcomer joins
-at the next token, and a sequence that ends leaves its place at once.
+Triton, which puts it into a coming batch. Between two calls nothing holds a batch together, so a newcomer
+joins at the next token, and a sequence that ends leaves its place at once.
 """
 
 import json
