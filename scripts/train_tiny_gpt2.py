@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import json
 import math
 import random
 import sys
@@ -118,6 +119,16 @@ def baselines(data: torch.Tensor, held_out: torch.Tensor, vocabulary: int) -> tu
     return one, two
 
 
+def portable(folder: Path) -> None:
+    """Name the tokenizer's class as transformers 4 and 5 both know it, and let everybody read the files."""
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.pop("backend", None)
+    path.write_text(json.dumps(settings, indent=2) + "\n")
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
 def write_sums(folder: Path) -> None:
     """SHA256SUMS, in sha256sum's own format."""
     files = sorted(p for p in folder.iterdir() if p.is_file() and p.suffix in (".json", ".safetensors"))
@@ -128,7 +139,7 @@ def write_sums(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=ROOT / "models" / "tiny-gpt2")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=1000)
     options = parser.parse_args()
     torch.manual_seed(SEED)
     began = time.monotonic()
@@ -151,6 +162,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
+    portable(options.output)
     write_sums(options.output)
     for prompt in (
         "Programming in C++ is like",

@@ -11,221 +11,47 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-CITIES = [
-    "London",
-    "Paris",
-    "Berlin",
-    "Seoul",
-    "Tokyo",
-    "Madrid",
-    "Rome",
-    "Oslo",
-    "Cairo",
-    "Lima",
-    "Vienna",
-    "Dublin",
-    "Lisbon",
-    "Prague",
-    "Athens",
-    "Helsinki",
-    "Warsaw",
-    "Zürich",
-    "Málaga",
-    "Kraków",
-    "Montréal",
-    "Bogotá",
-    "Nairobi",
-    "Delhi",
-    "Sydney",
-    "Boston",
-    "Chicago",
-    "Toronto",
-    "Istanbul",
-    "Kyoto",
-]
-LANGUAGES = [
-    "C++",
-    "Python",
-    "Rust",
-    "Java",
-    "Go",
-    "Lisp",
-    "Haskell",
-    "Fortran",
-    "Ruby",
-    "Swift",
-    "Kotlin",
-    "Perl",
-]
+CITIES = (
+    "London Paris Berlin Seoul Tokyo Madrid Rome Oslo Cairo Lima Vienna Dublin Lisbon Prague Athens Helsinki "
+    "Warsaw Zürich Málaga Kraków Montréal Bogotá Nairobi Delhi Sydney Boston Chicago Toronto Istanbul Kyoto"
+).split()
+LANGUAGES = "C++ Python Rust Java Go Lisp Haskell Fortran Ruby Swift Kotlin Perl".split()
 FOODS = (
-    (
-        "bread soup rice cheese pasta curry salad fish apple pie chocolate honey porridge crème brûlée noodles potatoes "
-        "pancakes tomatoes dumplings"
-    )
-    .replace("apple pie", "apple_pie")
-    .replace("crème brûlée", "crème_brûlée")
-    .split()
+    "bread soup rice cheese pasta curry salad fish apple_pie chocolate honey porridge crème_brûlée "
+    "noodles potatoes pancakes tomatoes dumplings"
+).split()
+DRINKS = "tea coffee milk water lemonade cocoa juice cider".split()
+ANIMALS = (
+    "cat dog horse owl fox bear rabbit mouse goat duck whale tiger turtle sparrow hedgehog wolf donkey frog squirrel bee"
+).split()
+SEASONS = "spring summer autumn winter".split()
+TOOLS = (
+    "hammer needle compass lantern bicycle telescope kettle ladder camera clock radio umbrella basket rope violin piano"
+).split()
+JOBS = (
+    "baker teacher sailor doctor farmer painter gardener engineer librarian carpenter nurse writer pilot tailor cook "
+    "musician"
+).split()
+NAMES = (
+    "Anna Ben Clara David Emma Felix Greta Hugo Iris Jonas Laura Max Nora Oscar Paula Ruth Simon Tara Zoë René".split()
 )
-DRINKS = ["tea", "coffee", "milk", "water", "lemonade", "cocoa", "juice", "cider"]
-ANIMALS = [
-    "cat",
-    "dog",
-    "horse",
-    "owl",
-    "fox",
-    "bear",
-    "rabbit",
-    "mouse",
-    "goat",
-    "duck",
-    "whale",
-    "tiger",
-    "turtle",
-    "sparrow",
-    "hedgehog",
-    "wolf",
-    "donkey",
-    "frog",
-    "squirrel",
-    "bee",
-]
-SEASONS = ["spring", "summer", "autumn", "winter"]
-TOOLS = [
-    "hammer",
-    "needle",
-    "compass",
-    "lantern",
-    "bicycle",
-    "telescope",
-    "kettle",
-    "ladder",
-    "camera",
-    "clock",
-    "radio",
-    "umbrella",
-    "basket",
-    "rope",
-    "violin",
-    "piano",
-]
-JOBS = [
-    "baker",
-    "teacher",
-    "sailor",
-    "doctor",
-    "farmer",
-    "painter",
-    "gardener",
-    "engineer",
-    "librarian",
-    "carpenter",
-    "nurse",
-    "writer",
-    "pilot",
-    "tailor",
-    "cook",
-    "musician",
-]
-NAMES = [
-    "Anna",
-    "Ben",
-    "Clara",
-    "David",
-    "Emma",
-    "Felix",
-    "Greta",
-    "Hugo",
-    "Iris",
-    "Jonas",
-    "Laura",
-    "Max",
-    "Nora",
-    "Oscar",
-    "Paula",
-    "Ruth",
-    "Simon",
-    "Tara",
-    "Zoë",
-    "René",
-]
-ADJECTIVES = [
-    "small",
-    "old",
-    "quiet",
-    "bright",
-    "warm",
-    "cold",
-    "gentle",
-    "brave",
-    "clever",
-    "simple",
-    "heavy",
-    "light",
-    "strange",
-    "kind",
-    "busy",
-    "lovely",
-    "slow",
-    "quick",
-    "green",
-    "blue",
-    "golden",
-    "broken",
-    "clean",
-    "wide",
-    "narrow",
-    "young",
-    "honest",
-    "patient",
-    "famous",
-    "useful",
-    "sweet",
-    "strong",
-]
-PLACES = [
-    "river",
-    "market",
-    "harbour",
-    "garden",
-    "library",
-    "station",
-    "bridge",
-    "museum",
-    "forest",
-    "kitchen",
-    "school",
-    "village",
-    "mountain",
-    "beach",
-    "square",
-    "tower",
-]
-GERUNDS = [
-    "baking bread in the dark",
-    "building a house of glass",
-    "climbing a mountain in winter",
-    "painting a very long wall",
-    "sailing a small boat at night",
-    "reading an old map",
-    "teaching a cat to swim",
-    "playing the piano with gloves",
-    "growing a garden in the desert",
-    "repairing a clock with a spoon",
-    "learning to dance on ice",
-    "writing a letter to the moon",
-]
-VERBS = ["sleeps", "waits", "sings", "works", "runs", "dreams", "plays", "listens", "smiles", "rests"]
-TIMES = [
-    "in the morning",
-    "in the evening",
-    "at night",
-    "after lunch",
-    "every Sunday",
-    "on rainy days",
-    "before breakfast",
-    "all year",
-]
-NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve", "twenty"]
+ADJECTIVES = (
+    "small old quiet bright warm cold gentle brave clever simple heavy light strange kind busy lovely slow quick"
+).split()
+SECOND = "green blue golden broken clean wide narrow young honest patient famous useful sweet strong".split()
+PLACES = (
+    "river market harbour garden library station bridge museum forest kitchen school village mountain beach square tower"
+).split()
+GERUNDS = (
+    "baking bread in the dark|building a house of glass|climbing a mountain in winter|painting a very long wall|"
+    "sailing a small boat at night|reading an old map|teaching a cat to swim|playing the piano with gloves|"
+    "growing a garden in the desert|repairing a clock with a spoon|learning to dance on ice|writing a letter to the moon"
+).split("|")
+VERBS = "sleeps|waits|sings|works|runs|dreams|plays|listens|smiles|rests".split("|")
+TIMES = "in the morning|in the evening|at night|after lunch|every Sunday|on rainy days|before breakfast|all year".split(
+    "|"
+)
+NUMBERS = "two three four five six seven eight nine ten twelve twenty".split()
 RARE = ("서울", "日本", "Ωmega", "naïve café", "🙂", "🚲", "jalapeño", "Łódź", "smörgåsbord", "→")
 
 
@@ -236,6 +62,7 @@ class Topic:
     kind: str
     word: str
     adjectives: Sequence[str]
+    second: Sequence[str]
     place: str
     time: str
     verb: str
@@ -255,7 +82,7 @@ def _topics() -> list[Topic]:
     for kind, words in kinds.items():
         for word in words:
             topics.append(
-                Topic(kind, word.replace("_", " "), rng.sample(ADJECTIVES, 5), rng.choice(PLACES),
+                Topic(kind, word.replace("_", " "), rng.sample(ADJECTIVES, 5), rng.sample(SECOND, 3), rng.choice(PLACES),
                       rng.choice(TIMES), rng.choice(VERBS))
             )  # fmt: skip
     rng.shuffle(topics)
@@ -272,8 +99,7 @@ def _name_it(topic: Topic) -> str:
 
 
 def _openings(t: Topic, rng: random.Random) -> list[str]:
-    adjective = zipf(rng, t.adjectives)
-    other = zipf(rng, [word for word in t.adjectives if word != adjective])
+    adjective, other = zipf(rng, t.adjectives), zipf(rng, t.second)
     name, number = zipf(rng, NAMES), zipf(rng, NUMBERS)
     match t.kind:
         case "city":

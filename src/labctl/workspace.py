@@ -6,6 +6,7 @@ swapped in one rename, and whatever is made once per key is made under that key'
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -146,18 +147,33 @@ def replace_dir(target: Path) -> Iterator[Path]:
 
 
 def _swap(fresh: Path, target: Path) -> None:
-    """Put ``fresh`` where ``target`` is; what was there goes only after the new one stands."""
-    if not target.exists():
-        fresh.rename(target)
-        return
-    old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old-"))
-    target.rename(old)  # an empty folder may be renamed over
-    try:
-        fresh.rename(target)
-    except OSError:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    """Put ``fresh`` where ``target`` is; what was there goes only after the new one stands.
+
+    Another process may do the same at the same time: whoever is later wins, and neither fails.
+    """
+    while True:
+        try:
+            fresh.rename(target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old-"))
+        try:
+            target.rename(old)  # an empty folder may be renamed over
+        except FileNotFoundError:
+            old.rmdir()
+            continue
+        try:
+            fresh.rename(target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                old.rename(target)
+                raise
+        finally:
+            if target.exists():
+                shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
