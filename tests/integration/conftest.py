@@ -15,7 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def labctl(*arguments: str, root: Path = ROOT, timeout: float = 240, check: bool = True) -> subprocess.CompletedProcess[str]:
+def labctl(
+    *arguments: str, root: Path = ROOT, timeout: float = 240, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Run the real command line as a person does."""
     done = subprocess.run(
         [sys.executable, "-m", "labctl", *arguments],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +42,11 @@ def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
         _requests(axes[2 * index][0], lane, zero)
         _batches(axes[2 * index + 1][0], lane, zero)
     axes[-1][0].set_xlabel("seconds since the first request")
-    figure.suptitle(title, x=0.01, y=0.995, ha="left", fontsize=13, fontweight="bold")
+    figure.suptitle(title, x=0.01, y=0.93, ha="left", fontsize=13, fontweight="bold")
     temporary = path.with_name(f".{path.name}.part")
-    figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a prompt in another script is only a label
+        figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
     plt.close(figure)
     temporary.replace(path)
 

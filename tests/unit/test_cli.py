@@ -1,0 +1,162 @@
+"""The command line as a contract: names, exit statuses, messages; no server is started here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from labctl.cli import main as entry
+from labctl.cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of the test's own, made of links, with nothing up."""
+    for name in ("pyproject.toml", "labs", "model_repos", "models"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.setenv("LABS_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of one command, through the one entry point."""
+    done = subprocess.run(
+        [sys.executable, "-m", "labctl", *arguments], capture_output=True, text=True, timeout=60, check=False, cwd="/"
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from labctl.cli.main import main; main(['--help'])\n"
+        "heavy = {'torch', 'docker', 'transformers', 'numpy', 'matplotlib', 'tritonclient', 'python_on_whales'}\n"
+        "sys.exit(','.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "labctl" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert COMMANDS[name][1].split(",")[0].split(".")[0].split()[0] in result.output or "Usage:" in result.output
+
+
+def test_the_labs_are_listed_for_people_and_programs(checkout: Path) -> None:
+    code, out, _ = run("list")
+    assert code == 0
+    assert "iterative" in out
+    assert "kv_cache" in out
+    labs = json.loads(run("list", "--json")[1])
+    assert {"02"} <= {lab["number"] for lab in labs}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["up"], 2, "Missing argument"),
+        (["nope"], 2, "No such command"),
+        (["down"], 2, "name a stack, or say --all"),
+        (["up", "nope"], 1, "there is no lab or stack 'nope'"),
+        (["up", "iterative", "--set", "kv_cash=false"], 1, "did you mean 'kv_cache'"),
+        (["up", "iterative", "--set", "kv_cache=perhaps"], 1, "true, false"),
+        (["up", "iterative", "--set", "kv_cache"], 1, "--set takes key=value"),
+        (["up", "iterative", "--set", "model=nope:x"], 1, "'nope:x' is not a model source"),
+        (["up", "iterative", "--set", "model=shipped:nope"], 1, "no model 'nope' is shipped"),
+        (["up", "iterative", "--set", "model=random:nope"], 1, "there is no random shape 'nope'"),
+        (["up", "iterative", "--set", "model=/nowhere/at/all"], 1, "there is no model folder /nowhere/at/all"),
+        (["up", "iterative", "--ports", "1,2"], 1, "three different ports"),
+        (["up", "iterative", "--timeout", "0"], 2, "--timeout"),
+        (["infer", "iterative", "-m", "iterative-gpt2", "-p", "x"], 1, "iterative is not up"),
+        (["metrics", "iterative"], 1, "iterative is not up"),
+        (["logs", "iterative"], 1, "there is no log of 'iterative'"),
+        (["compare", "/"], 2, "at least two results"),
+        (["weights", "prune"], 2, "name the sources"),
+        (["bench", "iterative", "--concurrency", "0"], 2, "at least 1"),
+        (["render", "iterative", "--set", "max_batch_size=0"], 1, "from 1 to 64"),
+    ],
+)
+def test_a_mistake_is_told_in_words_with_its_exit_status(
+    checkout: Path, arguments: list[str], status: int, words: str
+) -> None:
+    code, out, err = run(*arguments)
+    assert code == status, err
+    assert words in out + err
+    assert "Traceback" not in err
+
+
+def test_render_needs_no_weights_no_docker_and_no_server(checkout: Path, tmp_path: Path) -> None:
+    code, _, err = run("render", "iterative", "--set", "model=random:gpt2", "--output", str(tmp_path / "r"))
+    assert code == 0, err
+    text = (tmp_path / "r" / "iterative-gpt2" / "config.pbtxt").read_text()
+    assert "random-gpt2" in text
+    assert "${" not in text
+    assert not list(Path(os.environ["LABS_CACHE"]).glob("weights/random-gpt2*"))
+
+
+def test_status_of_what_is_not_up_is_absent(checkout: Path) -> None:
+    shown = json.loads(run("status", "iterative", "--json")[1])
+    assert (shown["stack"], shown["state"], shown["models"]) == ("iterative", "absent", [])
+    assert json.loads(run("status", "--json")[1]) == []
+
+
+def test_a_damaged_state_file_is_told_of_and_ignored(checkout: Path) -> None:
+    (checkout / ".labs" / "iterative").mkdir(parents=True)
+    (checkout / ".labs" / "iterative" / "state.json").write_text("{garbage")
+    code, out, err = run("status", "iterative", "--json")
+    assert code == 0
+    assert json.loads(out)["state"] == "absent"
+    assert "cannot be read and is ignored" in err
+
+
+def test_a_stack_whose_server_is_gone_has_failed_and_down_clears_it(checkout: Path) -> None:
+    record = {
+        "stack": "iterative", "lab": "02-iterative-scheduling", "runtime": "local", "profile": "cpu", "settings": {},
+        "models": ["simple-gpt2"], "endpoints": {"http": "127.0.0.1:1", "grpc": "127.0.0.1:2", "metrics": "127.0.0.1:3"},
+    }  # fmt: skip
+    (checkout / ".labs" / "iterative").mkdir(parents=True)
+    (checkout / ".labs" / "iterative" / "state.json").write_text(json.dumps(record))
+    assert json.loads(run("status", "iterative", "--json")[1])["state"] == "failed"
+    assert run("down", "iterative")[:2] == (0, "iterative is down\n")
+    assert run("down", "iterative")[:2] == (0, "iterative was not up\n")
+
+
+def test_outside_a_checkout_the_remedy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABS_ROOT", raising=False)
+    code, _, err = run("list")
+    assert code == 1
+    assert "is not inside a checkout" in err
+    assert "LABS_ROOT" in err
+
+
+@pytest.mark.parametrize(("host", "named"), [("", False), ("unix:///nowhere/docker.sock", True)])
+def test_compose_without_an_engine_is_refused_with_a_remedy(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, host: str, named: bool
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host or "unix:///nowhere/either.sock")
+    code, _, err = run("up", "iterative", "--runtime", "compose")
+    assert code == 1
+    assert "no Docker engine answers" in err
+    assert "--runtime local" in err
+
+
+def test_interruption_and_termination_have_their_exit_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    def terminated(*args: object, **kwargs: object) -> None:
+        raise entry.Terminated
+
+    monkeypatch.setattr(cli, "invoke", interrupted)
+    assert entry.main(["list"]) == 130
+    monkeypatch.setattr(cli, "invoke", terminated)
+    assert entry.main(["list"]) == 143

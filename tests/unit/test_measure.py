@@ -1,0 +1,168 @@
+"""Measurements: formulas against numbers computed by hand, and data that is not whole is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from labctl.errors import LabError
+from labctl.measure import load, metrics, perfetto, results, stats, steplog, tables, timeline
+from labctl.measure.records import RequestRecord, overlap
+
+
+def record(start: float, *arrivals: float, error: str = "", prompt: str = "p") -> RequestRecord:
+    responses = [(at, f"t{i} ") for i, at in enumerate(arrivals)]
+    return RequestRecord(
+        "r", "m", prompt, start=start, responses=responses, end=arrivals[-1] if arrivals else start, error=error
+    )
+
+
+def test_the_metrics_of_one_request() -> None:
+    one = record(10.0, 10.5, 10.7, 10.9, 11.5)
+    assert one.ttft_ms == pytest.approx(500)
+    assert one.latency_ms == pytest.approx(1500)
+    assert one.itl_ms == pytest.approx((1500 - 500) / 3)
+    assert one.text == "t0 t1 t2 t3 "
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ((0.0, 1.0, 3.0), (0.0, 3.0, 5.0), 0.0),  # one after the other
+        ((0.0, 1.0, 5.0), (0.0, 2.0, 4.0), 1.0),  # the one within the other
+        ((0.0, 1.0, 3.0), (0.0, 2.0, 6.0), 0.5),  # half of the shorter
+        ((0.0, 1.0, 2.0), (0.0, 5.0, 6.0), 0.0),
+    ],
+)
+def test_overlap_is_the_shared_time_over_the_shorter_span(
+    one: tuple[float, ...], other: tuple[float, ...], expected: float
+) -> None:
+    assert overlap(record(*one), record(*other)) == pytest.approx(expected)
+
+
+def test_a_run_is_summed_up_by_the_fields_formulas() -> None:
+    found = stats.metrics([record(0.0, 1.0, 2.0), record(1.0, 1.5, 2.5, 3.5, 4.0)])
+    assert found["benchmark_duration"] == pytest.approx(4.0)
+    assert found["output_token_throughput"] == pytest.approx(6 / 4)
+    assert found["request_throughput"] == pytest.approx(2 / 4)
+    assert found["time_to_first_token"]["avg"] == pytest.approx(750)
+    assert found["inter_token_latency"]["max"] == pytest.approx(1000)
+    assert found["request_count"] == 2
+
+
+def test_percentiles_say_and_keep_their_method() -> None:
+    assert stats.summarize([1, 2, 3, 4])["p50"] == pytest.approx(2.5)
+    assert stats.summarize([1, 2, 3, 4])["p90"] == pytest.approx(3.7)
+    values = list(range(1, 99))
+    assert stats.nearest_rank(values, 0.99) == math.ceil(0.99 * 98)
+    assert stats.nearest_rank(values, 0.90) == 89
+
+
+def test_goodput_counts_only_requests_that_were_quick_enough() -> None:
+    found = stats.metrics([record(0.0, 0.1, 2.0), record(0.0, 1.0, 2.0)], goodput_ttft_ms=500)
+    assert found["goodput"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("broken", [record(0.0, 1.0, error="boom"), record(0.0)])
+def test_a_run_with_a_failed_request_is_never_averaged(broken: RequestRecord) -> None:
+    with pytest.raises(LabError, match="1 of 2 requests failed"):
+        stats.metrics([record(0.0, 1.0), broken])
+
+
+PROMETHEUS = """\
+# HELP nv_inference_count Number of inferences performed
+# TYPE nv_inference_count counter
+nv_inference_count{model="m",version="1"} 40
+# TYPE nv_inference_exec_count counter
+nv_inference_exec_count{model="m",version="1"} 8
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="m",version="1"} 40
+# TYPE nv_inference_request_failure counter
+nv_inference_request_failure{model="m",reason="OTHER",version="1"} 1
+nv_inference_request_failure{model="m",reason="CANCELED",version="1"} 2
+# TYPE nv_inference_pending_request_count gauge
+nv_inference_pending_request_count{model="m",version="1"} 3
+# TYPE labs_slots_used gauge
+labs_slots_used{model="m"} 5
+"""
+
+
+def test_tritons_counters_are_read_per_model() -> None:
+    snapshot = metrics.parse(PROMETHEUS)
+    row = snapshot.models["m"]
+    assert (row.inferences, row.exec_count, row.mean_batch, row.failed, row.pending) == (40, 8, 5, 3, 3)
+    assert snapshot.custom["labs_slots_used", "m"] == 5
+
+
+def test_counters_are_subtracted_and_gauges_are_not() -> None:
+    earlier = metrics.parse(PROMETHEUS.replace("} 40", "} 10").replace("} 8", "} 2"))
+    delta = metrics.parse(PROMETHEUS).since(earlier).models["m"]
+    assert (delta.inferences, delta.exec_count, delta.pending) == (30, 6, 3)
+
+
+def test_the_step_log_is_read_in_order_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
+    line = {
+        "t": 2.0,
+        "dur": 0.5,
+        "model": "m",
+        "instance": "0_0",
+        "kind": "step",
+        "batch": 2,
+        "ids": ["1", "2"],
+        "prefill": 1,
+    }
+    first = {**line, "t": 1.0}
+    (tmp_path / "steps-m-0_0.jsonl").write_text(f'{json.dumps(line)}\n{json.dumps(first)}\n{{"t": 3.0, "du')
+    steps = steplog.read(tmp_path)
+    assert [step.ended for step in steps] == [1.0, 2.0]
+    assert steps[1].began == 1.5
+    assert (steps[1].batch, steps[1].more["prefill"]) == (2, 1)
+
+
+def result(folder: Path, lab: str = "02", version: int = 1, **numbers: float) -> Path:
+    folder.mkdir()
+    document = {"schema_version": version, "lab": lab, "metrics": {"a": numbers}}
+    (folder / "result.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_results_are_compared_with_ratios_to_the_first(tmp_path: Path) -> None:
+    header, rows = results.compare([result(tmp_path / "x", tps=10.0), result(tmp_path / "y", tps=25.0)])
+    assert header == ["metric", "x", "y", "y / x"]
+    assert rows == [["a.tps", "10", "25", "2.50"]]
+
+
+def test_results_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    one = result(tmp_path / "x", tps=1.0)
+    with pytest.raises(LabError, match="different labs"):
+        results.compare([one, result(tmp_path / "y", lab="03", tps=1.0)])
+    with pytest.raises(LabError, match="no metric in common"):
+        results.compare([one, result(tmp_path / "z", other=1.0)])
+    with pytest.raises(LabError, match="schema version"):
+        results.compare([one, result(tmp_path / "w", version=99, tps=1.0)])
+
+
+def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
+    times = load.poisson(2000, rate=10.0, seed=3)
+    assert times == load.poisson(2000, rate=10.0, seed=3)
+    assert times[0] == 0
+    assert times == sorted(times)
+    assert 2000 / times[-1] == pytest.approx(10, rel=0.1)
+
+
+def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
+    steps = [steplog.Step(0.1, 0.2, "m", "0", ("1", "2"), {"prefill": 1})]
+    lane = timeline.Lane("m: $1 and 서울", [record(0.0, 0.2, 0.4, prompt="costs $5"), record(0.1, 0.4)], steps)
+    timeline.draw([lane], tmp_path / "t.png", "title")
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+    perfetto.write([lane], tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert sum(e["ph"] == "i" for e in events) == 3
+    assert [e["args"]["requests"] for e in events if e["ph"] == "C"] == [2, 0]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_tables_are_aligned() -> None:
+    assert tables.table([("a", 1), ("long", 22)], ("name", "n"), right=(1,)) == "name   n\n----  --\na      1\nlong  22"

@@ -1,0 +1,133 @@
+"""The orchestrator's small decisions: references, ports, locks, verdicts."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labctl.catalog import Verdict
+from labctl.errors import LabError
+from labctl.orchestrator import ports
+from labctl.orchestrator.lock import holder, stack_lock
+from labctl.orchestrator.plan import expand
+from labctl.orchestrator.run import judge
+from labctl.runtimes import processes
+from labctl.runtimes.base import Endpoints, Proc, Record
+from labctl.workspace import Workspace
+
+
+def test_a_reference_alone_keeps_its_type_and_within_a_text_becomes_text() -> None:
+    scope = {"settings.on": True, "settings.n": 3, "run_dir": "/run"}
+    assert expand("{settings.n}", scope) == 3
+    assert expand("{run_dir}/x-{settings.on}", scope) == "/run/x-true"
+    assert expand({"a": ["{settings.n}", "direct { }"]}, scope) == {"a": [3, "direct { }"]}
+
+
+def test_a_reference_to_nothing_is_told() -> None:
+    with pytest.raises(LabError, match=r"\{artifacts.engine\}"):
+        expand("{artifacts.engine}", {})
+
+
+def record(http: int) -> Record:
+    endpoints = Endpoints(f"127.0.0.1:{http}", "127.0.0.1:2", "127.0.0.1:3")
+    return Record("other", "lab", "local", "cpu", {}, ["m"], endpoints)
+
+
+@pytest.fixture
+def taken() -> Any:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: int) -> None:
+    free = ports.claim("auto", "127.0.0.1", [])
+    grpc, metrics = free.grpc.split(":")[1], free.metrics.split(":")[1]
+    with pytest.raises(LabError, match=f"HTTP port {taken}") as caught:
+        ports.claim(f"{taken},{grpc},{metrics}", "127.0.0.1", [])
+    assert "--ports auto" in caught.value.remedy
+    with pytest.raises(LabError, match="labctl down other"):
+        ports.claim(f"{taken},{grpc},{metrics}", "127.0.0.1", [record(taken)])
+
+
+def test_automatic_ports_are_three_different_ones() -> None:
+    assert len({port for port in vars(ports.claim("auto", "127.0.0.1", [])).values()}) == 3
+
+
+@pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])
+def test_ports_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(LabError, match="--ports"):
+        ports.parse(text)
+
+
+def test_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, tmp_path)
+    me = Proc.current().pid
+    with stack_lock(workspace, "s", "up"):
+        assert holder(workspace, "s") == (me, "up")
+        with (
+            pytest.raises(LabError, match=rf"another 'labctl up' of s is in progress \(pid {me}\)"),
+            stack_lock(workspace, "s", "down"),
+        ):
+            pass
+        with stack_lock(workspace, "another", "up"):
+            pass
+    assert holder(workspace, "s") == (0, "")
+
+
+def test_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, tmp_path)
+    (tmp_path / ".labs" / "s").mkdir(parents=True)
+    note = {"pid": Proc.current().pid, "started": Proc.current().started - 1000, "action": "up"}
+    (tmp_path / ".labs" / "s" / "lock.json").write_text(json.dumps(note))
+    assert holder(workspace, "s") == (0, "")
+    with stack_lock(workspace, "s", "up"):
+        pass
+
+
+def test_a_record_survives_its_journey_through_the_environment() -> None:
+    one = record(1)
+    assert Record.from_json(one.to_json()) == one
+    owned = Record(**{**vars(one), "owner": Proc.current()})
+    assert Record.from_json(owned.to_json()).owner == Proc.current()
+    assert not owned.orphaned()
+    assert Record(**{**vars(one), "owner": Proc(Proc.current().pid, 1.0)}).orphaned()
+
+
+def verdict(**bounds: float) -> Verdict:
+    return Verdict(name="v", value="a.b", text="{value:.0%}, the other {m[a.c]:.0%}", **bounds)
+
+
+def test_a_verdict_is_the_measured_number_against_its_bound() -> None:
+    flat = {"a.b": 0.93, "a.c": 0.0}
+    good = judge(verdict(at_least=0.5), flat)
+    assert (good.met, good.text, good.value) == (True, "93%, the other 0%", 0.93)
+    assert not judge(verdict(at_most=0.5), flat).met
+
+
+def test_what_was_not_measured_is_never_met() -> None:
+    missing = judge(verdict(at_least=0.0), {})
+    assert (missing.met, missing.value) == (False, None)
+
+
+def test_a_killed_child_is_a_failure_with_its_signals_name() -> None:
+    assert processes.describe_exit(-9) == "killed by SIGKILL"
+    assert processes.describe_exit(0) == "exit status 0"
+
+
+def test_a_tools_output_and_lines_are_kept_apart(tmp_path: Path) -> None:
+    lines: list[str] = []
+    code, out, tail = processes.run_tool(
+        ["sh", "-c", "echo result; printf 'one\\rtwo\\nthree' >&2; exit 3"], lines.append, cwd=tmp_path
+    )
+    assert (code, out) == (3, "result\n")
+    assert lines == tail == ["one", "two", "three"]
+
+
+def test_a_program_that_is_not_there_is_told() -> None:
+    with pytest.raises(LabError, match="cannot run /nowhere"):
+        processes.run_tool(["/nowhere"], lambda line: None)

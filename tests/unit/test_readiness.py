@@ -1,0 +1,124 @@
+"""Readiness: ends at once on what waiting cannot mend, and believes nothing but a real answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fake_triton import FakeTriton, serve
+from labctl import readiness
+from labctl.catalog import Probe
+from labctl.errors import LabError
+
+
+@pytest.fixture
+def fake() -> FakeTriton:
+    return FakeTriton()
+
+
+@pytest.fixture
+def endpoint(fake: FakeTriton) -> Iterator[str]:
+    with serve(fake) as where:
+        yield where
+
+
+class Clock:
+    """A clock that only pauses move: a timeout test takes no time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses += 1
+
+
+def model(name: str, state: str, reason: str = "") -> dict[str, str]:
+    return {"name": name, "version": "1", "state": state, "reason": reason}
+
+
+def wait(endpoint: str, *models: str, **more: Any) -> Any:
+    clock = Clock()
+    options: dict[str, Any] = {
+        "exited": lambda: None, "tail": lambda: ["last words"], "timeout": 30.0, "progress": lambda text: None,
+        "clock": clock, "pause": clock.pause,
+    }  # fmt: skip
+    return readiness.wait_ready(endpoint, models, more.pop("probes", {}), **{**options, **more})
+
+
+def test_ready_when_every_expected_model_is(fake: FakeTriton, endpoint: str) -> None:
+    fake.index = [model("a", "READY"), model("b", "READY")]
+    assert {state.name for state in wait(endpoint, "a", "b")} == {"a", "b"}
+
+
+def test_a_model_that_loads_slowly_is_waited_for_and_told_of(fake: FakeTriton, endpoint: str) -> None:
+    fake.index = [model("a", "LOADING")]
+    seen: list[str] = []
+
+    def later() -> None:
+        if len(seen) >= 3:
+            fake.index = [model("a", "READY")]
+
+    fake.on_index = later  # type: ignore[method-assign]
+    wait(endpoint, "a", progress=seen.append)
+    assert "a loading" in seen
+    assert "a ready" in seen
+
+
+def test_an_unavailable_model_fails_at_once_with_tritons_reason(fake: FakeTriton, endpoint: str) -> None:
+    fake.index = [model("a", "READY"), model("b", "UNAVAILABLE", "Internal: no such file\n\nAt:\n  x.py(3): f")]
+    clock = Clock()
+    with pytest.raises(LabError, match="Triton could not load b") as caught:
+        wait(endpoint, "a", "b", clock=clock, pause=clock.pause)
+    assert caught.value.why == "Internal: no such file"
+    assert clock.pauses == 0
+
+
+def test_an_ensembles_failure_is_told_with_the_step_that_caused_it(fake: FakeTriton, endpoint: str) -> None:
+    fake.index = [
+        model("e", "UNAVAILABLE", "ensemble 'e' depends on 's' which has no loaded version"),
+        model("s", "UNAVAILABLE", "Internal: bad weights"),
+    ]
+    with pytest.raises(LabError) as caught:
+        wait(endpoint, "e", "s")
+    assert caught.value.why == "Internal: bad weights"
+
+
+def test_a_dead_server_ends_the_wait_with_how_and_the_last_log_lines(endpoint: str) -> None:
+    with pytest.raises(LabError, match="killed by SIGKILL") as caught:
+        wait(endpoint, "a", exited=lambda: "killed by SIGKILL")
+    assert "last words" in caught.value.details
+
+
+def test_a_timeout_names_the_models_that_are_missing(fake: FakeTriton, endpoint: str) -> None:
+    fake.index = [model("a", "READY"), model("slow", "LOADING")]
+    with pytest.raises(LabError, match=r"not ready within 30 s: slow") as caught:
+        wait(endpoint, "a", "slow")
+    assert "--timeout" in caught.value.remedy
+
+
+def test_a_server_that_never_answers_is_a_timeout_and_not_an_endless_poll() -> None:
+    with pytest.raises(LabError, match="not ready within 30 s") as caught:
+        wait("127.0.0.1:1", "a")
+    assert "does not answer" in caught.value.why
+
+
+def test_a_ready_model_that_answers_with_an_error_is_not_ready(fake: FakeTriton, endpoint: str) -> None:
+    fake.index = [model("a", "READY")]
+    fake.answers["/v2/models/a/infer"] = (500, '{"error": "Stub process is unhealthy"}')
+    with pytest.raises(LabError, match="READY but answers with an error") as caught:
+        wait(endpoint, "a", probes={"a": Probe(body={})})
+    assert caught.value.why == "Stub process is unhealthy"
+
+
+def test_an_error_inside_a_stream_counts_although_its_status_is_200(fake: FakeTriton, endpoint: str) -> None:
+    fake.index = [model("a", "READY")]
+    fake.answers["/v2/models/a/generate_stream"] = (200, 'data: {"error": "no tokens today"}')
+    with pytest.raises(LabError) as caught:
+        wait(endpoint, "a", probes={"a": Probe(path="generate_stream", body={})})
+    assert caught.value.why == "no tokens today"

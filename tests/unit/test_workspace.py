@@ -1,0 +1,70 @@
+"""The ways in which files are written: whole or not at all, one maker per key."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from labctl.errors import LabError
+from labctl.workspace import Workspace, atomic_write, key_lock, replace_dir
+
+
+def test_a_checkout_is_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "model_repos").mkdir()
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert Workspace.find(tmp_path / "a" / "b").root == tmp_path
+    monkeypatch.setenv("LABS_ROOT", str(tmp_path))
+    assert Workspace.find(Path("/")).root == tmp_path
+
+
+def test_outside_a_checkout_the_remedy_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="not inside a checkout") as caught:
+        Workspace.find(tmp_path)
+    assert "LABS_ROOT" in caught.value.remedy
+
+
+def test_a_failed_folder_leaves_the_old_one_and_no_trace(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with replace_dir(target) as fresh:
+        (fresh / "a").write_text("old")
+    with pytest.raises(KeyboardInterrupt), replace_dir(target) as fresh:
+        (fresh / "a").write_text("new")
+        raise KeyboardInterrupt
+    assert (target / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_failed_file_leaves_the_old_one_and_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    atomic_write(tmp_path / "f", "old")
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(LabError, match="cannot write"):
+        atomic_write(tmp_path / "f", "new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("f", "old")]
+
+
+def test_a_key_has_one_maker_at_a_time(tmp_path: Path) -> None:
+    order: list[str] = []
+    held, go = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with key_lock(tmp_path / "key"):
+            held.set()
+            go.wait(10)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert held.wait(10)
+    with pytest.raises(LabError, match="being made by another process"), key_lock(tmp_path / "key", timeout=0):
+        pass
+    go.set()
+    with key_lock(tmp_path / "key"):
+        order.append("second")
+    thread.join()
+    assert order == ["first", "second"]
