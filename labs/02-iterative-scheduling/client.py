@@ -5,6 +5,7 @@ Then more clients, arriving at random. Run by ``labctl run iterative``, once for
 
 import random
 import sys
+import time
 from dataclasses import asdict
 
 from labctl import readiness
@@ -42,12 +43,13 @@ def two_prompts(endpoint: str, model: str, tokens: int) -> list:
     """The demonstration: the second request arrives while the first is being answered."""
     with LiveView(tokens) as view, TextStream(endpoint, view.token) as stream:
 
-        def send(index: int):
-            record = stream.send(model, PROMPTS[index], max_tokens=tokens, ignore_eos=True)
-            view.watch(record)
-            return record
-
-        records = load.open_loop([0.0, GAP_S], send)
+        records = []
+        for prompt in PROMPTS:
+            if records:  # the first must be under way, also on a machine that is busy with something else
+                stream.wait_first(records[0], timeout=TIMEOUT_S)
+                time.sleep(max(0.0, records[0].start + GAP_S - time.monotonic()))
+            records.append(stream.send(model, prompt, max_tokens=tokens, ignore_eos=True))
+            view.watch(records[-1])
         stream.wait(*records, timeout=TIMEOUT_S)
     return records
 

@@ -245,14 +245,10 @@ def test_what_is_cached_works_without_a_network(endpoint: str, tmp_path: Path) -
     assert "path" in json.loads(out)
 
 
-def test_an_interrupted_download_goes_on_where_it_was(endpoint: str, hub: FakeHub, tmp_path: Path) -> None:
+def test_a_download_that_is_cut_goes_on_where_it_was(endpoint: str, hub: FakeHub, tmp_path: Path) -> None:
     hub.files = FILES | {"model.safetensors": bytes(range(256)) * 100_000}  # more than one chunk of a download
     hub.fault = "cut"
-    code, _, err = fetch(endpoint, tmp_path)
-    assert code == 1, err
-    hub.fault = ""
-    hub.ranges.clear()
     code, out, err = fetch(endpoint, tmp_path)
     assert code == 0, err
-    assert hub.ranges, "the second attempt began from the start"
+    assert hub.ranges, "it began from the start again"
     assert Path(json.loads(out)["path"], "model.safetensors").read_bytes() == hub.files["model.safetensors"]

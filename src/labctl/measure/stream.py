@@ -56,6 +56,13 @@ class TextStream:
         )
         return record
 
+    def wait_first(self, record: RequestRecord, timeout: float) -> None:
+        """Return when the first response of ``record`` has come. Raises LabError as ``wait`` does."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._broken or record.end or record.responses, timeout=timeout)
+        if not record.responses:
+            self.wait(record, timeout=0)
+
     def wait(self, *records: RequestRecord, timeout: float) -> None:
         """Return when all of ``records`` have ended.
 
@@ -95,6 +102,8 @@ class TextStream:
             values = result.as_numpy("text_output")
             if values is not None and values.size:
                 record.responses.append((now, values.reshape(-1)[0].decode(errors="replace")))
+                if len(record.responses) == 1:
+                    self._changed.notify_all()
             final = response.parameters.get("triton_final_response")
             if final is not None and final.bool_param:
                 record.end = now
