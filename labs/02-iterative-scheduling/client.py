@@ -42,7 +42,6 @@ def tokens_for(endpoint: str, seconds: float) -> int:
 def two_prompts(endpoint: str, model: str, tokens: int) -> list:
     """The demonstration: the second request arrives while the first is being answered."""
     with LiveView(tokens) as view, TextStream(endpoint, view.token) as stream:
-
         records = []
         for prompt in PROMPTS:
             if records:  # the first must be under way, also on a machine that is busy with something else

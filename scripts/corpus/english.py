@@ -22,7 +22,8 @@ FOODS = (
 ).split()
 DRINKS = "tea coffee milk water lemonade cocoa juice cider".split()
 ANIMALS = (
-    "cat dog horse owl fox bear rabbit mouse goat duck whale tiger turtle sparrow hedgehog wolf donkey frog squirrel bee"
+    "cat dog horse owl fox bear rabbit mouse goat duck whale tiger turtle sparrow "
+    "hedgehog wolf donkey frog squirrel bee"
 ).split()
 SEASONS = "spring summer autumn winter".split()
 TOOLS = (
@@ -40,12 +41,14 @@ ADJECTIVES = (
 ).split()
 SECOND = "green blue golden broken clean wide narrow young honest patient famous useful sweet strong".split()
 PLACES = (
-    "river market harbour garden library station bridge museum forest kitchen school village mountain beach square tower"
+    "river market harbour garden library station bridge museum forest kitchen school village "
+    "mountain beach square tower"
 ).split()
 GERUNDS = (
     "baking bread in the dark|building a house of glass|climbing a mountain in winter|painting a very long wall|"
     "sailing a small boat at night|reading an old map|teaching a cat to swim|playing the piano with gloves|"
-    "growing a garden in the desert|repairing a clock with a spoon|learning to dance on ice|writing a letter to the moon"
+    "growing a garden in the desert|repairing a clock with a spoon|learning to dance on ice|"
+    "writing a letter to the moon"
 ).split("|")
 VERBS = "sleeps|waits|sings|works|runs|dreams|plays|listens|smiles|rests".split("|")
 TIMES = "in the morning|in the evening|at night|after lunch|every Sunday|on rainy days|before breakfast|all year".split(
@@ -82,7 +85,8 @@ def _topics() -> list[Topic]:
     for kind, words in kinds.items():
         for word in words:
             topics.append(
-                Topic(kind, word.replace("_", " "), rng.sample(ADJECTIVES, 5), rng.sample(SECOND, 3), rng.choice(PLACES),
+                Topic(kind, word.replace("_", " "), rng.sample(ADJECTIVES, 5), rng.sample(SECOND, 3),
+                      rng.choice(PLACES),
                       rng.choice(TIMES), rng.choice(VERBS))
             )  # fmt: skip
     rng.shuffle(topics)

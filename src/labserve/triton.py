@@ -58,10 +58,10 @@ class Gauges:
     """The scheduler's state on Triton's /metrics page, labelled with the model's name."""
 
     def __init__(self, model: str, slots: int) -> None:
-        self._slots = _metric("labs_slots_used", "Sequences that hold a slot", "GAUGE", model)
-        self._steps = _metric("labs_steps_total", "Steps, one token for each sequence in the batch", "COUNTER", model)
-        self._tokens = _metric("labs_tokens_total", "Tokens generated", "COUNTER", model)
-        _metric("labs_slots", "Slots there are", "GAUGE", model).set(slots)
+        self._slots = metric("labs_slots_used", "Sequences that hold a slot", "GAUGE", model)
+        self._steps = metric("labs_steps_total", "Steps, one token for each sequence in the batch", "COUNTER", model)
+        self._tokens = metric("labs_tokens_total", "Tokens generated", "COUNTER", model)
+        metric("labs_slots", "Slots there are", "GAUGE", model).set(slots)
 
     def step(self, tokens: int, slots_used: int) -> None:
         """Count one step."""
@@ -74,7 +74,8 @@ class Gauges:
 _families: list[Any] = []
 
 
-def _metric(name: str, description: str, kind: str, model: str) -> Any:
+def metric(name: str, description: str, kind: str, model: str) -> Any:
+    """A metric of that name on /metrics, labelled with the model's name. `kind` is GAUGE or COUNTER."""
     family = pb_utils.MetricFamily(name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind))
     _families.append(family)
     return family.Metric(labels={"model": model})

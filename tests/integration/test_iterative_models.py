@@ -11,12 +11,13 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import gpt2_streams
 import pytest
 import torch
-from gpt2_streams import Stream, ask
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from tritonclient.utils import InferenceServerException
+
+import gpt2_streams
+from gpt2_streams import Stream, ask
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
 IDLE = 0.5  # seconds until Triton lets go of a cancelled sequence

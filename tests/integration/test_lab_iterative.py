@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from conftest import LabServer, labctl
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
@@ -108,7 +109,8 @@ def test_status_tells_endpoints_models_and_settings(lab_server: Callable[..., La
 
 
 def test_it_listens_on_loopback_only(lab_server: Callable[..., LabServer]) -> None:
-    ports = {int(e.split(":")[1]) for e in (lambda s: (s.http, s.grpc, s.metrics))(lab_server(STACK))}
+    up = lab_server(STACK)
+    ports = {int(endpoint.split(":")[1]) for endpoint in (up.http, up.grpc, up.metrics)}
     listening = {c.laddr[0] for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr[1] in ports}
     assert listening == {"127.0.0.1"}
 
@@ -281,7 +283,14 @@ def test_a_wrong_datatype_reaches_the_person_in_tritons_words(own: Path, copied_
     assert leftovers(own) == []
 
 
-SLOW = "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep({0})\n    def execute(self, requests):\n        pass\n"
+SLOW = """\
+import time
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep({0})
+    def execute(self, requests):
+        pass
+"""
 
 
 def test_a_model_that_loads_too_slowly_is_a_clear_timeout(own: Path, copied_templates: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from labctl.catalog import Catalog, load
 from labctl.errors import LabError
 from labctl.workspace import Workspace

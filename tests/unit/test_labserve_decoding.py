@@ -2,11 +2,11 @@
 
 import random
 
-import labserve_tiny
 import pytest
 import torch
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
+import labserve_tiny
 from labserve.decoders import CachedDecoder, RecomputingDecoder, step
 from labserve.sequences import Sequence, new_sequence
 

@@ -1,9 +1,9 @@
 """Bad requests are refused with the name of the input at fault."""
 
-import labserve_tiny
 import pytest
 from transformers import AutoTokenizer
 
+import labserve_tiny
 from labserve.params import SAMPLING, BadInput, Field, parse, text
 from labserve.sequences import DEFAULT_MAX_TOKENS, new_sequence
 

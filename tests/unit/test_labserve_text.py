@@ -4,10 +4,10 @@ import json
 import random
 import time
 
-import labserve_tiny
 import pytest
 from transformers import AutoTokenizer
 
+import labserve_tiny
 from labserve.detok import Detokenizer
 from labserve.steplog import StepLog
 

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+
 from labctl.errors import LabError
 from labctl.measure import load, metrics, perfetto, results, stats, steplog, tables, timeline
 from labctl.measure.records import RequestRecord, overlap

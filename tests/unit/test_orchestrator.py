@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from labctl.catalog import Verdict
 from labctl.errors import LabError
 from labctl.orchestrator import ports
@@ -55,7 +56,7 @@ def test_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: int) -> No
 
 
 def test_automatic_ports_are_three_different_ones() -> None:
-    assert len({port for port in vars(ports.claim("auto", "127.0.0.1", [])).values()}) == 3
+    assert len(set(vars(ports.claim("auto", "127.0.0.1", [])).values())) == 3
 
 
 @pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])

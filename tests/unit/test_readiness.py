@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from fake_triton import FakeTriton, serve
 from labctl import readiness
 from labctl.catalog import Probe

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
 from labctl import repository
 from labctl.errors import LabError
 from labctl.repository import RenderRequest, Replacement
-from tritonclient.grpc import model_config_pb2
 
 CONFIG = """\
 # ${note} ${never_given}
@@ -192,7 +193,8 @@ output [ {{ name: "OUT" data_type: TYPE_STRING dims: [ 1 ] }} ]
 ensemble_scheduling {{
   step [
     {{ model_name: "a" model_version: -1 input_map {{ key: "I" value: "IN" }} output_map {{ key: "O" value: "ids" }} }},
-    {{ model_name: "{b}" model_version: -1 input_map {{ key: "{i}" value: "ids" }} output_map {{ key: "O" value: "{out}" }} }}
+    {{ model_name: "{b}" model_version: -1 input_map {{ key: "{i}" value: "ids" }}
+      output_map {{ key: "O" value: "{out}" }} }}
   ]
 }}
 """

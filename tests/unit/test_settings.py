@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from labctl.errors import LabError
 from labctl.settings import Setting, parse_assignments, resolve
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fake_hub import COMMIT, FakeHub, serve
 from labctl import weights
 from labctl.errors import LabError

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from labctl.errors import LabError
 from labctl.workspace import Workspace, atomic_write, key_lock, replace_dir
 

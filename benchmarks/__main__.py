@@ -1,0 +1,35 @@
+"""``python -m benchmarks [NAME...]``: measure the project against its yardsticks and print the ratios.
+
+Each benchmark compares within its own run (these machines' speeds drift), gives medians, and writes
+``results/benchmarks/<name>.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from benchmarks import iterative, start_up
+from labctl.measure.results import machine, versions
+from labctl.workspace import Workspace, atomic_write
+
+ALL = {"iterative": iterative.run, "start-up": start_up.run}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n\n")[1])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}; default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(ALL):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    for name in options.names or ALL:
+        print(f"\n== {name}", flush=True)
+        found = ALL[name](options.rounds)
+        document = {"benchmark": name, "versions": versions(), "machine": machine(), "found": found}
+        atomic_write(Workspace.find().root / "results" / "benchmarks" / f"{name}.json", json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

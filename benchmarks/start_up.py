@@ -1,0 +1,84 @@
+"""``labctl up`` (warm) to READY, against the same tritonserver started by hand and polled."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from labctl import repository
+from labctl.measure.tables import table
+from labctl.orchestrator import ports
+from labctl.orchestrator.plan import Choices, make_plan
+from labctl.orchestrator.session import Session
+from labctl.readiness import Unreachable, call
+from labctl.report import Silent
+from labctl.runtimes import wheel
+from labctl.runtimes.arguments import server_arguments
+
+STACK = "iterative"
+LIMIT_S = 1.0
+
+
+def run(rounds: int) -> dict[str, Any]:
+    """Pairs of the two in turn; what ``labctl`` adds is the median of the differences."""
+    session = Session.open(Silent())
+    pairs = [(by_hand(session), by_labctl(session)) for _ in range(rounds + 1)][1:]  # the first warms the disk cache
+    added = statistics.median(mine - hand for hand, mine in pairs)
+    rows = [(f"{hand:.2f}", f"{mine:.2f}", f"{mine - hand:+.2f}") for hand, mine in pairs]
+    print(table(rows, ("by hand s", "labctl up s", "difference s"), right=(0, 1, 2)))
+    print(f"labctl up adds {added:+.2f} s (limit: {LIMIT_S:.1f} s)")
+    return {"pairs_s": pairs, "added_s": added}
+
+
+def by_labctl(session: Session) -> float:
+    """Seconds of the whole command, the Python start of ``labctl`` included."""
+    labctl = Path(shutil.which("labctl") or session.workspace.root / ".venv" / "bin" / "labctl")
+    command = [str(labctl), "up", STACK, "--runtime", "local", "--ports", "auto", "--json"]
+    began = time.monotonic()
+    subprocess.run(command, cwd=session.workspace.root, check=True, capture_output=True)
+    took = time.monotonic() - began
+    subprocess.run([str(labctl), "down", STACK], cwd=session.workspace.root, check=True, capture_output=True)
+    return took
+
+
+def by_hand(session: Session) -> float:
+    """Seconds from starting tritonserver until /v2/health/ready says 200."""
+    lab, name = session.catalog.stack(STACK)
+    with tempfile.TemporaryDirectory() as folder:
+        plan = make_plan(session.workspace, lab, name, Choices(), str, Path(folder) / "repository")
+        repository.render(plan.request)
+        found = wheel.find_wheel()
+        session.workspace.run_dir(STACK).mkdir(parents=True, exist_ok=True)
+        endpoints = ports.claim("auto", "127.0.0.1", [])
+        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in vars(endpoints).values())
+        argv = [
+            str(found.binary),
+            *server_arguments(
+                str(plan.request.output), ports=(http, grpc, metrics), shm_prefix="by-hand-", exit_timeout=5,
+                backends=str(wheel.backend_folder(found, session.workspace.cache)),
+            ),
+        ]  # fmt: skip
+        with (Path(folder) / "log").open("wb") as log:
+            began = time.monotonic()
+            process = subprocess.Popen(argv, env=wheel.environment(found), stdout=log, stderr=log)
+        try:
+            while not _ready(endpoints.http):
+                if process.poll() is not None:
+                    raise RuntimeError((Path(folder) / "log").read_text())
+                time.sleep(0.02)
+            return time.monotonic() - began
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _ready(endpoint: str) -> bool:
+    try:
+        return call(endpoint, "GET", "/v2/health/ready")[0] == 200
+    except Unreachable:
+        return False
