@@ -190,7 +190,7 @@ def test_a_thousand_cancelled_streams_leave_a_server_that_answers_right(server, 
     # The cancelled ones hold their places until the idle limit: the answer may be late, but it comes, and is right.
     still_right(server, "iterative-gpt2", alone, tokenizer)
     slots = [entry["slots_used"] for entry in steps(server, "iterative-gpt2")]
-    assert max(slots) <= server.settings["max_candidate_sequences"]
+    assert max(slots) <= server.settings["max_batch_size"]
     eventually(lambda: step_after_sweep(server, "iterative-gpt2")["slots_used"] == 0, "no slot is held any more")
 
 

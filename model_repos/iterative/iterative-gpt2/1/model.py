@@ -16,12 +16,13 @@ from labserve.sequences import new_sequence
 from labserve.steplog import StepLog
 from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of, tokenizer_and_model
 
+PATIENCE = 1.0  # seconds of silence after which a sequence's slot may go to another
+
 
 class TritonPythonModel:
     def initialize(self, args):
         batching = json.loads(args["model_config"])["sequence_batching"]
-        # Triton keeps so many sequences alive at a time: with as many slots, no sequence ever lacks one.
-        self.slots = int(batching["oldest"]["max_candidate_sequences"])
+        self.slots = int(parameter(args, "slots"))
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
 
         self.tokenizer, model = tokenizer_and_model(
@@ -33,20 +34,28 @@ class TritonPythonModel:
         pb_utils.Logger.log_info(f"{args['model_name']}: {self.decoder.describe()}")
 
         self.sequences = {}  # correlation id -> what is kept of a sequence between two of its tokens
+        self.running = {}  # those of them that have a slot
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.gauges = Gauges(args["model_name"], self.slots)
 
     def execute(self, requests):
         started = time.monotonic()
-        batch = []
+        self.sweep(started)
+        here = []
         for request in requests:
             try:
-                batch.append((request, self.sequence_of(request, started)))
+                here.append((request, self.sequence_of(request, started)))
             except BadInput as error:  # no reschedule: Triton ends the sequence
                 refuse(request, error)
+
+        batch = []
+        for request, sequence in here:
+            if self.admit(request.correlation_id(), sequence, started):
+                batch.append((request, sequence))
+            else:  # all slots are taken: back to Triton's queue, without an answer
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         if not batch:
             return
-        self.sweep(started)
 
         sequences = [sequence for _, sequence in batch]
         newcomers = sum(sequence.new for sequence in sequences)
@@ -66,8 +75,9 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
         ids = [request.correlation_id() for request, _ in batch]
-        used = len(self.sequences)
-        self.log.write(started, ids, prefill=newcomers, slots_used=used, slots=self.slots)
+        used = len(self.running)
+        waiting = len(here) - len(batch)
+        self.log.write(started, ids, prefill=newcomers, queue=waiting, slots_used=used, slots=self.slots)
         self.gauges.step(tokens=len(batch), slots_used=used)
 
     def sequence_of(self, request, now):
@@ -80,23 +90,37 @@ class TritonPythonModel:
             )
         elif correlation not in self.sequences:
             raise BadInput("sequence", f"{correlation} is not known: idle for too long, or never started")
-        sequence = self.sequences[correlation]
+        sequence = self.sequences.pop(correlation)
         sequence.seen = now
+        self.sequences[correlation] = sequence  # at the end: the dict stays in the order of silence
         return sequence
 
-    def sweep(self, now):
-        """Drop abandoned sequences: nobody tells the model of a cancelled client, only silence does.
+    def admit(self, correlation, sequence, now):
+        """Whether the sequence has a slot; it gets one that is free, or that of a sequence that fell silent.
 
-        By the time Triton lets another sequence in, the abandoned one is the one that was silent the longest.
+        Nobody tells the model of a cancelled client: only silence does. Should the silent one come back after all,
+        it waits for a slot, and its keys and values are computed again.
         """
-        by_age = sorted(self.sequences, key=lambda correlation: self.sequences[correlation].seen)
-        surplus = len(self.sequences) - self.slots
-        for position, correlation in enumerate(by_age):
-            if position >= surplus and now - self.sequences[correlation].seen < self.idle_limit:
+        if correlation in self.running:
+            return True
+        if len(self.running) == self.slots:
+            silent = min(self.running, key=lambda other: self.running[other].seen)
+            if now - self.running[silent].seen < PATIENCE:
+                return False
+            self.decoder.release(self.running.pop(silent))
+        self.running[correlation] = sequence
+        return True
+
+    def sweep(self, now):
+        """Forget sequences that Triton itself gives up by now, in the order in which they were last seen."""
+        while self.sequences:
+            correlation, sequence = next(iter(self.sequences.items()))
+            if now - sequence.seen < self.idle_limit:
                 break
             self.forget(correlation)
 
     def forget(self, correlation):
+        self.running.pop(correlation, None)
         sequence = self.sequences.pop(correlation, None)
         if sequence is not None:
             self.decoder.release(sequence)
