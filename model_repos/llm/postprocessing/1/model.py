@@ -1,0 +1,42 @@
+"""Token ids to text: one string per sequence, or what one more token adds to it."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from transformers import AutoTokenizer
+
+from labserve.triton import parameter
+
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.tokenizer = AutoTokenizer.from_pretrained(parameter(args, "tokenizer_dir"), local_files_only=True)
+        self.known = len(self.tokenizer)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([self.text(request)]) for request in requests]
+
+    def text(self, request):
+        def read(name):
+            tensor = pb_utils.get_input_tensor_by_name(request, name)
+            return None if tensor is None else tensor.as_numpy()
+
+        tokens, context, last = read("TOKENS_BATCH"), read("CONTEXT_IDS"), read("LAST")
+        if context is not None and context.size and tokens.size:
+            texts = [self.piece(context.reshape(-1), tokens.reshape(-1), bool(last.reshape(-1)[0]))]
+        else:
+            width = tokens.shape[-1]
+            texts = [self.decode(row) for row in tokens.reshape(-1, width)] if width else [""]
+        # One-dimensional on the wire, whatever the configuration says: clients read element 0.
+        return pb_utils.Tensor("OUTPUT", np.array([t.encode() for t in texts], dtype=object))
+
+    def piece(self, context, tokens, last):
+        """What `tokens` add to the text of `context`, without a character that is not complete yet."""
+        before = self.decode(context).rstrip(INCOMPLETE)
+        after = self.decode([*context, *tokens])
+        return (after if last else after.rstrip(INCOMPLETE))[len(before) :]
+
+    def decode(self, ids):
+        """Ids that the tokenizer does not know, and special ones, are without text."""
+        return self.tokenizer.decode([i for i in ids if 0 <= i < self.known], skip_special_tokens=True)

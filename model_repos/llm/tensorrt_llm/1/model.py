@@ -1,0 +1,245 @@
+"""The engine's server: requests come and go in `execute`, and a thread of its own computes step after step.
+
+`execute` only puts requests into an inbox and returns; Triton may call it again at once, so that a hundred requests
+can be in flight in this one instance. The thread empties the inbox between two steps, lets the scheduler choose who
+is in the batch (labserve/inflight.py: there V1 and in-flight batching part), and answers whoever is done.
+"""
+
+import json
+import queue
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from labserve import llm_request
+from labserve.inflight import End, Job, Scheduler, effective_policy
+from labserve.kv_budget import KVBudget
+from labserve.openvino_engine import BLOCK_SIZE, OpenVinoEngine, Shape, token_bytes
+from labserve.params import BadInput
+from labserve.steplog import StepLog
+from labserve.triton import instance, metric, parameter
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
+GATHER_S = 0.005  # so long an idle engine waits for the rest of a static batch
+CONTEXT = 8  # ids before a new one that a detokenizer may need
+CLOSE = object()
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        def word(name):
+            return parameter(args, name, "")
+
+        if word("gpt_model_type") not in BATCHING:
+            raise ValueError(f"gpt_model_type: '{word('gpt_model_type')}' is none of {', '.join(BATCHING)}")
+        static = BATCHING[word("gpt_model_type")]
+        policy, reason = effective_policy(word("batch_scheduler_policy"), static)
+        limit = int(word("max_num_sequences") or 16)
+        exact = word("exact").lower() == "true"
+
+        folder = word("gpt_model_path")
+        self.shape = Shape.of(folder)
+        kv = KVBudget.of(
+            word("max_tokens_in_paged_kv_cache"),
+            word("kv_cache_free_gpu_mem_fraction"),
+            memory=int(word("kv_cache_memory_mib")) * 2**20,
+            token_bytes=token_bytes(self.shape, exact),
+            block_size=BLOCK_SIZE,
+        )
+        engine = OpenVinoEngine(folder, kv, limit, exact, int(word("threads")))
+        engine.warm_up()
+        self.scheduler = Scheduler(engine, kv, policy, limit, static)
+
+        self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
+        self.inbox = queue.SimpleQueue()
+        self.count = 0
+        self.log = StepLog(word("run_dir"), args["model_name"], instance(args))
+        self.meters = Meters(args["model_name"], self.scheduler)
+        note_effective(word("run_dir"), word("batch_scheduler_policy"), policy.value, reason)
+        pb_utils.Logger.log_info(
+            f"{word('gpt_model_type')}, {policy.value}{f' ({reason})' if reason else ''}: at most {limit} sequences, "
+            f"{kv.blocks:,} KV blocks of {kv.block_size} tokens ({engine.cache_bytes / 2**20:,.0f} MiB)"
+        )
+        self.thread = threading.Thread(target=self.run, name="scheduler", daemon=True)
+        self.thread.start()
+
+    def execute(self, requests):
+        for request in requests:
+            self.inbox.put(request)
+        return [None] * len(requests) if not self.decoupled else None
+
+    # -- the scheduler's thread -------------------------------------------------------------------------------------
+
+    def run(self):
+        """One turn after the other; asleep while there is nothing to do."""
+        while self.receive(wait=self.scheduler.idle):
+            self.drop_cancelled()
+            if self.scheduler.idle:
+                continue
+            started, queued = time.monotonic(), len(self.scheduler.waiting)
+            try:
+                turn = self.scheduler.turn()
+            except Exception as error:  # the engine failed: everybody is told, the server goes on
+                for job in self.scheduler.abandon(f"the engine failed: {error}"):
+                    self.answer(job)
+                continue
+            if self.decoupled:
+                for job, tokens in turn.produced:
+                    self.stream(job, tokens)
+            for job in turn.ended:
+                self.answer(job)
+            if turn.batch:
+                self.record(started, turn, queued)
+
+    def receive(self, wait):
+        """Take what has arrived; False when the model is to be unloaded."""
+        while True:
+            try:
+                item = self.inbox.get(block=wait)
+            except queue.Empty:
+                return True
+            if item is CLOSE:
+                return False
+            self.accept(item)
+            if wait and self.scheduler.static:
+                self.gather()
+            wait = False
+
+    def gather(self):
+        """A static batch lets nobody join later: give those who come at the same moment their chance."""
+        deadline = time.monotonic() + GATHER_S
+        while len(self.scheduler.waiting) < self.scheduler.max_running:
+            try:
+                item = self.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return
+            if item is CLOSE:
+                self.inbox.put(CLOSE)
+                return
+            self.accept(item)
+
+    def accept(self, request):
+        def read(name):
+            tensor = pb_utils.get_input_tensor_by_name(request, name)
+            return None if tensor is None else tensor.as_numpy()
+
+        stop = read("stop")
+        if stop is not None and stop.reshape(-1)[0]:
+            self.stop(request)
+            return
+        try:
+            asked = llm_request.parse(read, self.shape)
+            self.count += 1
+            name = request.request_id() or f"#{self.count}"
+            job = Job(name, asked.prompt, asked.limit, asked.sampling, asked.stop_words, asked.streaming, request)
+            self.scheduler.submit(job)
+        except BadInput as error:
+            send_error(request, str(error))
+
+    def stop(self, request):
+        """Cancel the live request of the same id; both get a final response."""
+        for job in [*self.scheduler.running, *self.scheduler.waiting]:
+            if job.id == request.request_id():
+                self.scheduler.cancel(job)
+                self.answer(job)
+        send(request, [], [], last=True, flags=FINAL)
+
+    def drop_cancelled(self):
+        """Clients that have gone leave the batch before its next step."""
+        for job in [*self.scheduler.running, *self.scheduler.waiting]:
+            if job.request.is_cancelled():
+                self.scheduler.cancel(job)
+                job.error = "the request was cancelled by its client"
+                self.answer(job)
+
+    def stream(self, job, tokens):
+        """One response for each new token; the last one carries the final flag itself."""
+        if not job.streaming:
+            return
+        ids = (job.prompt + job.output)[-CONTEXT - len(tokens) :]
+        for index, token in enumerate(tokens, len(ids) - len(tokens)):
+            last = job.end is not None and index == len(ids) - 1
+            send(job.request, [token], ids[max(0, index - CONTEXT) : index], last, FINAL if last else 0)
+
+    def answer(self, job):
+        """The final response of a job that is over."""
+        if job.error:
+            send_error(job.request, job.error)
+        elif not (self.decoupled and job.streaming):
+            send(job.request, job.prompt + job.output, [], last=True, flags=FINAL)
+        elif job.end is End.CANCELLED:
+            send(job.request, [], [], last=True, flags=FINAL)
+
+    def record(self, started, turn, queued):
+        used, blocks = self.scheduler.blocks_used, self.scheduler.kv.blocks
+        self.log.write(
+            started,
+            [job.id for job in turn.batch],
+            prefill=turn.prefill,
+            decode=len(turn.batch) - turn.prefill,
+            queue=queued,
+            kv_blocks_used=used,
+            kv_blocks=blocks,
+            admitted=turn.admitted,
+            preempted=turn.preempted,
+        )
+        self.meters.step(turn, len(self.scheduler.waiting), used)
+
+    def finalize(self):
+        self.inbox.put(CLOSE)
+        self.thread.join()
+        for job in self.scheduler.abandon("the model is being unloaded"):
+            self.answer(job)
+        self.log.close()
+
+
+class Meters:
+    """What the scheduler does, on Triton's /metrics page."""
+
+    def __init__(self, model, scheduler):
+        self.running = metric("labs_running_requests", "Requests in the batch of the last step", "GAUGE", model)
+        self.waiting = metric("labs_waiting_requests", "Requests that wait for a place", "GAUGE", model)
+        self.blocks = metric("labs_kv_blocks_used", "KV cache blocks occupied or promised", "GAUGE", model)
+        metric("labs_kv_blocks", "KV cache blocks there are", "GAUGE", model).set(scheduler.kv.blocks)
+        self.steps = metric("labs_engine_steps_total", "Engine steps", "COUNTER", model)
+        self.tokens = metric("labs_generated_tokens_total", "Tokens generated", "COUNTER", model)
+        self.admissions = metric("labs_admissions_total", "Requests admitted to the batch", "COUNTER", model)
+        self.preemptions = metric("labs_preemptions_total", "Requests evicted from the batch", "COUNTER", model)
+
+    def step(self, turn, waiting, blocks):
+        self.running.set(len(turn.batch))
+        self.waiting.set(waiting)
+        self.blocks.set(blocks)
+        self.steps.increment(1)
+        self.tokens.increment(sum(len(tokens) for _, tokens in turn.produced))
+        self.admissions.increment(turn.admitted)
+        self.preemptions.increment(turn.preempted)
+
+
+def note_effective(run_dir, asked, effective, reason):
+    """For `labctl status`: which policy is in force, and why where it is not the one asked for."""
+    if not run_dir:
+        return
+    said = {"batch_scheduler_policy": {"asked": asked, "effective": effective, "reason": reason}} if reason else {}
+    path = Path(run_dir) / "effective.json"
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(said), encoding="utf-8")
+    temporary.replace(path)
+
+
+def send(request, ids, context, last, flags):
+    tensors = [
+        pb_utils.Tensor("output_ids", np.array([[ids]], dtype=np.int32)),
+        pb_utils.Tensor("context_ids", np.array([context], dtype=np.int32)),
+        pb_utils.Tensor("last", np.array([[last]])),
+    ]
+    request.get_response_sender().send(pb_utils.InferenceResponse(tensors), flags)
+
+
+def send_error(request, message):
+    response = pb_utils.InferenceResponse(error=pb_utils.TritonError(message))
+    request.get_response_sender().send(response, FINAL)

@@ -1,0 +1,46 @@
+"""How much memory keys and values may take, counted in blocks as a paged cache hands it out."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KVBudget:
+    """``blocks`` blocks of ``block_size`` tokens each."""
+
+    blocks: int
+    block_size: int
+
+    def needed(self, tokens: int) -> int:
+        """The blocks that a sequence of ``tokens`` tokens occupies."""
+        return -(-tokens // self.block_size)
+
+    @property
+    def tokens(self) -> int:
+        """What fits at most."""
+        return self.blocks * self.block_size
+
+    @classmethod
+    def of(cls, max_tokens: str, fraction: str, memory: int, token_bytes: int, block_size: int) -> "KVBudget":
+        """From the words of ``tensorrt_llm/config.pbtxt``; an empty one is not given.
+
+        Args:
+            max_tokens: ``max_tokens_in_paged_kv_cache``.
+            fraction: ``kv_cache_free_gpu_mem_fraction`` of ``memory`` bytes; 0.9 if empty. The smaller of the
+                two bounds holds.
+            token_bytes: what keys and values of one token take.
+
+        Raises:
+            ValueError: one of them is no number in its range, or not one block fits.
+        """
+        share = float(fraction) if fraction else 0.9
+        if not 0.0 < share <= 1.0:
+            raise ValueError(f"kv_cache_free_gpu_mem_fraction: {share:g} is not above 0 and at most 1")
+        blocks = int(memory * share) // (token_bytes * block_size)
+        if max_tokens:
+            blocks = min(blocks, int(max_tokens) // block_size)
+        if blocks < 1:
+            raise ValueError(
+                f"max_tokens_in_paged_kv_cache={max_tokens or 'not given'}, kv_cache_free_gpu_mem_fraction={share:g} "
+                f"of {memory:,} bytes: not one block of {block_size} tokens ({token_bytes:,} bytes each) fits"
+            )
+        return cls(blocks, block_size)
