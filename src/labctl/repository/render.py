@@ -15,6 +15,7 @@ from labctl.repository.template import Problem, fill, uses
 from labctl.workspace import replace_dir
 
 CONFIG = "config.pbtxt"
+FAMILY = "inflight_batcher_llm"  # of upstream's template families, the one that the labs serve
 _NOT_COPIED = {"__pycache__", ".gitkeep"}
 
 
@@ -36,6 +37,7 @@ class RenderRequest:
         models: the models to render; none means all that the sources have.
         parameters: a value per placeholder; one that no template uses is a problem.
         output: the folder that is swapped in when everything is right.
+        defaults: a value per placeholder that has none in ``parameters``; templates need not use them.
         optional: keys for which an empty value is a meaning of its own.
         place: links, by their path in the repository; their targets are paths as the server sees them.
     """
@@ -44,6 +46,7 @@ class RenderRequest:
     models: Sequence[str]
     parameters: Mapping[str, Any]
     output: Path
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     optional: Collection[str] = ()
     replacements: Sequence[Replacement] = ()
     place: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +91,8 @@ def render(request: RenderRequest) -> Rendered:
             target.symlink_to(link)
         models = sorted(path.name for path in fresh.iterdir())
         for model in models:
-            (fresh / model / "1").mkdir(exist_ok=True)  # Triton wants a version folder, git keeps no empty ones
+            if not any(path.name.isdigit() for path in (fresh / model).iterdir()):
+                (fresh / model / "1").mkdir()  # Triton wants a version folder, git keeps no empty ones
         digest = _digest(fresh)
     return Rendered(request.output, models, digest)
 
@@ -97,18 +101,36 @@ def _collect(request: RenderRequest) -> dict[str, Path]:
     """Every file to render, by its path in the repository, from the last source that has it."""
     files: dict[str, Path] = {}
     for source in request.sources:
-        for config in sorted(source.rglob(CONFIG)):
-            folder = config.parent  # upstream nests its models below all_models/<family>/
-            if request.models and folder.name not in request.models:
-                continue
+        for model, folder in _models(source, request.models).items():
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and not _NOT_COPIED & set(path.parts) and path.suffix != ".pyc":
-                    files[f"{folder.name}/{path.relative_to(folder).as_posix()}"] = path
+                relative = path.relative_to(folder)
+                if path.is_file() and not _NOT_COPIED & set(relative.parts) and path.suffix != ".pyc":
+                    files[f"{model}/{relative.as_posix()}"] = path
     missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
     if missing:
         where = ", ".join(map(str, request.sources))
         raise LabError(f"no template for {', '.join(missing)}", f"looked for MODEL/{CONFIG} below {where}")
     return files
+
+
+def _models(source: Path, wanted: Collection[str]) -> dict[str, Path]:
+    """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
+    found: dict[str, list[Path]] = {}
+    for config in sorted(source.rglob(CONFIG)):
+        if not wanted or config.parent.name in wanted:
+            found.setdefault(config.parent.name, []).append(config.parent)
+    chosen = {}
+    for model, folders in found.items():
+        candidates = folders if len(folders) == 1 else [f for f in folders if f.parent.name == FAMILY] or folders
+        if len(candidates) > 1:
+            raise LabError(
+                f"the templates below {source} have the model {model} more than once",
+                "which one is meant is not clear",
+                "name one folder of models with --templates",
+                details=[str(folder) for folder in candidates],
+            )
+        chosen[model] = candidates[0]
+    return chosen
 
 
 def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[str, str], list[Problem]]:
@@ -117,11 +139,12 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
     used: set[str] = set()
     configs: dict[str, Any] = {}
     unmatched = list(request.replacements)
+    values = {**request.defaults, **request.parameters}
     for relative, source in files.items():
         if not relative.endswith(f"/{CONFIG}"):
             continue
         try:
-            template = source.read_text(encoding="utf-8")
+            template = source.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
             problems.append(Problem(relative, 0, "", f"not UTF-8: {error.reason} at byte {error.start}"))
             continue
@@ -131,8 +154,8 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
                 unmatched = [r for r in unmatched if r is not replacement]
         places = list(uses(template))
         used |= {use.key for use in places}
-        texts[relative], wrong = fill(relative, template, request.parameters, request.optional)
-        config, bad = (None, []) if wrong else schema.parse(relative, texts[relative], places)
+        texts[relative], wrong = fill(relative, template, values, request.optional)
+        config, bad = (None, []) if wrong else schema.parse(relative, texts[relative], places, values)
         problems += wrong + bad
         model = relative.split("/", 1)[0]
         configs[model] = config

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labctl.repository.template import Problem, Use
+from labctl.repository.template import Problem, Use, as_text
 
 _POSITION = re.compile(r"^(\d+):(\d+) : (.*)$", re.DOTALL)
 
 
-def parse(file: str, text: str, uses: Sequence[Use] = ()) -> tuple[Any, list[Problem]]:
+def parse(
+    file: str, text: str, uses: Sequence[Use] = (), values: Mapping[str, Any] | None = None
+) -> tuple[Any, list[Problem]]:
     """The parsed ``ModelConfig`` (None if it is not one) and what is wrong with it.
 
     Args:
         text: a filled template.
-        uses: its placeholders: an error on the line of one is told with its key.
+        uses: the template's placeholders: an error on the line of one is told with its key.
+        values: what they were filled with: a value of several lines moves all that follows it.
     """
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
@@ -27,6 +30,23 @@ def parse(file: str, text: str, uses: Sequence[Use] = ()) -> tuple[Any, list[Pro
     except text_format.ParseError as error:
         match = _POSITION.match(str(error))
         line, message = (int(match[1]), match[3]) if match else (error.GetLine() or 0, str(error))
-        keys = [use.key for use in uses if use.line == line and not use.comment]
+        line, keys = _blame(line, uses, values or {})
         return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), " ".join(message.split()))]
     return config, []
+
+
+def _blame(line: int, uses: Sequence[Use], values: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """The line of the template that a line of the filled text comes from, and the keys that stand on it."""
+    shift = 0
+    plain = [use for use in uses if not use.comment]
+    for use in plain:
+        if use.line + shift >= line:
+            break
+        if not use.quoted:  # inside quotes a line end is written as an escape
+            shift += min(as_text(values.get(use.key)).count("\n"), line - use.line - shift)
+    line -= shift
+    # A value that is empty, or is not closed, is noticed only at the next word, which may be on the next line.
+    for at in (line, line - 1):
+        if keys := [use.key for use in plain if use.line == at and (at == line or not use.quoted)]:
+            return at, keys
+    return line, []

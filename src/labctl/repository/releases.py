@@ -1,0 +1,189 @@
+"""TensorRT-LLM by release: the table of ``releases.yaml``, and what a stack's settings mean on each of them.
+
+Releases differ in what their templates ask for, in which batching types they serve, and in when they silently serve
+another scheduler policy than the one asked for. All of that is data; this module only applies it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from labctl.errors import LabError
+from labctl.repository.render import Replacement
+
+DEFAULT_RELEASE = "0.5.0"  # the release of the published figures
+POLICY_ALIASES = {"guaranteed_completion": "guaranteed_no_evict"}  # the published workshop's word for it
+FALLBACK_POLICY = "guaranteed_no_evict"
+LITERAL_BATCHING_TYPE = "inflight_fused_batching"  # what a template without batching_parameter says
+
+# A stack's setting and the names that it goes by in the templates; a release takes those that it has.
+_NAMES = {
+    "max_batch_size": ("triton_max_batch_size",),
+    "decoupled_mode": ("decoupled_mode",),
+    "batch_scheduler_policy": ("batch_scheduler_policy",),
+    "max_tokens_in_paged_kv_cache": ("max_tokens_in_paged_kv_cache",),
+    "kv_cache_free_gpu_mem_fraction": ("kv_cache_free_gpu_mem_fraction",),
+    "max_num_sequences": ("max_num_sequences",),
+    "max_beam_width": ("max_beam_width",),
+    "enable_trt_overlap": ("enable_trt_overlap",),
+    "enable_chunked_context": ("enable_chunked_context",),
+    "exclude_input_in_output": ("exclude_input_in_output",),
+}
+
+
+def _flat(value: object) -> Iterator[object]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_flat(value)))]
+Value = bool | int | float | str
+
+
+class Templates(BaseModel):
+    """Where a release's templates are: an absolute path is inside the image, a relative one in upstream's tag."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    tag: str
+    path: str
+
+
+class Release(BaseModel):
+    """One release of the TensorRT-LLM backend."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    aliases: Names = ()
+    image: str
+    triton: str
+    tensorrt_llm: str
+    builder: Literal["build.py", "trtllm-build"]
+    templates: Templates
+    filler: str
+    launcher: str
+    models: Names
+    batching_types: Names
+    deprecated: Names = ()
+    batching_parameter: str
+    policies: Names
+    decoupled_fallback: Literal["always", "without_chunked_context", "never"]
+    required: Names
+    defaults: Mapping[str, Value]
+    optional: Names
+
+    def defaults_for(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """A value for every placeholder of this release's templates that is not ``required``.
+
+        Args:
+            settings: the stack's; those that this release's templates have a place for are taken over.
+
+        Returns:
+            By placeholder; "" where empty means that the backend takes its own default.
+        """
+        values: dict[str, Any] = {**dict.fromkeys(self.optional, ""), **self.defaults}
+        for setting, names in _NAMES.items():
+            if setting in settings:
+                values |= {name: settings[setting] for name in names if name in values}
+        if self.batching_parameter and "gpt_model_type" in settings:
+            values[self.batching_parameter] = settings["gpt_model_type"]
+        values["batch_scheduler_policy"] = policy(values["batch_scheduler_policy"])
+        return values
+
+    def replacements_for(self, settings: Mapping[str, Any]) -> list[Replacement]:
+        """The literal texts to change where this release's templates have no placeholder (the workshop's ``sed``)."""
+        wanted = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
+        if self.batching_parameter or wanted == LITERAL_BATCHING_TYPE:
+            return []
+        return [Replacement("tensorrt_llm/config.pbtxt", LITERAL_BATCHING_TYPE, wanted)]
+
+    def check_combination(self, settings: Mapping[str, Any]) -> list[str]:
+        """What a person should know about these settings on this release, before anything starts.
+
+        Returns:
+            Notices: settings that are served, but not as written.
+
+        Raises:
+            LabError: a batching type or policy that this release refuses or does not know.
+        """
+        notices = []
+        batching = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
+        if batching not in self.batching_types:
+            raise LabError(
+                f"TensorRT-LLM {self.name} does not serve gpt_model_type={batching}",
+                f"it serves: {', '.join(self.batching_types)}",
+                f"--release {DEFAULT_RELEASE}, or --set gpt_model_type={self.batching_types[0]}",
+            )
+        if batching in self.deprecated:
+            notices.append(f"TensorRT-LLM {self.name} still serves {batching}, but calls it deprecated")
+        asked = settings.get("batch_scheduler_policy", FALLBACK_POLICY)
+        accepted = policy(asked)
+        if accepted not in self.policies:
+            raise LabError(
+                f"TensorRT-LLM {self.name} knows no batch_scheduler_policy={asked}",
+                f"the server would warn and serve {FALLBACK_POLICY}; it knows: {', '.join(self.policies)}",
+                f"--set batch_scheduler_policy={self.policies[0]}",
+            )
+        if accepted != asked:
+            notices.append(
+                f"batch_scheduler_policy {asked} is written as {accepted}, the word that the backend accepts"
+            )
+        effective, reason = effective_policy(
+            self,
+            accepted,
+            decoupled=bool(settings.get("decoupled_mode", False)),
+            chunked_context=bool(settings.get("enable_chunked_context", False)),
+        )
+        if effective != accepted:
+            notices.append(f"batch_scheduler_policy in effect: {effective} ({reason})")
+        return notices
+
+
+def policy(name: str) -> str:
+    """The word that the backend accepts for a scheduler policy."""
+    return POLICY_ALIASES.get(name, name)
+
+
+def effective_policy(
+    release: Release, asked: str, *, decoupled: bool = False, chunked_context: bool = False
+) -> tuple[str, str]:
+    """The scheduler policy that is really in force, and why where it is not the one asked for ("" otherwise)."""
+    accepted = policy(asked)
+    if accepted == FALLBACK_POLICY:
+        return accepted, "" if accepted == asked else f"{asked} is another word for it"
+    if accepted not in release.policies:
+        return FALLBACK_POLICY, f"{asked} is unknown to TensorRT-LLM {release.name}"
+    if decoupled and release.decoupled_fallback == "always":
+        return FALLBACK_POLICY, f"TensorRT-LLM {release.name} serves decoupled models with no other policy"
+    if decoupled and release.decoupled_fallback == "without_chunked_context" and not chunked_context:
+        return FALLBACK_POLICY, f"TensorRT-LLM {release.name} needs enable_chunked_context for {asked} when decoupled"
+    return accepted, ""
+
+
+@functools.cache
+def table() -> Mapping[str, Release]:
+    """Every release by its name, oldest first."""
+    text = resources.files(__package__).joinpath("releases.yaml").read_text(encoding="utf-8")
+    return {name: Release(name=name, **data) for name, data in yaml.safe_load(text)["releases"].items()}
+
+
+def release(name: str = "") -> Release:
+    """A release by its name or one of its aliases; none means the default one.
+
+    Raises:
+        LabError: unknown, with the list of the good ones.
+    """
+    name = (name or DEFAULT_RELEASE).removeprefix("v")
+    for candidate in table().values():
+        if name == candidate.name or name in candidate.aliases:
+            return candidate
+    known = ", ".join("=".join((r.name, *r.aliases)) for r in table().values())
+    raise LabError(f"unknown TensorRT-LLM release '{name}'", f"known are: {known}", f"--release {DEFAULT_RELEASE}")
