@@ -16,6 +16,7 @@ from fake_hub import COMMIT, FakeHub, serve
 from labctl import weights
 from labctl.errors import LabError
 from labctl.weights import random_init
+from labctl.weights.shapes import SHAPES
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,7 @@ def pull(spec: str, workspace: Workspace) -> weights.Weights:
         ("hub:gpt2", "hub", "gpt2", ""),
         ("shipped:tiny-gpt2", "shipped", "tiny-gpt2", ""),
         ("random:gpt2", "random", "gpt2", ""),
+        ("random:llama-100m@bfloat16", "random", "llama-100m", "bfloat16"),
         ("/some/folder", "local", "/some/folder", ""),
         ("local:/some/folder", "local", "/some/folder", ""),
     ],
@@ -58,7 +60,9 @@ def test_a_source_is_read(spec: str, kind: str, name: str, revision: str) -> Non
     assert (source.kind, source.name, source.revision) == (kind, name, revision)
 
 
-@pytest.mark.parametrize("spec", ["", "hub:", "hub:a b", "hub:a@", "random:nope", "ftp://x", "shipped:../x"])
+@pytest.mark.parametrize(
+    "spec", ["", "hub:", "hub:a b", "hub:a@", "random:nope", "random:gpt2@int3", "ftp://x", "shipped:../x"]
+)
 def test_what_is_no_source_is_refused(spec: str) -> None:
     if spec == "hub:a@":
         assert weights.parse(spec).revision == ""
@@ -95,7 +99,7 @@ def test_a_local_folder_must_be_a_model(tmp_path: Path) -> None:
 def test_random_weights_are_the_same_each_time_and_made_once(workspace: Workspace, tmp_path: Path) -> None:
     first = pull("random:tiny-gpt2", workspace)
     again = pull("random:tiny-gpt2", Workspace(ROOT, tmp_path / "another"))
-    assert first.files["model.safetensors"] == again.files["model.safetensors"]
+    assert first.files["model.safetensors"]["sha256"] == again.files["model.safetensors"]["sha256"]
     made = (first.path / "weights.json").stat().st_mtime_ns
     assert pull("random:tiny-gpt2", workspace).path.joinpath("weights.json").stat().st_mtime_ns == made
 
@@ -103,7 +107,7 @@ def test_random_weights_are_the_same_each_time_and_made_once(workspace: Workspac
 def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    def make(shape: str, target: Path, models: Path, report: object) -> None:
+    def make(shape: str, target: Path, models: Path, report: object, dtype: str) -> None:
         made.append(shape)
         (target / "model.safetensors").write_bytes(b"x")
 
@@ -119,7 +123,7 @@ def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch
 def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make(shape: str, target: Path, models: Path, report: object) -> None:
+    def make(shape: str, target: Path, models: Path, report: object, dtype: str) -> None:
         (target / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -131,7 +135,7 @@ def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
 
 
 def test_a_full_disk_is_told_with_path_and_space(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(shape: str, target: Path, models: Path, report: object) -> None:
+    def make(shape: str, target: Path, models: Path, report: object, dtype: str) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(random_init, "make", make)
@@ -150,15 +154,73 @@ def test_a_truncated_file_is_refused_with_its_path_and_the_remedy(workspace: Wor
     assert "labctl weights prune random:tiny-gpt2" in caught.value.remedy
 
 
-def test_a_changed_byte_is_found_by_verify(workspace: Workspace) -> None:
-    made = pull("random:tiny-gpt2", workspace)
-    with (made.path / "model.safetensors").open("r+b") as stream:
+def change_last_byte(path: Path) -> None:
+    with path.open("r+b") as stream:
         stream.seek(-1, os.SEEK_END)
         stream.write(b"\x55")
-    source = weights.parse("random:tiny-gpt2")
+
+
+def test_a_changed_byte_is_found_before_use(workspace: Workspace) -> None:
+    made = pull("random:tiny-gpt2", workspace)
+    change_last_byte(made.path / "model.safetensors")
+    with pytest.raises(LabError, match=r"model\.safetensors is damaged"):
+        weights.ready(weights.parse("random:tiny-gpt2"), workspace)
+
+
+def test_a_byte_that_rotted_without_a_trace_is_found_by_verify(workspace: Workspace) -> None:
+    made = pull("random:tiny-gpt2", workspace)
+    source, file = weights.parse("random:tiny-gpt2"), made.path / "model.safetensors"
+    before = file.stat()
+    change_last_byte(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert weights.ready(source, workspace)
     with pytest.raises(LabError, match="damaged"):
         weights.verify(source, workspace)
+
+
+def test_a_garbage_manifest_is_refused_and_can_be_pruned(workspace: Workspace) -> None:
+    made = pull("random:tiny-gpt2", workspace)
+    (made.path / "weights.json").write_text("{")
+    with pytest.raises(LabError, match=r"weights\.json is damaged") as caught:
+        weights.ready(weights.parse("random:tiny-gpt2"), workspace)
+    assert f"prune {made.path.name}" in caught.value.remedy
+    assert weights.prune(workspace) == [made.path.name]
+
+
+def test_what_a_killed_maker_left_is_swept_by_the_next(workspace: Workspace) -> None:
+    path = weights.locate(weights.parse("random:tiny-gpt2"), workspace)
+    left = path.with_name(f".{path.name}.new-killed")
+    left.mkdir(parents=True)
+    (left / "model.safetensors").touch()
+    assert not weights.ready(weights.parse("random:tiny-gpt2"), workspace)
+    pull("random:tiny-gpt2", workspace)
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("spec", ["random:tiny-llama", "random:tiny-llama@bfloat16", "random:tiny-codegen"])
+def test_a_random_model_loads_and_its_logits_are_finite(workspace: Workspace, spec: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = pull(spec, workspace).path
+    model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+    assert model.dtype == (torch.bfloat16 if spec.endswith("bfloat16") else torch.float32)
+    ids = AutoTokenizer.from_pretrained(path)("Hello", return_tensors="pt").input_ids
+    with torch.inference_mode():
+        assert torch.isfinite(model(ids).logits).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "millions"), [("gpt2", 124), ("llama-100m", 103), ("llama-2-7b", 6738), ("codegen-350m", 357)]
+)
+def test_a_shape_has_the_true_number_of_parameters(shape: str, millions: int) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    recipe = SHAPES[shape]
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(recipe["type"], **recipe["config"]))
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
 
 
 def test_what_is_cached_is_listed_and_pruned(workspace: Workspace) -> None:
@@ -207,6 +269,7 @@ def test_a_snapshot_is_fetched_with_the_wanted_files_only(endpoint: str, hub: Fa
         "weights.json",
     ]
     assert (path / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+    assert json.loads((path / "weights.json").read_text())["revision"] == COMMIT
     assert f"Bearer {TOKEN}" in hub.tokens
     assert not list(tmp_path.glob("weights/.*partial"))
 
@@ -241,8 +304,9 @@ def test_no_network_is_told_as_such(tmp_path: Path) -> None:
 
 def test_what_is_cached_works_without_a_network(endpoint: str, tmp_path: Path) -> None:
     assert fetch(endpoint, tmp_path)[0] == 0
-    code, out, _ = fetch("http://127.0.0.1:9", tmp_path, HF_HUB_OFFLINE="1")
+    code, out, err = fetch("http://127.0.0.1:9", tmp_path, HF_HUB_OFFLINE="1")
     assert code == 0
+    assert "offline: the cached copy is used" in err
     assert "path" in json.loads(out)
 
 

@@ -4,11 +4,11 @@ One interface for four kinds of source::
 
     hub:<id>[@<revision>]   the model hub, at a pinned revision where one is given
     shipped:<name>          a tiny trained model of this project, in models/
-    random:<shape>          a real architecture with seeded random weights, for speed work
+    random:<shape>[@<dtype>]  a real architecture with seeded random weights, for speed work
     <folder>                a folder of yours in Hugging Face's layout
 """
 
 from labctl.weights.source import Source, locate, parse
-from labctl.weights.store import Weights, list_cached, prune, pull, ready, verify
+from labctl.weights.store import Weights, identity, list_cached, prune, pull, ready, verify
 
-__all__ = ["Source", "Weights", "list_cached", "locate", "parse", "prune", "pull", "ready", "verify"]
+__all__ = ["Source", "Weights", "identity", "list_cached", "locate", "parse", "prune", "pull", "ready", "verify"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from labctl.errors import LabError
@@ -13,20 +15,22 @@ from labctl.weights.source import Source
 
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 WANTED_WITHOUT_SAFETENSORS = ["*.json", "*.bin", "*.txt", "*.model"]
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 IGNORED = ["onnx/*", "*.onnx", "openvino/*", "64*", "coreml/*"]
 
 
-def download(source: Source, target: Path, partial: Path, report: Callable[[str], None]) -> None:
-    """Fetch a snapshot into ``target``.
+def download(source: Source, target: Path, partial: Path, report: Callable[[str], None]) -> str:
+    """Fetch a snapshot into ``target`` and return the commit that it is.
 
     Args:
         partial: a folder that stays between attempts: an interrupted download goes on where it was.
 
     Raises:
         LabError: no network, no token (401), terms not accepted (403), no such model or revision.
+        OSError: the disk is full or cannot be written.
     """
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
 
     disable_progress_bars()  # ours tells the bytes
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -35,7 +39,10 @@ def download(source: Source, target: Path, partial: Path, report: Callable[[str]
         info = HfApi(endpoint=endpoint).model_info(source.name, revision=source.revision or None, files_metadata=True)
         names = [file.rfilename for file in info.siblings or []]
         patterns = WANTED if any(n.endswith(".safetensors") for n in names) else WANTED_WITHOUT_SAFETENSORS
-        with _Progress(partial, report):
+        wanted = filter_repo_objects(
+            info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
+        )
+        with _Progress(partial, sum(file.size or 0 for file in wanted), report):
             snapshot_download(
                 source.name,
                 revision=info.sha,
@@ -45,17 +52,20 @@ def download(source: Source, target: Path, partial: Path, report: Callable[[str]
                 endpoint=endpoint,
             )
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+            raise
         raise explain(error, source) from None
     for path in partial.iterdir():
         if path.name != ".cache":
             shutil.move(str(path), target / path.name)
     shutil.rmtree(partial, ignore_errors=True)
+    return str(info.sha)
 
 
 def explain(error: Exception, source: Source) -> LabError:
     """The hub's refusal in a person's words. The original is not chained: its text may carry headers."""
     import httpx
-    from huggingface_hub import errors
+    from huggingface_hub import errors, get_token
 
     page = f"the page of {source.name} on the hub"
     status = getattr(getattr(error, "response", None), "status_code", 0)
@@ -68,7 +78,7 @@ def explain(error: Exception, source: Source) -> LabError:
     if isinstance(error, errors.RevisionNotFoundError):
         return LabError(f"{source.name} has no revision '{source.revision}'", "", f"see the revisions on {page}")
     if status == 401 or isinstance(error, errors.LocalTokenNotFoundError):
-        given = "the token in use is not valid for it" if os.environ.get("HF_TOKEN") else "no token is set"
+        given = "the token in use is not valid for it" if get_token() else "no token is set"
         return LabError(
             f"the hub does not let us have {source.name} (401)",
             f"there is no such public model, and {given}",
@@ -80,8 +90,6 @@ def explain(error: Exception, source: Source) -> LabError:
             "",
             "check the id, or set HF_TOKEN if it is private",
         )
-    if isinstance(error, OSError) and error.errno == 28:
-        return LabError(f"no space left while fetching {source.name}", "", "set LABS_CACHE to a folder on another disk")
     offline = isinstance(error, errors.OfflineModeIsEnabled)
     if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError | ConnectionError | OSError):
         why = "offline mode is on (HF_HUB_OFFLINE)" if offline else "the hub does not answer"
@@ -96,8 +104,8 @@ def explain(error: Exception, source: Source) -> LabError:
 class _Progress:
     """Tells how many bytes have arrived, once a second, by looking at the folder."""
 
-    def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
-        self._folder, self._report = folder, report
+    def __init__(self, folder: Path, total: int, report: Callable[[str], None]) -> None:
+        self._folder, self._total, self._report = folder, total, report
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -110,5 +118,13 @@ class _Progress:
 
     def _watch(self) -> None:
         while not self._stop.wait(1.0):
-            sizes = (path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
-            self._report(f"{sum(sizes) / 1e6:,.0f} MB fetched")
+            self._report(f"{_bytes_in(self._folder) / 1e6:,.0f} of {self._total / 1e6:,.0f} MB fetched")
+
+
+def _bytes_in(folder: Path) -> int:
+    """The size of all files of a folder in which others write: a file may be renamed away at any moment."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total

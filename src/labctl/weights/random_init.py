@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,8 @@ TOKENIZER_FILES = (
 )
 
 
-def make(shape: str, target: Path, models: Path, report: Callable[[str], None]) -> None:
-    """Write config, weights (fp32 safetensors) and tokenizer of ``shape`` into ``target``.
+def make(shape: str, target: Path, models: Path, report: Callable[[str], None], dtype: str = "") -> None:
+    """Write config, weights (safetensors) and tokenizer of ``shape`` into ``target``; ``dtype`` "" is the shape's own.
 
     The same bytes on every machine with the same torch: initialised on the CPU from one seed. Needs torch and
     transformers.
@@ -33,12 +34,28 @@ def make(shape: str, target: Path, models: Path, report: Callable[[str], None]) 
     tokenizer = models / recipe["tokenizer"]
     if not (tokenizer / "tokenizer.json").is_file():
         raise LabError(f"the tokenizer of random:{shape} is missing", f"{tokenizer} has no tokenizer.json")
-    config = AutoConfig.for_model(recipe["type"], **recipe["config"])
-    report(f"initialising {shape}")
+    ends = _special_ids(tokenizer) if recipe.get("ends") else {}
+    config = AutoConfig.for_model(recipe["type"], **recipe["config"], **ends)
+    dtype = dtype or recipe.get("dtype", "float32")
+    report(f"initialising {shape} in {dtype}")
     torch.manual_seed(SEED)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     report(f"writing {sum(p.numel() for p in model.parameters()) / 1e6:.0f}M parameters")
     model.save_pretrained(target)
     for name in TOKENIZER_FILES:
         if (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, target / name)
+
+
+def _special_ids(tokenizer: Path) -> dict[str, int | None]:
+    """The tokenizer's begin, end and padding ids, as a model's configuration names them."""
+    from tokenizers import Tokenizer
+
+    named = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
+    known = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    ids: dict[str, int | None] = {}
+    for key in ("bos_token", "eos_token", "pad_token"):
+        token = named.get(key)
+        token = token["content"] if isinstance(token, dict) else token
+        ids[f"{key}_id"] = known.token_to_id(token) if token else None
+    return ids

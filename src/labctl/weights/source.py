@@ -13,12 +13,15 @@ from labctl.workspace import Workspace
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _REVISION = re.compile(r"[\w./-]+")
-GOOD = "shipped:<name>, random:<shape>, hub:<id>@<revision>, or a folder"
+GOOD = "shipped:<name>, random:<shape>[@<dtype>], hub:<id>@<revision>, or a folder"
 
 
 @dataclass(frozen=True)
 class Source:
-    """``kind`` is hub, shipped, random or local; ``name`` the id, name, shape or folder."""
+    """``kind`` is hub, shipped, random or local; ``name`` the id, name, shape or folder.
+
+    ``revision`` is the hub's, or the data type of random weights; empty means the default.
+    """
 
     kind: str
     name: str
@@ -57,9 +60,12 @@ def parse(spec: str) -> Source:
     elif colon and kind == "shipped" and re.fullmatch(r"[\w.-]+", rest):
         return Source("shipped", rest)
     elif colon and kind == "random":
-        if rest not in shapes.SHAPES:
-            raise LabError(f"there is no random shape '{rest}'", f"there are: {', '.join(shapes.SHAPES)}")
-        return Source("random", rest)
+        name, _, dtype = rest.partition("@")
+        if name not in shapes.SHAPES:
+            raise LabError(f"there is no random shape '{name}'", f"there are: {', '.join(shapes.SHAPES)}")
+        if dtype and dtype not in shapes.DTYPES:
+            raise LabError(f"random weights are not made in '{dtype}'", f"but in: {', '.join(shapes.DTYPES)}")
+        return Source("random", name, dtype)
     elif colon and kind == "local" and rest:
         return Source("local", str(Path(rest).expanduser().absolute()))
     elif spec.strip() and (not colon or spec.startswith(("/", "./", "../", "~"))):

@@ -1,13 +1,14 @@
 """The cache of weights: made once under a lock, swapped in whole, and checked before every use.
 
-``weights.json`` is written last, with the size and hash of every file. Before use the sizes are compared (fast), the
-hashes by ``verify``. Shipped models bring a ``SHA256SUMS`` and are small enough to be hashed every time.
+``weights.json`` is written last, with what ``files`` measures. Shipped models bring a ``SHA256SUMS`` and are small
+enough to be hashed every time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.errors import LabError
-from labctl.weights import hub, random_init
+from labctl.weights import files, hub, random_init
 from labctl.weights.source import Source, locate
 from labctl.workspace import Workspace, atomic_write, key_lock, replace_dir
 
@@ -49,7 +50,7 @@ def ready(source: Source, workspace: Workspace) -> bool:
         return True
     if not path.is_dir():
         return False
-    _check_sizes(source, path)
+    files.check(path, _manifest(source, path)["files"], _remedy(source))
     return True
 
 
@@ -65,16 +66,23 @@ def pull(source: Source, workspace: Workspace, report: Callable[[str], None]) ->
     path = locate(source, workspace)
     if source.kind in ("shipped", "local"):
         ready(source, workspace)
-        return Weights(source.spec, path, _measure(path))
+        return Weights(source.spec, path, files.measure(path, MANIFEST))
     with key_lock(path):
-        if not ready(source, workspace):
+        if ready(source, workspace):
+            if source.kind == "hub" and os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
+                report("offline: the cached copy is used, without asking the hub")
+        else:
+            files.sweep(path)
             with replace_dir(path) as fresh:
+                revision = source.revision
                 if source.kind == "random":
-                    random_init.make(source.name, fresh, workspace.models, report)
+                    random_init.make(source.name, fresh, workspace.models, report, source.revision)
                 else:
-                    hub.download(source, fresh, workspace.weights_cache / f".{source.key}.partial", report)
+                    partial = workspace.weights_cache / f".{source.key}.partial"
+                    revision = hub.download(source, fresh, partial, report)
                 report("hashing")
-                manifest = {"spec": source.spec, "made": time.time(), "files": _measure(fresh)}
+                manifest = {"spec": source.spec, "revision": revision, "made": time.time()}
+                manifest["files"] = files.measure(fresh, MANIFEST)
                 atomic_write(fresh / MANIFEST, json.dumps(manifest, indent=1))
     return Weights(source.spec, path, _manifest(source, path)["files"])
 
@@ -84,18 +92,32 @@ def verify(source: Source, workspace: Workspace) -> None:
     path = locate(source, workspace)
     if not ready(source, workspace):
         raise LabError(f"{source.spec} is not there yet", "", f"labctl weights pull {source.spec}")
-    if source.kind in ("shipped", "local"):
-        return
-    for name, entry in _manifest(source, path)["files"].items():
-        if sha256(path / name) != entry["sha256"]:
-            raise _damaged(source, path / name, "its hash is not the one that was written")
+    if source.kind not in ("shipped", "local"):
+        files.check(path, _manifest(source, path)["files"], _remedy(source), deep=True)
+
+
+def identity(source: Source, workspace: Workspace) -> str:
+    """A digest of the content of weights that are there: what is compiled from them remembers it."""
+    path = locate(source, workspace)
+    if source.kind == "shipped":
+        return files.sha256(path / SUMS)
+    if source.kind == "local":  # a folder of yours may be large and is not ours to write in: not hashed
+        seen = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(path.iterdir())]
+        return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+    return files.digest(_manifest(source, path)["files"])
 
 
 def list_cached(workspace: Workspace) -> list[dict[str, Any]]:
-    """What the cache holds: spec, path, bytes, when it was made (seconds since the epoch)."""
+    """What the cache holds: spec, path, bytes, when it was made (seconds since the epoch).
+
+    A folder whose manifest cannot be read is listed under its own name, so that it can be pruned.
+    """
     rows = []
-    for manifest in sorted(workspace.weights_cache.glob(f"*/{MANIFEST}")):
-        data = json.loads(manifest.read_text(encoding="utf-8"))
+    for manifest in sorted(workspace.weights_cache.glob(f"[!.]*/{MANIFEST}")):
+        try:
+            data = files.read(manifest, "")
+        except LabError:
+            data = {"spec": manifest.parent.name, "files": {}, "made": manifest.stat().st_mtime}
         size = sum(entry["size"] for entry in data["files"].values())
         rows.append({"spec": data["spec"], "path": str(manifest.parent), "bytes": size, "made": data["made"]})
     return rows
@@ -113,38 +135,12 @@ def prune(workspace: Workspace, keep: Sequence[str] = ()) -> list[str]:
     return gone
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _measure(folder: Path) -> dict[str, dict[str, Any]]:
-    return {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
-    }
-
-
 def _manifest(source: Source, path: Path) -> dict[str, Any]:
-    try:
-        data: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        return data
-    except (OSError, ValueError) as error:
-        raise _damaged(source, path / MANIFEST, "it cannot be read") from error
+    return files.read(path / MANIFEST, f"labctl weights prune {path.name}, then try again")
 
 
-def _check_sizes(source: Source, path: Path) -> None:
-    for name, entry in _manifest(source, path)["files"].items():
-        file = path / name
-        size = file.stat().st_size if file.is_file() else -1
-        if size != entry["size"]:
-            found = f"it has {size} bytes" if size >= 0 else "it is missing"
-            raise _damaged(source, file, f"{found}, {entry['size']} were written")
-
-
-def _damaged(source: Source, file: Path, why: str) -> LabError:
-    return LabError(f"{file} is damaged", why, f"labctl weights prune {source.spec}, then try again")
+def _remedy(source: Source) -> str:
+    return f"labctl weights prune {source.spec}, then try again"
 
 
 def _check_shipped(source: Source, path: Path) -> None:
@@ -153,7 +149,7 @@ def _check_shipped(source: Source, path: Path) -> None:
         raise LabError(f"no model '{source.name}' is shipped", f"shipped are: {names}")
     for line in (path / SUMS).read_text(encoding="utf-8").splitlines():
         expected, _, name = line.partition("  ")
-        if not (path / name).is_file() or sha256(path / name) != expected:
+        if not (path / name).is_file() or files.sha256(path / name) != expected:
             raise LabError(f"{path / name} is damaged", "its hash is not that of SHA256SUMS", f"git checkout -- {path}")
 
 
