@@ -91,7 +91,12 @@ class LocalRuntime:
         command = [sys.executable, *argv]
         report.command(command)
         env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
-        code, out, tail = processes.run_tool(command, report.progress, env=env)
+
+        def heard(line: str) -> None:
+            if not line.startswith(LabError.MARK):
+                report.progress(line)
+
+        code, out, tail = processes.run_tool(command, heard, env=env)
         if code:
             raise tool_failed(argv, processes.describe_exit(code), tail)
         return out
