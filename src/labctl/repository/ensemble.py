@@ -11,6 +11,8 @@ from typing import Any
 
 from labctl.repository.template import Problem
 
+OUTPUT = "the ensemble's output"  # Triton hands it on with whatever shape its step gave it: its rank is not compared
+
 
 def check(configs: Mapping[str, Any]) -> list[Problem]:
     """Problems of every ensemble among the parsed ``ModelConfig`` of a repository, by model name."""
@@ -30,7 +32,7 @@ def _check_one(file: str, config: Any, configs: Mapping[str, Any]) -> list[Probl
     produced = {tensor.name: _shape(tensor, config) for tensor in config.input}
     consumed: dict[str, list[tuple[str, tuple[int, int]]]] = {}
     for tensor in config.output:
-        consumed.setdefault(tensor.name, []).append(("the ensemble's output", _shape(tensor, config)))
+        consumed.setdefault(tensor.name, []).append((OUTPUT, _shape(tensor, config)))
     for step in config.ensemble_scheduling.step:
         model = configs.get(step.model_name)
         if model is None:
@@ -57,7 +59,7 @@ def _check_one(file: str, config: Any, configs: Mapping[str, Any]) -> list[Probl
         for user, shape in users:
             if tensor not in produced:
                 wrong(tensor, f"{user} takes it, but nothing produces it")
-            elif (difference := _difference(produced[tensor], shape)) and not _may_reshape(user):
+            elif difference := _difference(produced[tensor], shape, rank_matters=user != OUTPUT):
                 wrong(tensor, f"{user} {difference}")
     inputs_unused = {tensor.name for tensor in config.input} - set(consumed)
     for tensor in sorted(inputs_unused):
@@ -70,16 +72,11 @@ def _shape(tensor: Any, config: Any) -> tuple[int, int]:
     return int(tensor.data_type), len(tensor.dims) + (1 if config.max_batch_size > 0 else 0)
 
 
-def _may_reshape(user: str) -> bool:
-    # Only an ensemble's own outputs: Triton hands them on with whatever shape the last step gave them.
-    return user == "the ensemble's output"
-
-
-def _difference(made: tuple[int, int], taken: tuple[int, int]) -> str:
+def _difference(made: tuple[int, int], taken: tuple[int, int], rank_matters: bool) -> str:
     from tritonclient.grpc.model_config_pb2 import DataType
 
     if made[0] != taken[0]:
         return f"takes {DataType.Name(taken[0])}, but it is {DataType.Name(made[0])}"
-    if made[1] != taken[1]:
+    if rank_matters and made[1] != taken[1]:
         return f"takes {taken[1]} dimensions, but it has {made[1]} (batch dimension included)"
     return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from labctl.repository.template import Problem, Use, as_text
 
-_POSITION = re.compile(r"^(\d+):(\d+) : (.*)$", re.DOTALL)
+_POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some messages begin with the whole line
 
 
 def parse(
