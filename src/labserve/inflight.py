@@ -150,6 +150,7 @@ class Scheduler:
             self.engine.drop(job.handle)
         self.running.clear()
         self.waiting.clear()
+        self._leaving = 0
         for job in jobs:
             job.end, job.error = End.FAILED, error
         return jobs

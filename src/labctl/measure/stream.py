@@ -42,6 +42,10 @@ class TextStream:
         """Send one request and return its record, which fills as responses arrive."""
         text = grpcclient.InferInput("text_input", [1, 1], "BYTES")
         text.set_data_from_numpy(np.array([[prompt.encode()]], dtype=np.object_))
+        return self.send_inputs(model, prompt, [text], **parameters)
+
+    def send_inputs(self, model: str, prompt: str, inputs: list[Any], **parameters: Any) -> RequestRecord:
+        """The same with the inputs ready made; ``prompt`` is only the record's name for them."""
         with self._changed:
             self._count += 1
             record = RequestRecord(f"{model}-{self._count}", model, prompt, parameters)
@@ -49,7 +53,7 @@ class TextStream:
         record.start = time.monotonic()
         self._client.async_stream_infer(
             model,
-            [text],
+            inputs,
             request_id=record.id,
             parameters=parameters,
             enable_empty_final_response=True,

@@ -1,0 +1,108 @@
+"""Lab 03's client: the same prompts, all at once, through Hugging Face and through the compiled engine.
+
+Run by ``labctl run llama``, once for each phase: as the engine is by default, in fp32 throughout (there the answers
+are compared), and streaming (there the first token is timed).
+"""
+
+import sys
+
+import numpy as np
+
+from labctl import readiness
+from labctl.measure import context, dataset, identity, results, stats
+from labctl.measure.records import RequestRecord
+from labctl.measure.stream import TextStream
+from labctl.measure.tables import table
+
+UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
+PROMPTS = (
+    "I am going to",
+    "Let me tell you what I know about",
+    "The best thing about a long winter is",
+    "In the middle of the night we heard",
+)
+TIMEOUT_S = 240.0
+
+
+def inputs(model: str, prompt: str, tokens: int, stream: bool = False) -> list:
+    """As the workshop's clients send them; `llama-python` has no batch dimension."""
+    if model == UNBATCHED:
+        limit = identity.tensor("max_tokens", tokens, np.uint32)
+        limit.set_shape([1])
+        return [identity.text_tensor("text_input", prompt, (1,)), limit]
+    made = [identity.text_tensor("text_input", prompt), identity.tensor("max_tokens", tokens, np.uint32)]
+    if model == ENGINE:
+        made += [identity.text_tensor("bad_words", ""), identity.text_tensor("stop_words", "")]
+        made += [identity.tensor("stream", True, np.bool_)] if stream else []
+    return made
+
+
+def at_once(endpoint: str, model: str, prompts: list[str], tokens: int) -> list[RequestRecord]:
+    """All prompts in flight at the same time; every answer is there when this returns."""
+    with identity.Unary(endpoint) as client:
+        records = [
+            client.send(model, inputs(model, p, tokens), RequestRecord(f"{model}-{i}", model, p, tokens=tokens),
+                        "text_output")
+            for i, p in enumerate(prompts)
+        ]  # fmt: skip
+        client.wait(TIMEOUT_S)
+    return records
+
+
+def streamed(endpoint: str, prompts: list[str], tokens: int) -> list[RequestRecord]:
+    """All prompts through the streaming ensemble: one response for each token."""
+    with TextStream(endpoint) as stream:
+        records = [stream.send_inputs(ENGINE, p, inputs(ENGINE, p, tokens, stream=True)) for p in prompts]
+        stream.wait(*records, timeout=TIMEOUT_S)
+    return records
+
+
+def divergence(tokenizer, one: str, other: str) -> int | None:
+    """The first token at which two texts part ways; None where they do not."""
+    a, b = tokenizer.encode(one), tokenizer.encode(other)
+    if a == b:
+        return None
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def main() -> None:
+    from transformers import AutoTokenizer
+
+    lab = context.load(sys.argv[1])
+    tokenizer = AutoTokenizer.from_pretrained(lab.tokenizer_dir)
+    endpoint, tokens = lab.endpoints["grpc"], int(lab.settings["output_tokens"])
+    wanted = int(lab.settings["prompts"])
+    more = dataset.chat(lambda text: len(tokenizer.encode(text)), max(0, wanted - len(PROMPTS)), seed=3)
+    prompts = [*PROMPTS, *(item.prompt for item in more)][:wanted]
+    streaming = lab.settings["decoupled_mode"]
+    send = (
+        (lambda model, texts, n: streamed(endpoint, texts, n))
+        if streaming
+        else (lambda model, texts, n: at_once(endpoint, model, texts, n))
+    )
+    models = (ENGINE,) if streaming else (UNBATCHED, BATCHED, ENGINE)
+    print(f"\n{lab.phase}: {len(prompts)} prompts at once, {tokens} tokens each")
+    data: dict = {"triton": readiness.server_version(lab.endpoints["http"]), "models": {}}
+    every, rows, answers = [], [], {}
+    for model in models:
+        send(model, prompts[:1], 4)
+        records = send(model, prompts, tokens)
+        found = stats.metrics(records)
+        data["models"][model] = found
+        answers[model] = [record.text for record in records]
+        total = found["benchmark_duration"] * 1e3
+        first = f"{found['time_to_first_token']['p50']:.0f}" if streaming else "-"
+        rows.append((model, f"{total:.1f}", first, f"{found['output_token_throughput']:.1f}"))
+        every += records
+    print(table(rows, ("model", "total latency ms", "TTFT p50 ms", "tokens/s"), right=(1, 2, 3)))
+    if not streaming:
+        pairs = zip(answers[UNBATCHED], answers[ENGINE], strict=True)
+        data["divergence"] = [divergence(tokenizer, one, other) for one, other in pairs]
+        apart = [place for place in data["divergence"] if place is not None]
+        said = f"{len(prompts) - len(apart)} of {len(prompts)} answers of the engine are Hugging Face's"
+        print(said + (f"; the first divergence is at token {min(apart)}" if apart else ""))
+    results.write_phase(lab.out, lab.phase, data, every)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Lab 05's client: the identity test over two workloads, and what the scheduler did meanwhile.
+
+Run by ``labctl run batching``, once for each phase: static, in-flight, and in-flight with little memory under both
+policies. The phases with little memory run the chat-like workload alone.
+"""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from labctl import readiness
+from labctl.measure import context, dataset, identity, results, steplog
+from labctl.measure.tables import table
+
+MAX_INPUT_LEN = 1900
+QUICK_REQUESTS, QUICK_SCALE = 24, 0.15
+
+
+def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
+    """By name; a person's own dataset takes the place of the published shape."""
+    count = QUICK_REQUESTS if lab.quick else int(lab.settings["requests"])
+    chat = {"chat": dataset.chat(count_tokens, count)}
+    if lab.settings["max_tokens_in_paged_kv_cache"]:
+        return chat
+    if lab.settings["dataset"]:
+        items = dataset.load(Path(lab.settings["dataset"]))
+        return {**chat, "published": items[:QUICK_REQUESTS] if lab.quick else items}
+    scale = QUICK_SCALE if lab.quick else 1.0
+    return {**chat, "published": dataset.published(count_tokens, count, scale=scale)}
+
+
+def scheduling(steps: list) -> dict[str, float]:
+    """What the step log says of a run."""
+    return {
+        "steps": len(steps),
+        "mean_batch": sum(step.batch for step in steps) / len(steps),
+        "max_batch": max(step.batch for step in steps),
+        "max_kv_blocks_used": max(step.more["kv_blocks_used"] for step in steps),
+        "kv_blocks": steps[0].more["kv_blocks"],
+        "preemptions": sum(step.more["preempted"] for step in steps),
+    }
+
+
+def main() -> None:
+    from transformers import AutoTokenizer
+
+    lab = context.load(sys.argv[1])
+    tokenizer = AutoTokenizer.from_pretrained(lab.tokenizer_dir)
+    data = {"triton": readiness.server_version(lab.endpoints["http"]), "workloads": {}}
+    every, columns = [], {}
+    for name, items in workloads(lab, lambda text: len(tokenizer.encode(text))).items():
+        requests = identity.encode(items, tokenizer, MAX_INPUT_LEN)
+        print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
+        records = identity.run(lab.endpoints["grpc"], requests)
+        steps = steplog.read(lab.run_dir, "tensorrt_llm", since=records[0].start)
+        columns[name] = identity.table(records)
+        data["workloads"][name] = {
+            "table": columns[name],
+            "scheduling": scheduling(steps),
+            "records": [record.to_json() for record in records],
+            "steps": [asdict(step) for step in steps],
+        }
+        every += records
+    rows = [(row, *(f"{columns[name][row]:,.2f}" for name in columns)) for row in identity.ROWS]
+    print(table(rows, ("", *columns), right=range(1, len(columns) + 1)))
+    identity.write_csv(lab.out / "identity.csv", {f"{lab.phase}-{name}": columns[name] for name in columns})
+    results.write_phase(lab.out, lab.phase, data, every)
+
+
+if __name__ == "__main__":
+    main()

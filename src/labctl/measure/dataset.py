@@ -1,0 +1,113 @@
+"""Workloads for the identity test: generated from a seed for the tokenizer in use, or a person's own file."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.errors import LabError
+
+Count = Callable[[str], int]  # tokens of a text
+PUBLISHED = (799.66, 41.49)  # mean tokens in and out of the workshop's 98 prompts
+WORDS = (
+    "time year people way day man thing woman life child world school state family student group country problem hand "
+    "part place case week company system program question work government number night point home water room mother "
+    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
+    "father power hour game line end member law car city community name president team minute idea kid body "
+    "information back parent face level office door health person art war history party result change morning reason "
+    "research girl guy moment air teacher force education the of and to in is that it was for on are as with his they "
+    "at be this have from or one had by but not what all were we when your can said there use an each which she do how"
+).split()
+
+
+@dataclass(frozen=True)
+class Item:
+    """One request: its text and the number of tokens wanted."""
+
+    prompt: str
+    output_tokens: int
+
+
+def expected_tokens(answer: str, words_to_tokens: float = 1.3) -> int:
+    """The identity test's rule: int(words x 1.3), at least one."""
+    return max(1, int(len(answer.split()) * words_to_tokens))
+
+
+def load(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
+    """A CNN/DailyMail-style file: a JSON list of {"input", "instruction", "output"}.
+
+    Raises:
+        LabError: it is none.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        items = [
+            Item(f"{row['input']} {row['instruction']}", expected_tokens(row["output"], words_to_tokens))
+            for row in rows
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LabError(
+            f"{path} cannot be read as a dataset",
+            f"{type(error).__name__}: {error}",
+            'a JSON list of {"input": ..., "instruction": ..., "output": ...}',
+        ) from error
+    if not items:
+        raise LabError(f"{path} holds no prompts")
+    return items
+
+
+def published(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:
+    """Prompts of the workshop's shape: long (mean 799.66 tokens), short answers (mean 41.49 tokens).
+
+    The spread is that of news articles and their summaries: lognormal, sigma 0.45 and 0.35; the means are met
+    exactly over the whole set, up to rounding. ``scale`` shortens the prompts for a quick run.
+    """
+    rng = random.Random(seed)
+    inputs = _lengths(rng, count, PUBLISHED[0] * scale, sigma=0.45, least=16, most=int(2.2 * PUBLISHED[0] * scale))
+    outputs = _lengths(rng, count, PUBLISHED[1], sigma=0.35, least=8, most=120)
+    return _items(rng, count_tokens, inputs, outputs)
+
+
+def chat(count_tokens: Count, count: int = 98, seed: int = 0) -> list[Item]:
+    """Chat-like: prompts of about 100 tokens, answers whose lengths vary widely (lognormal, sigma 1, mean 51)."""
+    rng = random.Random(seed)
+    inputs = _lengths(rng, count, 100.0, sigma=0.4, least=16, most=300)
+    outputs = _lengths(rng, count, 51.0, sigma=1.0, least=1, most=512)
+    return _items(rng, count_tokens, inputs, outputs)
+
+
+def _lengths(rng: random.Random, count: int, mean: float, sigma: float, least: int, most: int) -> list[int]:
+    """``count`` lognormal whole numbers whose sum is ``mean * count`` (rounded), each within the bounds."""
+    raw = [math.exp(rng.gauss(0.0, sigma)) for _ in range(count)]
+    wanted = round(mean * count)
+    low, high = 0.0, 100.0 * mean  # the factor that gives the mean, found by halving: clamping bends the sum
+    for _ in range(60):
+        factor = (low + high) / 2
+        total = sum(min(most, max(least, value * factor)) for value in raw)
+        low, high = (factor, high) if total < wanted else (low, factor)
+    lengths = [round(min(most, max(least, value * low))) for value in raw]
+    order = sorted(range(count), key=lambda index: -lengths[index])
+    for step in range(abs(wanted - sum(lengths))):  # what rounding left over, one token each
+        index = order[step % count]
+        lengths[index] += 1 if sum(lengths) < wanted else -1
+    return lengths
+
+
+def _items(rng: random.Random, count_tokens: Count, inputs: Sequence[int], outputs: Sequence[int]) -> list[Item]:
+    return [Item(_text(rng, count_tokens, tokens), out) for tokens, out in zip(inputs, outputs, strict=True)]
+
+
+def _text(rng: random.Random, count_tokens: Count, tokens: int) -> str:
+    """Words drawn at random, as many as make ``tokens`` tokens (one more or less where a word is several)."""
+    words: list[str] = []
+    missing = tokens
+    while missing > 0:
+        words += rng.choices(WORDS, k=max(1, int(missing / 1.6)))
+        missing = tokens - count_tokens(" ".join(words))
+    while len(words) > 1 and count_tokens(" ".join(words)) > tokens:
+        words.pop()
+    return " ".join(words)

@@ -1,0 +1,78 @@
+"""What a request to tensorrt_llm may say, and how it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labserve.llm_request import Generation, parse, words
+from labserve.openvino_engine import Shape
+from labserve.params import BadInput
+
+SHAPE = Shape(vocabulary=100, context=64, token_values=8)
+
+
+def ask(**inputs: Any) -> Generation:
+    given = {"input_ids": [[1, 2, 3]], "input_lengths": [[3]], "request_output_len": [[4]], **inputs}
+    return parse(lambda name: np.array(given[name]) if name in given else None, SHAPE)
+
+
+def test_a_plain_request_is_greedy_and_has_no_end() -> None:
+    asked = ask()
+    assert (asked.prompt, asked.limit, asked.streaming) == ([1, 2, 3], 4, False)
+    assert not asked.sampling.sample and asked.sampling.end_id is None
+
+
+@pytest.mark.parametrize(("length", "used"), [(2, [1, 2]), (9, [1, 2, 3])])
+def test_lengths_that_disagree_use_the_shorter(length: int, used: list[int]) -> None:
+    assert ask(input_lengths=[[length]]).prompt == used
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("input_ids", [[1, 100]]),
+        ("input_ids", [[-1]]),
+        ("input_ids", [[1], [2]]),
+        ("input_ids", [[1] * 64]),
+        ("input_lengths", [[0]]),
+        ("input_lengths", [[-5]]),
+        ("request_output_len", [[0]]),
+        ("request_output_len", [[62]]),
+        ("request_output_len", [[2**32 - 1]]),
+        ("beam_width", [[2]]),
+        ("temperature", [[-1.0]]),
+        ("temperature", [[float("nan")]]),
+        ("runtime_top_p", [[1.5]]),
+        ("repetition_penalty", [[0.0]]),
+        ("presence_penalty", [[9.0]]),
+        ("temperature", [[1.0, 2.0]]),
+        ("bad_words_list", [[[5], [1]]]),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(name: str, value: Any) -> None:
+    extra = {"input_lengths": [[1000]]} if name == "input_ids" else {}
+    with pytest.raises(BadInput, match=f"^{name}: "):
+        ask(**extra, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sampled"),
+    [
+        ({"temperature": [[0.7]]}, True),
+        ({"runtime_top_k": [[40]]}, True),
+        ({"runtime_top_p": [[0.9]]}, True),
+        ({"temperature": [[0.7]], "runtime_top_k": [[1]]}, False),
+        ({"temperature": [[0.0]], "runtime_top_k": [[40]]}, False),
+        ({"temperature": [[1.0]], "runtime_top_k": [[0]], "runtime_top_p": [[0.0]], "random_seed": [[3]]}, False),
+    ],
+)
+def test_neutral_values_are_greedy_and_others_sample(inputs: dict[str, Any], sampled: bool) -> None:
+    assert ask(**inputs).sampling.sample is sampled
+
+
+def test_words_are_read_by_their_ends() -> None:
+    assert words(np.array([[[7, 8, 9], [2, 3, -1]]])) == [[7, 8], [9]]
+    assert words(np.array([[[0], [-1]]])) == [] == words(None)

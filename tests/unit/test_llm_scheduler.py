@@ -1,0 +1,196 @@
+"""Who is in the batch: static against in-flight batching, and the two policies, on an engine that only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from labserve.inflight import End, Job, Policy, Scheduler, Turn, effective_policy
+from labserve.kv_budget import KVBudget
+from labserve.params import BadInput
+
+
+@dataclass
+class CountingEngine:
+    """A token for everybody at every step: the number of tokens that the sequence has."""
+
+    live: dict[int, list[int]] = field(default_factory=dict)
+    new: dict[int, list[int]] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+    largest: int = 0
+
+    def add(self, ids: list[int], limit: int, sampling: object) -> int:
+        self.count += 1
+        self.live[self.count], self.left[self.count], self.new[self.count] = list(ids), limit, []
+        return self.count
+
+    def step(self) -> None:
+        running = [handle for handle in self.live if self.left[handle]]
+        self.largest = max(self.largest, len(running))
+        for handle in running:
+            self.new[handle] = [len(self.live[handle])]
+            self.live[handle] += self.new[handle]
+            self.left[handle] -= 1
+
+    def read(self, handle: int) -> tuple[list[int], bool]:
+        tokens, self.new[handle] = self.new[handle], []
+        over = not self.left[handle]
+        if over:
+            del self.live[handle]
+        return tokens, over
+
+    def drop(self, handle: int) -> None:
+        self.live.pop(handle, None)
+
+
+def scheduler(
+    limit: int = 4, blocks: int = 100, static: bool = False, policy: Policy = Policy.GUARANTEED_NO_EVICT
+) -> Scheduler:
+    return Scheduler(CountingEngine(), KVBudget(blocks, 4), policy, limit, static)
+
+
+def job(name: str, limit: int, prompt: int = 2) -> Job:
+    return Job(name, list(range(prompt)), limit)
+
+
+def turns(of: Scheduler) -> Iterator[Turn]:
+    for _ in range(1000):
+        if of.idle:
+            return
+        yield of.turn()
+    raise AssertionError("it does not end")
+
+
+def batches(of: Scheduler) -> list[str]:
+    return ["".join(job.id for job in turn.batch) for turn in turns(of)]
+
+
+def test_a_static_batch_lets_nobody_join_before_its_last_member_is_done() -> None:
+    static = scheduler(limit=2, static=True)
+    for name, limit in (("a", 1), ("b", 3), ("c", 1)):
+        static.submit(job(name, limit))
+    assert batches(static) == ["ab", "b", "b", "c"]
+
+
+def test_in_flight_a_waiting_request_joins_at_the_next_step() -> None:
+    inflight = scheduler(limit=2)
+    for name, limit in (("a", 1), ("b", 3), ("c", 1)):
+        inflight.submit(job(name, limit))
+    assert batches(inflight) == ["ab", "bc", "b"]
+
+
+@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize("policy", list(Policy))
+def test_the_running_batch_never_exceeds_its_limit(static: bool, policy: Policy) -> None:
+    of = scheduler(limit=3, static=static, policy=policy)
+    for n in range(20):
+        of.submit(job(str(n), 1 + n % 7))
+    assert max(len(turn.batch) for turn in turns(of)) == 3
+    assert of.engine.largest == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_every_request_gets_exactly_its_tokens_whatever_happens_to_it_on_the_way(policy: Policy) -> None:
+    of = scheduler(limit=8, blocks=10, policy=policy)
+    jobs = [job(str(n), 5 + 3 * n) for n in range(10)]
+    for one in jobs:
+        of.submit(one)
+    for _ in turns(of):
+        assert of.blocks_used <= of.kv.blocks + len(of.running)
+    for one in jobs:
+        assert one.end is End.DONE
+        assert one.output == list(range(2, 2 + one.limit))  # recomputed after an eviction, not begun anew
+
+
+def test_max_utilization_runs_more_at_a_time_and_evicts_where_no_evict_waits() -> None:
+    preempted, largest = {}, {}
+    for policy in Policy:
+        of = scheduler(limit=8, blocks=10, policy=policy)
+        for n in range(6):
+            of.submit(job(str(n), 30))
+        done = list(turns(of))
+        preempted[policy] = sum(turn.preempted for turn in done)
+        largest[policy] = max(len(turn.batch) for turn in done)
+    assert preempted[Policy.GUARANTEED_NO_EVICT] == 0 < preempted[Policy.MAX_UTILIZATION]
+    assert largest[Policy.GUARANTEED_NO_EVICT] < largest[Policy.MAX_UTILIZATION]
+
+
+def test_a_request_that_can_never_fit_is_refused_by_name() -> None:
+    with pytest.raises(BadInput, match=r"request_output_len: .* blocks of the KV cache"):
+        scheduler(blocks=2).submit(job("a", 100))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_cancelled_request_leaves_the_batch_or_the_queue_at_once(waits: bool) -> None:
+    of = scheduler(limit=1)
+    one, other = job("a", 50), job("b", 2)
+    of.submit(one)
+    of.submit(other)
+    of.turn()
+    of.cancel(other if waits else one)
+    assert (other if waits else one).end is End.CANCELLED
+    assert set("".join(batches(of))) == {"a" if waits else "b"}
+    assert of.blocks_used == 0
+
+
+def test_a_stop_word_ends_a_request_with_it() -> None:
+    of = scheduler()
+    one = job("a", 50)
+    one.stop_words = [[4, 5]]
+    of.submit(one)
+    list(turns(of))
+    assert one.output == [2, 3, 4, 5]
+
+
+def test_a_request_that_the_engine_refuses_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = scheduler()
+    add = of.engine.add
+
+    def picky(ids: list[int], limit: int, sampling: object) -> int:
+        if sampling == "odd":
+            raise ValueError("odd")
+        return add(ids, limit, sampling)
+
+    monkeypatch.setattr(of.engine, "add", picky)
+    bad, good = job("a", 3), job("b", 3)
+    bad.sampling = "odd"
+    of.submit(bad)
+    of.submit(good)
+    ended = [one.id for turn in turns(of) for one in turn.ended]
+    assert (ended, bad.end, bad.error, good.end) == (["a", "b"], End.FAILED, "odd", End.DONE)
+
+
+@pytest.mark.parametrize(
+    ("asked", "static", "effective", "said"),
+    [
+        ("max_utilization", False, "max_utilization", ""),
+        ("guaranteed_no_evict", False, "guaranteed_no_evict", ""),
+        ("guaranteed_completion", False, "guaranteed_no_evict", "the workshop's word"),
+        ("max_utilization", True, "guaranteed_no_evict", "V1 runs a batch to its end"),
+    ],
+)
+def test_the_policy_in_force_is_told_with_its_reason(asked: str, static: bool, effective: str, said: str) -> None:
+    policy, reason = effective_policy(asked, static)
+    assert policy.value == effective
+    assert said in reason and bool(said) == bool(reason)
+
+
+def test_a_word_that_is_no_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_scheduler_policy: 'greedy' is none of"):
+        effective_policy("greedy", False)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fraction", "blocks"), [("", "", 14), ("128", "0.5", 4), ("100000", "1.0", 16), ("", "0.25", 4)]
+)
+def test_the_smaller_of_both_bounds_holds(tokens: str, fraction: str, blocks: int) -> None:
+    assert KVBudget.of(tokens, fraction, memory=2**16, token_bytes=128, block_size=32).blocks == blocks
+
+
+@pytest.mark.parametrize(("tokens", "fraction"), [("31", "0.9"), ("", "1.5"), ("", "0")])
+def test_a_kv_cache_without_a_block_is_refused(tokens: str, fraction: str) -> None:
+    with pytest.raises(ValueError, match="kv_cache_free_gpu_mem_fraction"):
+        KVBudget.of(tokens, fraction, memory=2**16, token_bytes=128, block_size=32)

@@ -1,0 +1,91 @@
+"""The identity test's data and its ten rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.measure import dataset, identity
+from labctl.measure.records import RequestRecord
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def test_the_generated_prompts_have_the_published_means() -> None:
+    items = dataset.published(words)
+    assert len(items) == 98
+    assert sum(words(item.prompt) for item in items) / 98 == pytest.approx(799.66, abs=0.01)
+    assert sum(item.output_tokens for item in items) / 98 == pytest.approx(41.49, abs=0.01)
+
+
+def test_chat_answers_vary_far_more_than_their_prompts() -> None:
+    items = dataset.chat(words)
+    outputs = [item.output_tokens for item in items]
+    assert sum(outputs) / 98 == pytest.approx(51, abs=0.01)
+    assert max(outputs) > 10 * sorted(outputs)[10]
+
+
+@pytest.mark.parametrize("make", [dataset.published, dataset.chat])
+def test_one_seed_gives_one_workload(make: object) -> None:
+    assert make(words, 10, seed=4) == make(words, 10, seed=4) != make(words, 10, seed=5)  # type: ignore[operator]
+
+
+def test_a_users_file_gives_prompts_and_lengths_as_the_original_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps([{"input": "a b", "instruction": "c", "output": "one two three"}]))
+    assert dataset.load(file) == [dataset.Item("a b c", 3)]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "[1]", '[{"input": "a"}]', "no json"])
+def test_a_file_that_is_no_dataset_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "data.json"
+    file.write_text(text)
+    with pytest.raises(LabError, match=r"data\.json"):
+        dataset.load(file)
+
+
+def test_prompts_that_are_too_long_are_skipped() -> None:
+    class Letters:
+        def encode(self, text: str) -> list[int]:
+            return list(text.encode())
+
+    items = [dataset.Item("abc", 1), dataset.Item("abcdef", 1)]
+    assert [len(r.prompt) for r in identity.encode(items, Letters(), 4)] == [3]
+    with pytest.raises(LabError, match="no prompt of the dataset"):
+        identity.encode(items, Letters(), 2)
+
+
+def records() -> list[RequestRecord]:
+    return [
+        RequestRecord(f"r{i}", "tensorrt_llm", "", start=0.0, end=float(i), responses=[(float(i), "")],
+                      input_tokens=10, tokens=2 * i)
+        for i in range(1, 11)
+    ]  # fmt: skip
+
+
+def test_the_ten_rows_in_their_order_by_their_definitions() -> None:
+    assert list(identity.table(records()).items()) == [
+        ("Requests/Sec", 1.0),
+        ("OP tokens/sec", 11.0),
+        ("Avg. latency (ms)", 5500.0),
+        ("P99 latency (ms)", 10000.0),
+        ("P90 latency (ms)", 9000.0),
+        ("Avg. IP tokens per request", 10.0),
+        ("Avg. OP tokens per request", 11.0),
+        ("Avg. InFlight requests", 5.5),
+        ("Total latency (ms)", 10000.0),
+        ("Total requests", 10.0),
+    ]
+
+
+def test_the_csv_grows_by_one_line_per_run_under_one_header(tmp_path: Path) -> None:
+    rows = identity.table(records())
+    for name in ("one", "two"):
+        identity.write_csv(tmp_path / "t.csv", {name: rows})
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["run", "one", "two"]
