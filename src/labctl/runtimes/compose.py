@@ -1,93 +1,285 @@
-"""The compose runtime, as far as this version has it: it finds out whether a Docker engine answers.
+"""The compose runtime: a stack is a Compose project of its own, described by ``compose.yaml`` and found by labels.
 
-No stack has containers yet, so every start on it is refused in words; ``--runtime auto`` then takes the local runtime
-and says so. What it may have to answer about running stacks is simply that there are none.
+``docker compose`` is run for what changes things (build, up, run, down), each in a process group of our own; the
+engine is asked directly for what is (docker_engine.py). Compose's exit status alone is never believed.
 """
 
 from __future__ import annotations
 
-import subprocess
+import contextlib
+import dataclasses
+import os
+import shlex
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from labctl.errors import LabError
 from labctl.report import Report
-from labctl.runtimes import processes
-from labctl.runtimes.base import Endpoints, Launch, Record, Server
-from labctl.workspace import Workspace
+from labctl.runtimes import images, processes
+from labctl.runtimes.arguments import GRPC, HTTP, METRICS, server_arguments
+from labctl.runtimes.base import Endpoints, Launch, Record
+from labctl.runtimes.compose_projects import NOBODY, Projects
+from labctl.runtimes.local import tool_failed
+from labctl.workspace import Workspace, atomic_write
 
-PROBE_S = 4.0
-LOCAL = "--runtime local runs the same Triton as a process of this machine"
+ENGINE_PATIENCE_S = 3.0
+BUILDER = "builder"
+GRACE_S = 5
+KEPT_LOG_LINES = 20_000
+
+
+class ComposeServer:
+    """A server container that is being watched."""
+
+    def __init__(self, container: Any, record: Record) -> None:
+        self._container = container
+        self._record = record
+        self._silent_since: float | None = None
+
+    @property
+    def record(self) -> Record:
+        return self._record
+
+    def exited(self) -> str | None:
+        """Raises LabError when the engine itself stays silent."""
+        import docker.errors
+
+        from labctl.runtimes import docker_engine
+
+        try:
+            self._container.reload()
+        except docker.errors.NotFound:
+            return "its container was removed"
+        except docker_engine.ENGINE_ERRORS as error:
+            now = time.monotonic()
+            self._silent_since = self._silent_since or now
+            if now - self._silent_since > ENGINE_PATIENCE_S:
+                raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
+            return None
+        self._silent_since = None
+        return docker_engine.how_ended(self._container.attrs["State"])
 
 
 class ComposeRuntime:
-    """Stacks in containers: refused, with the reason."""
+    """Runs the stacks of one checkout in containers."""
 
     name = "compose"
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
+        self._root = str(workspace.root)
+        self._projects = Projects(workspace)
+        self._server_image = ""  # known once it is prepared
+
+    # -- before a start ------------------------------------------------------------------------------------------
 
     def check(self, profile: str) -> None:
-        engine = engine_version()
-        raise LabError(
-            "this version has no containers for its stacks yet", f"a Docker engine {engine} answers, unused", LOCAL
-        )
+        from labctl.runtimes import docker_engine
+
+        docker_engine.engine()
+        docker_engine.require_compose()
+        if profile == "gpu":
+            docker_engine.require_gpu()
 
     def prepare(self, profile: str, report: Report, image: str = "") -> None:
         self.check(profile)
+        self._server_image = images.server_image(self.workspace, profile, image)
+        wanted = {
+            "triton": ("LABS_SERVER_IMAGE", self._server_image),
+            "client": ("LABS_CLIENT_IMAGE", images.client_image(self.workspace)),
+        }
+        for service, (variable, name) in wanted.items():
+            if images.exists(name):
+                continue
+            report.step(f"image {name} (the first build takes minutes)")
+            env = {variable: name, **images.build_environment()}
+            if image:
+                env["LABS_TRITON_IMAGE"] = image
+            code, _, tail = self._projects.run(
+                BUILDER,
+                ["--profile", "*", "--progress", "plain", "build", service],
+                report,
+                env,
+                profile,
+            )
+            if code or not images.exists(name):
+                raise LabError(
+                    f"image {name} cannot be built", processes.describe_exit(code),
+                    "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without an index LABS_WHEELS",
+                    details=tail,
+                )  # fmt: skip
+            report.done("built")
+
+    # -- paths ---------------------------------------------------------------------------------------------------
 
     def server_path(self, path: Path) -> str:
-        return str(path)
+        return self._projects.inside(path, server=True)
 
-    client_path = server_path
+    def client_path(self, path: Path) -> str:
+        return self._projects.inside(path, server=False)
 
-    def client_endpoints(self, record: Record) -> Endpoints:
-        return record.endpoints
+    # -- the serving environment ---------------------------------------------------------------------------------
 
     def tool(self, argv: Sequence[str], report: Report) -> str:
-        raise self._none()
+        self.workspace.cache.mkdir(parents=True, exist_ok=True)
+        token = next((t for n in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if (t := os.environ.get(n))), "")
+        secret = self.workspace.stack_dir(BUILDER) / "hub-token"
+        env = {"LABS_SERVER_IMAGE": self._server_image or images.server_image(self.workspace, "cpu")}
+        try:
+            if token:  # a file that only we can read, for as long as the builder runs
+                secret.parent.mkdir(parents=True, exist_ok=True)
+                secret.touch(0o600)
+                secret.write_text(token)
+                env["LABS_HUB_TOKEN_FILE"] = str(secret)
+            command = ["run", "--rm", "--no-deps", "-T", "engine-builder", *map(self._argument, argv)]
+            code, out, tail = self._projects.run(BUILDER, command, report, env)
+        finally:
+            secret.unlink(missing_ok=True)
+            self._sweep(BUILDER)
+        if code:
+            raise tool_failed(argv, processes.describe_exit(code), tail)
+        return out
 
-    def start(self, launch: Launch, report: Report) -> Server:
-        raise self._none()
+    def _argument(self, text: str) -> str:
+        path = Path(text)
+        return self._projects.inside(path, server=False) if path.is_absolute() and path.exists() else text
 
-    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, report: Report) -> int:
-        raise self._none()
+    # -- the server ----------------------------------------------------------------------------------------------
 
-    def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
-        raise self._none()
+    def start(self, launch: Launch, report: Report) -> ComposeServer:
+        from labctl.runtimes import docker_engine
+
+        record = launch.record
+        record = dataclasses.replace(record, server={"project": self._projects.name(record.stack)})
+        http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(record.endpoints))
+        arguments = server_arguments(
+            "/models", address="0.0.0.0", shm_prefix="labs-", exit_timeout=launch.exit_timeout, extra=launch.server_args
+        )
+        env = {
+            "LABS_SERVER_IMAGE": self._server_image,
+            "LABS_SERVER_ARGS": shlex.join(arguments),
+            "LABS_REPOSITORY": str(launch.repository),
+            "LABS_BIND": launch.bind,
+            "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics,
+            "LABS_SHM_SIZE": launch.shm_size,
+            "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
+        }  # fmt: skip
+        if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
+            os.chown(launch.run_dir, NOBODY, NOBODY)
+        override = self._projects.override(record, launch.env)
+        code, _, tail = self._projects.run(
+            record.stack, ["up", "--detach", "--no-build", "--pull", "never", "--remove-orphans", "triton"],
+            report, env, record.profile, override,
+        )  # fmt: skip
+        found = docker_engine.containers(self._root, record.stack, "triton")
+        if code or not found:
+            raise LabError(
+                f"the containers of {record.stack} cannot be started", processes.describe_exit(code), details=tail
+            )
+        return ComposeServer(found[0], record)
 
     def find(self, stack: str) -> Record | None:
-        return None
+        return next((record for record in self._records(stack)), None)
 
     def running(self) -> list[Record]:
-        return []
+        return list(self._records(None))
+
+    def _records(self, stack: str | None) -> Iterator[Record]:
+        from labctl.runtimes import docker_engine
+
+        for container in docker_engine.containers(self._root, stack, "triton"):
+            if container.status in ("running", "created", "restarting", "paused"):
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    yield Record.from_json(container.labels[docker_engine.RECORD])
+
+    def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
+        from labctl.runtimes import docker_engine
+
+        found = docker_engine.containers(self._root, stack, "triton")
+        if found:
+            with docker_engine.speaking("reading the log"):
+                if follow:
+                    yield from _lines(found[0].logs(stream=True, follow=True))
+                else:
+                    yield from found[0].logs().decode(errors="replace").splitlines()
+            return
+        path = self.workspace.log_file(stack)
+        if not path.is_file():
+            raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
+        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def stop(self, stack: str, report: Report, force: bool = False) -> None:
-        """Nothing of ours can run there."""
+        if not self.leftovers(stack):
+            return
+        self._keep_log(stack)
+        command = ["down", "--remove-orphans", "--volumes", *(["--timeout", "0"] if force else [])]
+        self._projects.run(stack, command, report, self._projects.environment(stack), files=False)
+        self._sweep(stack)
+        # A file of nobody's in a folder of ours is handed back to the caller.
+        if os.getuid() == 0 and (run := self.workspace.run_dir(stack)).is_dir():
+            for path in (run, *run.rglob("*")):
+                os.chown(path, 0, 0)
+
+    def _keep_log(self, stack: str) -> None:
+        """The server's last words outlive its container."""
+        from labctl.runtimes import docker_engine
+
+        with contextlib.suppress(LabError, *docker_engine.ENGINE_ERRORS):
+            for container in docker_engine.containers(self._root, stack, "triton"):
+                atomic_write(self.workspace.log_file(stack), container.logs(tail=KEPT_LOG_LINES))
+
+    def _sweep(self, stack: str) -> None:
+        """Remove what still bears our label, whatever Compose thought of it."""
+        from labctl.runtimes import docker_engine
+
+        with contextlib.suppress(*docker_engine.ENGINE_ERRORS):
+            for container in docker_engine.containers(self._root, stack):
+                with contextlib.suppress(*docker_engine.ENGINE_ERRORS):
+                    container.remove(force=True, v=True)
+            for thing in (*docker_engine.networks(self._root, stack), *docker_engine.volumes(self._root, stack)):
+                with contextlib.suppress(*docker_engine.ENGINE_ERRORS):
+                    thing.remove()
 
     def leftovers(self, stack: str) -> list[str]:
-        return []
+        from labctl.runtimes import docker_engine
 
-    @staticmethod
-    def _none() -> LabError:
-        return LabError("this version has no containers for its stacks yet", "", LOCAL)
+        root = self._root
+        return [
+            *(f"container {c.name}" for c in docker_engine.containers(root, stack)),
+            *(f"network {n.name}" for n in docker_engine.networks(root, stack)),
+            *(f"volume {v.name}" for v in docker_engine.volumes(root, stack)),
+        ]
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    def client_endpoints(self, record: Record) -> Endpoints:
+        return Endpoints(f"triton:{HTTP}", f"triton:{GRPC}", f"triton:{METRICS}")
+
+    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, report: Report) -> int:
+        stack = record.stack if record else "report"
+        env = self._projects.environment(stack) | {"LABS_CLIENT_IMAGE": images.client_image(self.workspace)}
+        for folder in (self.workspace.run_dir(stack), self.workspace.root / "results"):
+            folder.mkdir(parents=True, exist_ok=True)
+        interactive = [] if os.isatty(0) and os.isatty(1) else ["-T"]
+        command = self._projects.argv(
+            stack,
+            ["--progress", "quiet", "run", "--rm", "--no-deps", *interactive, "client", *argv],
+        )
+        report.command(command)
+        try:
+            return processes.run_foreground(command, env={**os.environ, **env}, cwd=self.workspace.root)
+        finally:
+            if record is None:
+                self._sweep(stack)
 
 
-def engine_version() -> str:
-    """The version of the Docker engine that answers, within a few seconds.
-
-    Raises:
-        LabError: there is no docker client, or no engine behind it.
-    """
-    command = ["docker", "version", "--format", "{{.Server.Version}}"]
-    try:
-        done = processes.ask(command, PROBE_S)
-    except FileNotFoundError:
-        raise LabError("no Docker engine answers", "there is no docker command", LOCAL) from None
-    except subprocess.TimeoutExpired:
-        raise LabError("no Docker engine answers", f"docker said nothing within {PROBE_S:g} s", LOCAL) from None
-    if done.returncode or not done.stdout.strip():
-        why = done.stderr.strip().splitlines()
-        raise LabError("no Docker engine answers", why[-1] if why else "", f"start it, or {LOCAL}")
-    return done.stdout.strip()
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Whole lines out of the pieces of a stream."""
+    pending = b""
+    for chunk in chunks:
+        *complete, pending = (pending + chunk).split(b"\n")
+        yield from (line.decode(errors="replace").rstrip("\r") for line in complete)
+    if pending:
+        yield pending.decode(errors="replace")

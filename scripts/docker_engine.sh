@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# A Docker engine on a bare Debian or Ubuntu machine, for CI and for people. Every command may be repeated.
+#   scripts/docker_engine.sh install      engine, buildx and compose (Debian's packages; on bookworm those of trixie)
+#   scripts/docker_engine.sh start        start dockerd, unless an engine answers already
+#   scripts/docker_engine.sh base-image   make debian:bookworm-slim with debootstrap where no registry can be reached
+#   scripts/docker_engine.sh stop         stop the dockerd that `start` started, and only that one
+#   scripts/docker_engine.sh status       exit 0 if an engine answers
+# LABS_DOCKER_DIR   folder of the pid file, log and images of our dockerd (default /var/lib/labs-docker)
+set -euo pipefail
+
+state=${LABS_DOCKER_DIR:-/var/lib/labs-docker}
+base=debian:bookworm-slim
+compose_needed=2.20
+
+say() { printf '  ..  %s\n' "$1" >&2; }
+fail() { printf 'error: %s\ntry:   %s\n' "$1" "$2" >&2; exit 1; }
+as_root() { [ "$(id -u)" = 0 ] || fail "'$1' needs root" "sudo $0 $1"; }
+answers() { timeout 5 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
+at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+
+compose_is_good() {
+    local version
+    version=$(docker compose version --short 2>/dev/null) && at_least "$compose_needed" "${version#v}" \
+        && docker buildx version >/dev/null 2>&1
+}
+
+# Debian 12's own engine (20.10) knows no named build contexts; trixie's needs only libc 2.34, which 12 has.
+# A source of its own, at the lowest priority, gives these packages and nothing else from the newer suite.
+add_newer_suite() {
+    local uri
+    uri=$(awk '/^URIs:/ {print $2; exit}' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)
+    [ -n "$uri" ] || uri=$(awk '$1 == "deb" && $3 ~ /^bookworm/ {print $2; exit}' /etc/apt/sources.list 2>/dev/null || true)
+    [ -n "$uri" ] || fail "no Debian source found in /etc/apt" "install a Docker engine 23 or newer another way"
+    cat >/etc/apt/sources.list.d/labs-docker.sources <<SOURCE
+Types: deb
+URIs: $uri
+Suites: trixie
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+SOURCE
+    printf 'Package: *\nPin: release n=trixie\nPin-Priority: 50\n' >/etc/apt/preferences.d/labs-docker
+}
+
+install_engine() {
+    if command -v dockerd >/dev/null && compose_is_good; then
+        say "an engine is installed: $(dockerd --version)"
+        return
+    fi
+    as_root install
+    command -v apt-get >/dev/null || fail "this is not Debian or Ubuntu" "install Docker as your system does"
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC1091
+    . /etc/os-release
+    local packages=(docker.io docker-cli docker-buildx docker-compose containerd)
+    case "$ID:${VERSION_ID:-}" in
+        debian:12) add_newer_suite; packages=("${packages[@]/%//trixie}") ;;
+        debian:*) ;;
+        ubuntu:*) packages=(docker.io docker-buildx docker-compose-v2) ;;
+        *) fail "no recipe for $ID ${VERSION_ID:-}" "install Docker as your system does" ;;
+    esac
+    say "installing ${packages[*]} (apt)"
+    apt-get update -q >/dev/null
+    # Without a policy that forbids it, the package would start a dockerd that is not ours to stop.
+    local policy=/usr/sbin/policy-rc.d made=
+    [ -e "$policy" ] || { printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod 755 "$policy"; made=1; }
+    local ok=1
+    apt-get install -q -y --no-install-recommends "${packages[@]}" iptables tini debootstrap \
+        ca-certificates >/tmp/labs-apt.$$ 2>&1 || ok=
+    [ -z "$made" ] || rm -f "$policy"
+    [ -n "$ok" ] || { tail -20 "/tmp/labs-apt.$$" >&2; rm -f "/tmp/labs-apt.$$"; fail "apt could not install the engine" "see above"; }
+    rm -f "/tmp/labs-apt.$$"
+    hash -r
+    compose_is_good || fail "'docker compose' is missing or older than $compose_needed" "remove the docker client that comes first in PATH: $(command -v docker)"
+}
+
+start_engine() {
+    if answers; then say "an engine answers already"; return; fi
+    as_root start
+    [ -z "${DOCKER_HOST:-}" ] || fail "nothing answers at DOCKER_HOST=$DOCKER_HOST" "unset DOCKER_HOST to use an engine of this machine"
+    mkdir -p "$state"
+    say "starting dockerd (log: $state/dockerd.log)"
+    # A session of its own: a Ctrl-C at the terminal is for the caller, not for the engine.
+    setsid dockerd --data-root "$state/data" --exec-root /run/labs-docker --pidfile "$state/dockerd.pid" \
+        --log-level warn >>"$state/dockerd.log" 2>&1 </dev/null &
+    local child=$!
+    for _ in $(seq 150); do
+        if answers; then return; fi
+        kill -0 "$child" 2>/dev/null || break
+        sleep 0.2
+    done
+    tail -15 "$state/dockerd.log" >&2
+    fail "dockerd did not start" "the log above"
+}
+
+stop_engine() {
+    local pid
+    pid=$(cat "$state/dockerd.pid" 2>/dev/null || true)
+    if [ -z "$pid" ] || [ "$(cat "/proc/$pid/comm" 2>/dev/null || true)" != dockerd ]; then
+        say "no dockerd of ours runs"
+        return
+    fi
+    as_root stop
+    say "stopping dockerd (pid $pid)"
+    kill -TERM "$pid"
+    for _ in $(seq 150); do
+        [ -d "/proc/$pid" ] || return 0
+        sleep 0.2
+    done
+    kill -KILL "$pid"
+}
+
+base_image() {
+    if docker image inspect "$base" >/dev/null 2>&1; then say "$base is there"; return; fi
+    if timeout 60 docker pull -q "$base" >/dev/null 2>&1; then say "$base pulled"; return; fi
+    as_root base-image
+    command -v debootstrap >/dev/null || fail "debootstrap is missing" "apt-get install debootstrap"
+    say "no registry answers: making $base with debootstrap"
+    local root
+    root=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$root'" EXIT
+    local mirror
+    mirror=$(awk '/^URIs:/ {print $2; exit}' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)
+    debootstrap --variant=minbase --include=ca-certificates bookworm "$root" ${mirror:+"$mirror"} >"$state/debootstrap.log" 2>&1 \
+        || { tail -5 "$state/debootstrap.log" >&2; fail "debootstrap failed" "$state/debootstrap.log"; }
+    rm -rf "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* \
+        "$root"/usr/share/{doc,man,locale,info}/*
+    tar -C "$root" -c . | docker import --change 'CMD ["bash"]' - "$base" >/dev/null
+}
+
+case "${1:-}" in
+    install) install_engine ;;
+    start) start_engine ;;
+    base-image) base_image ;;
+    stop) stop_engine ;;
+    status) answers ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac

@@ -1,0 +1,101 @@
+"""A stack as a Compose project: its name, environment and paths, and the one seam through which Compose is run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.report import Report
+from labctl.runtimes import processes
+from labctl.runtimes.base import Record
+from labctl.workspace import Workspace, atomic_write
+
+NOBODY = 65534
+
+
+class Projects:
+    """The Compose projects of one checkout."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.root = str(workspace.root)
+
+    def inside(self, path: Path, server: bool) -> str:
+        """The path in the containers of a path of this machine; the mounts are compose.yaml's."""
+        workspace = self.workspace
+        state = workspace.state
+        if path.is_relative_to(state) and len(parts := path.relative_to(state).parts) > 1:
+            if parts[1] == "run":
+                return "/".join(("/labs/run", *parts[2:]))
+            if server and parts[1] == "repository":
+                return "/".join(("/models", *parts[2:]))
+        mounts = [(workspace.models, "/labs/models"), (workspace.cache, "/labs/cache")]
+        if not server:
+            mounts += [(workspace.root / "results", "/labs/results"), (workspace.root, "/labs/checkout")]
+        for outside, inside in mounts:
+            if path.is_relative_to(outside):
+                return str(Path(inside) / path.relative_to(outside))
+        raise LabError(
+            f"the containers cannot see {path}",
+            "they see the checkout's models/ and the cache",
+            f"put it below {workspace.cache}, or use --runtime local",
+        )
+
+    def override(self, record: Record, env: Mapping[str, str]) -> Path:
+        """What only this start knows: the record, as a label, and the server's environment."""
+        text = json.dumps(
+            {"services": {"triton": {"labels": {"labs.record": record.to_json()}, "environment": dict(env)}}}, indent=1
+        )
+        path = self.workspace.stack_dir(record.stack) / "compose.json"
+        atomic_write(path, text.replace("$", "$$"))  # Compose would take a dollar for a variable
+        return path
+
+    def name(self, stack: str) -> str:
+        """Unlike for two checkouts, so that their stacks stand side by side."""
+        return f"labs-{stack}-{hashlib.sha256(self.root.encode()).hexdigest()[:8]}"
+
+    def environment(self, stack: str) -> dict[str, str]:
+        """The values of compose.yaml's variables that are the same for every command on a stack."""
+        user = f"{os.getuid()}:{os.getgid()}"
+        return {
+            "LABS_ROOT": self.root,
+            "LABS_STACK": stack,
+            "LABS_CACHE": str(self.workspace.cache),
+            "LABS_RUN": str(self.workspace.run_dir(stack)),
+            "LABS_RESULTS": str(self.workspace.root / "results"),
+            "LABS_USER": user,
+            "LABS_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
+        }
+
+    def argv(
+        self, stack: str, command: Sequence[str], profile: str = "cpu", override: Path | None = None, files: bool = True
+    ) -> list[str]:
+        """A ``docker compose`` command line; without ``files`` Compose finds the project by its labels alone."""
+        chosen = [self.workspace.root / "compose.yaml"]
+        if profile == "gpu":
+            chosen.append(self.workspace.root / "compose.gpu.yaml")
+        if override:
+            chosen.append(override)
+        options = [option for path in chosen for option in ("--file", str(path))]
+        options += ["--project-directory", self.root]
+        return ["docker", "compose", "--project-name", self.name(stack), *(options if files else ()), *command]
+
+    def run(
+        self,
+        stack: str,
+        command: Sequence[str],
+        report: Report,
+        env: Mapping[str, str] | None = None,
+        profile: str = "cpu",
+        override: Path | None = None,
+        files: bool = True,
+    ) -> tuple[int, str, list[str]]:
+        """Run Compose to its end: exit status, stdout, and the last lines of its stderr (all of them as progress)."""
+        argv = self.argv(stack, command, profile, override, files)
+        report.command(argv)
+        full = {**os.environ, **self.environment(stack), **(env or {})}
+        return processes.run_tool(argv, report.progress, env=full, cwd=self.workspace.root if files else Path("/"))

@@ -1,0 +1,156 @@
+"""The Docker engine, asked through its SDK: does it answer, and what of ours is on it?
+
+Everything is found by our own labels, never from a file: what the engine says is the truth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import requests.exceptions
+
+from labctl.errors import LabError
+from labctl.runtimes import processes
+
+PROBE_S = 4
+COMPOSE_NEEDED = (2, 20)
+ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
+LOCAL = "--runtime local runs the same Triton as a process of this machine"
+ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
+
+
+@functools.cache
+def _connect(host: str) -> docker.DockerClient | str:
+    """A client whose engine has answered, or why there is none; asked once per process and address."""
+    try:
+        client = docker.DockerClient(base_url=host or None, version="auto", timeout=PROBE_S)
+        client.api.timeout = 60
+        return client
+    except ENGINE_ERRORS as error:
+        return str(error)
+
+
+def _address() -> str:
+    """DOCKER_HOST, else the address of the docker command's own context ("" for the default socket)."""
+    if host := os.environ.get("DOCKER_HOST"):
+        return host
+    if not os.environ.get("DOCKER_CONTEXT") and not Path("~/.docker/config.json").expanduser().exists():
+        return ""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = processes.ask(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"], PROBE_S)
+        if done.returncode == 0:
+            return done.stdout.strip()
+    return ""
+
+
+def engine() -> docker.DockerClient:
+    """The engine.
+
+    Raises:
+        LabError: none answers within a few seconds.
+    """
+    host = _address()
+    client = _connect(host)
+    if isinstance(client, str):
+        remedy = f"set DOCKER_HOST right (it is {host}) or unset it" if host else "start the engine"
+        raise LabError("no Docker engine answers", _plain(client), f"{remedy}, or {LOCAL}")
+    return client
+
+
+def require_compose() -> None:
+    """Refuse a machine whose ``docker compose`` is missing or too old.
+
+    Raises:
+        LabError
+    """
+    needed = ".".join(map(str, COMPOSE_NEEDED))
+    try:
+        done = processes.ask(["docker", "compose", "version", "--short"], PROBE_S)
+        version = done.stdout.strip().removeprefix("v") if done.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired):
+        version = ""
+    try:
+        found = tuple(int(part) for part in version.split(".")[:2])
+    except ValueError:
+        found = ()
+    if found < COMPOSE_NEEDED:
+        raise LabError(
+            f"Docker Compose {version} is too old" if found else "there is no docker compose",
+            f"the labs need {needed} or newer",
+            f"install the docker-compose plugin {needed} or newer, or {LOCAL}",
+        )
+
+
+def require_gpu() -> None:
+    """Refuse an engine that cannot hand a GPU to a container.
+
+    Raises:
+        LabError
+    """
+    info = engine().info()
+    if "nvidia" not in info.get("Runtimes", {}) and not info.get("DiscoveredDevices"):
+        raise LabError(
+            "the Docker engine has no NVIDIA runtime",
+            f"its runtimes are {', '.join(sorted(info.get('Runtimes', {}))) or 'unknown'}",
+            "install the NVIDIA Container Toolkit and restart the engine, or use --profile cpu",
+        )
+
+
+@contextlib.contextmanager
+def speaking(what: str) -> Iterator[None]:
+    """Turn an engine that fails or dies in mid-sentence into a LabError."""
+    try:
+        yield
+    except ENGINE_ERRORS as error:
+        raise LabError(
+            f"the Docker engine failed while {what}", _plain(str(error)), "see that it still runs"
+        ) from error
+
+
+def containers(root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
+    """Our containers of one checkout, running or not."""
+    with speaking("listing containers"):
+        return list(engine().containers.list(all=True, filters={"label": _filter(root, stack, service)}))
+
+
+def networks(root: str, stack: str | None = None) -> list[Any]:
+    with speaking("listing networks"):
+        return list(engine().networks.list(filters={"label": _filter(root, stack)}))
+
+
+def volumes(root: str, stack: str | None = None) -> list[Any]:
+    with speaking("listing volumes"):
+        return list(engine().volumes.list(filters={"label": _filter(root, stack)}))
+
+
+def _filter(root: str, stack: str | None, service: str | None = None) -> list[str]:
+    wanted = {ROOT: root, STACK: stack, SERVICE: service}
+    return [f"{key}={value}" for key, value in wanted.items() if value is not None]
+
+
+def how_ended(state: dict[str, Any]) -> str | None:
+    """How a container ended, in words, from its inspected state; None while it runs."""
+    status = state.get("Status")
+    if status in ("created", "running", "paused"):
+        return None
+    if state.get("OOMKilled"):
+        return "OOM-killed: it needed more memory than the container or the machine has"
+    if status == "restarting":
+        return "it ends again and again (crash loop)"
+    if state.get("Error"):
+        return str(state["Error"])
+    code = int(state.get("ExitCode", 0))
+    return processes.describe_exit(128 - code if code > 128 else code)
+
+
+def _plain(text: str) -> str:
+    """The innermost sentence of the SDK's nested messages."""
+    return text.rpartition("Error while fetching server API version: ")[2].strip().splitlines()[0][:200]

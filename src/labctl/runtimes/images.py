@@ -1,0 +1,57 @@
+"""The images of the compose runtime: named by a hash of all that goes into them, built when that name is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from labctl.workspace import Workspace
+
+SERVER_FILES = ("docker/install-packages.sh", "docker/slim-server.sh", "docker/serve.sh", "pyproject.toml")
+CLIENT_FILES = ("docker/install-packages.sh", "docker/client.Dockerfile", "pyproject.toml")
+
+
+def server_image(workspace: Workspace, profile: str, base: str = "") -> str:
+    """Name of the server image for this checkout's sources (``base``: another tritonserver image, gpu only)."""
+    files = (f"docker/server.{profile}.Dockerfile", *SERVER_FILES)
+    return f"labs-server:{profile}-{_digest(workspace, files, base)}"
+
+
+def client_image(workspace: Workspace) -> str:
+    return f"labs-client:{_digest(workspace, CLIENT_FILES)}"
+
+
+def exists(image: str) -> bool:
+    """Raises LabError where no engine answers."""
+    import docker.errors
+
+    from labctl.runtimes.docker_engine import engine, speaking
+
+    with speaking(f"looking for image {image}"):
+        try:
+            engine().images.get(image)
+        except docker.errors.ImageNotFound:
+            return False
+        return True
+
+
+def build_environment() -> dict[str, str]:
+    """What a build takes from this machine's pip settings: a wheel folder and a CA bundle, where there are any."""
+    found = {}
+    wheels = os.environ.get("LABS_WHEELS") or os.environ.get("PIP_FIND_LINKS", "")
+    if Path(wheels).is_absolute() and Path(wheels).is_dir():
+        found["LABS_WHEELS"] = wheels
+    for name in ("LABS_CA_BUNDLE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+        if (value := os.environ.get(name)) and Path(value).is_file():
+            found.setdefault("LABS_CA_BUNDLE", value)
+    return found
+
+
+def _digest(workspace: Workspace, files: tuple[str, ...], *more: str) -> str:
+    digest = hashlib.sha256("\0".join(more).encode())
+    sources = sorted(p for p in (workspace.root / "src").rglob("*.py") if "__pycache__" not in p.parts)
+    for path in (*(workspace.root / name for name in files), *sources):
+        digest.update(f"{path.relative_to(workspace.root)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
