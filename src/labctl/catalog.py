@@ -27,10 +27,18 @@ class _Strict(BaseModel):
 
 
 class Artifact(_Strict):
-    """A folder made in the serving environment before rendering: a model's weights."""
+    """A folder made in the serving environment before rendering: a model's weights, or an engine built from them."""
 
-    kind: Literal["weights"]
+    kind: Literal["weights", "engine"]
     source: str
+    engine: str = ""
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _only_engines_have_options(self) -> Artifact:
+        if (self.kind == "engine") != bool(self.engine) or (self.options and not self.engine):
+            raise ValueError("engine and options belong to an artifact of kind engine, which needs the first")
+        return self
 
 
 class Mapped(_Strict):

@@ -30,6 +30,7 @@ COMMANDS = {
     "infer": ("infer", "One answer from a model of a running stack."),
     "metrics": ("metrics", "Triton's counters as a table."),
     "weights": ("weights", "Pull, list and prune model weights."),
+    "engines": ("engines", "Build, list and prune compiled engines."),
     "down": ("stacks", "Take a stack down; nothing of it is left, and that is checked."),
 }
 

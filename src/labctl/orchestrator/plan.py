@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labctl import weights
-from labctl.catalog import Lab, Mapped, ProfileOverlay, Stack
+from labctl import engines, weights
+from labctl.catalog import Artifact, Lab, Mapped, ProfileOverlay, Stack
 from labctl.errors import LabError
 from labctl.repository import RenderRequest, Replacement
 from labctl.settings import resolve
@@ -90,7 +90,7 @@ def make_plan(
     steps: list[Step] = []
     host: dict[str, Any] = dict(scope)
     for key, artifact in stack.artifacts.items():
-        step = _weights_step(key, str(expand(artifact.source, scope)), workspace)
+        step = _step(key, artifact, scope, workspace)
         steps.append(step)
         host[f"artifacts.{key}"] = str(step.path)
         scope[f"artifacts.{key}"] = server_path(step.path)
@@ -180,7 +180,12 @@ def _parameter(value: Any, settings: Mapping[str, Any], scope: Mapping[str, Any]
     return expand(value, scope)
 
 
-def _weights_step(name: str, spec: str, workspace: Workspace) -> Step:
+def _step(name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace) -> Step:
+    spec = str(expand(artifact.source, scope))
+    if artifact.engine:
+        build = engines.request(str(expand(artifact.engine, scope)), spec, expand(artifact.options, scope))
+        title = f"{build.engine.name} engine of {spec}"
+        return Step(name, title, build.locate(workspace), build.argv, ready=lambda: build.ready(workspace))
     source = weights.parse(spec)
     return Step(
         name=name,

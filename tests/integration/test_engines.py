@@ -1,0 +1,62 @@
+"""A real engine: exported from a tiny random Llama, loaded by the pipeline that serves it, and right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labctl import engines
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = "random:tiny-llama"
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def engine(cache: Path) -> Path:
+    """The folder, made as labctl makes it: in a process of its own."""
+    argv = [sys.executable, *engines.request("openvino", SPEC, {"precision": "fp32"}).argv]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "exporting" in done.stderr
+    return Path(json.loads(done.stdout)["path"])
+
+
+def test_the_engine_is_where_the_plan_says_and_whole(engine: Path, cache: Path) -> None:
+    build = engines.request("openvino", SPEC, {"precision": "fp32"})
+    workspace = Workspace(ROOT, cache)
+    assert build.locate(workspace) == engine
+    assert build.ready(workspace, deep=True)
+    assert build.manifest(workspace)["versions"]["openvino-genai"]
+
+
+def test_the_engine_continues_as_the_weights_do(engine: Path, cache: Path) -> None:
+    import numpy
+    import openvino
+    import openvino_genai
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from labctl import weights
+
+    path = weights.locate(weights.parse(SPEC), Workspace(ROOT, cache))
+    prompt = AutoTokenizer.from_pretrained(path)("Programming is like", return_tensors="pt")
+    model = AutoModelForCausalLM.from_pretrained(path)
+    with torch.inference_mode():
+        expected = model.generate(**prompt, max_new_tokens=TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0)
+    expected = expected[0, prompt.input_ids.shape[1] :].tolist()
+
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.num_kv_blocks = 16
+    exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": 1}
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(engine), scheduler, "CPU", exact)
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens, config.ignore_eos, config.do_sample = TOKENS, True, False
+    config.apply_chat_template = False
+    (result,) = pipeline.generate([openvino.Tensor(prompt.input_ids.numpy().astype(numpy.int64))], [config])
+    assert result.m_generation_ids[0] == expected

@@ -1,0 +1,253 @@
+"""Engines: built once per key, whole or refused, and nothing that looks like one after a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl import engines, weights
+from labctl.engines import registry
+from labctl.engines.protocol import Option
+from labctl.errors import LabError
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = "shipped:tiny-gpt2"
+
+
+class Fake:
+    """Writes two small files. ``fault`` is raised halfway."""
+
+    name = "fake"
+    recipe = "1"
+    options: Mapping[str, Option] = {"precision": Option("fp16", ("fp16", "int8")), "size": Option(8, minimum=4)}
+    essential = ("*.engine",)
+
+    def __init__(self) -> None:
+        self.made: list[Path] = []
+        self.fault: BaseException | None = None
+        self.files = {"rank0.engine": b"x" * 1000, "config.json": b"{}"}
+
+    def make(
+        self, weights: Path, options: Mapping[str, Any], target: Path, report: Any, builder: Any
+    ) -> Mapping[str, Any]:
+        self.made.append(weights)
+        for name, data in self.files.items():
+            (target / name).write_bytes(data)
+            if self.fault:
+                raise self.fault
+        return {"versions": {"fake": "1"}}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    engine = Fake()
+    monkeypatch.setitem(registry.ENGINES, "fake", engine)
+    return engine
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(ROOT, tmp_path / "cache")
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+def cached_names(workspace: Workspace) -> list[str]:
+    return [path.name for path in workspace.engines_cache.iterdir() if path.suffix != ".lock"]
+
+
+def test_an_engine_is_built_once_and_says_what_it_is_made_of(fake: Fake, workspace: Workspace) -> None:
+    build = engines.request("fake", SPEC, {"precision": "int8"})
+    assert not build.ready(workspace)
+    path = build.make(workspace, quiet)
+    build.make(workspace, quiet)
+    assert fake.made == [workspace.models / "tiny-gpt2"]
+    assert build.ready(workspace)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["options"] == {"precision": "int8", "size": 8}
+    assert manifest["weights"] == weights.identity(weights.parse(SPEC), workspace)
+    assert manifest["files"]["rank0.engine"]["size"] == 1000
+    assert manifest["versions"] == {"fake": "1"}
+
+
+def test_every_input_makes_another_key(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    wishes = [(SPEC, {}), (SPEC, {"precision": "int8"}), (SPEC, {"size": 5}), ("random:gpt2", {}), ("hub:a/b@c", {})]
+    keys = {engines.request("fake", spec, options).key for spec, options in wishes}
+    monkeypatch.setattr(Fake, "recipe", "2")
+    keys.add(engines.request("fake", SPEC, {}).key)
+    assert len(keys) == len(wishes) + 1
+
+
+def test_a_default_written_out_is_the_same_engine(fake: Fake) -> None:
+    assert engines.request("fake", SPEC, {}).key == engines.request("fake", SPEC, {"size": "8"}).key
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "said"),
+    [
+        ("nope", {}, "openvino"),
+        ("fake", {"colour": "red"}, "precision, size"),
+        ("fake", {"precision": "fp4"}, "fp16, int8"),
+        ("fake", {"size": "3"}, "at least 4"),
+        ("fake", {"size": "many"}, "an integer"),
+    ],
+)
+def test_a_wrong_wish_is_refused_with_the_good_ones(
+    fake: Fake, engine: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LabError) as caught:
+        engines.request(engine, SPEC, options)
+    assert said in caught.value.why
+
+
+def test_a_truncated_engine_is_refused_with_path_and_remedy(fake: Fake, workspace: Workspace) -> None:
+    build = engines.request("fake", SPEC, {})
+    os.truncate(build.make(workspace, quiet) / "rank0.engine", 10)
+    with pytest.raises(LabError, match=r"rank0\.engine is damaged") as caught:
+        build.ready(workspace)
+    assert caught.value.why == "it has 10 bytes, 1000 were written"
+    assert f"labctl engines prune {build.key}" in caught.value.remedy
+
+
+def test_a_foreign_engine_is_refused(fake: Fake, workspace: Workspace) -> None:
+    ours, other = (engines.request("fake", SPEC, {"size": size}) for size in (8, 9))
+    ours.make(workspace, quiet).rename(other.locate(workspace))
+    with pytest.raises(LabError, match="is not this engine") as caught:
+        other.ready(workspace)
+    assert ours.key in caught.value.why
+
+
+def test_a_folder_without_a_manifest_is_refused(fake: Fake, workspace: Workspace) -> None:
+    build = engines.request("fake", SPEC, {})
+    build.locate(workspace).mkdir(parents=True)
+    with pytest.raises(LabError, match=r"manifest\.json is damaged"):
+        build.ready(workspace)
+
+
+def test_changed_weights_make_a_new_engine_in_the_place_of_the_old(fake: Fake, workspace: Workspace) -> None:
+    build = engines.request("fake", "random:tiny-gpt2", {})
+    path = build.make(workspace, quiet)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"weights": "of before"}))
+    assert not build.ready(workspace)
+    build.make(workspace, quiet)
+    assert len(fake.made) == 2
+    assert build.ready(workspace)
+
+
+def test_an_engine_outlives_its_weights(fake: Fake, workspace: Workspace) -> None:
+    build = engines.request("fake", "random:tiny-gpt2", {})
+    build.make(workspace, quiet)
+    weights.prune(workspace)
+    assert build.ready(workspace)
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), LabError("the builder failed"), OSError(28, "No space left")])
+def test_a_build_that_dies_leaves_nothing_that_looks_like_an_engine(
+    fake: Fake, workspace: Workspace, fault: BaseException
+) -> None:
+    fake.fault = fault
+    build = engines.request("fake", SPEC, {})
+    with pytest.raises((KeyboardInterrupt, LabError)) as caught:
+        build.make(workspace, quiet)
+    assert cached_names(workspace) == []
+    assert not build.ready(workspace)
+    if isinstance(fault, OSError):
+        assert "MB free" in caught.value.why  # type: ignore[union-attr]
+
+
+def test_a_builder_that_makes_no_engine_has_failed(fake: Fake, workspace: Workspace) -> None:
+    fake.files = {"rank0.engine": b"", "config.json": b"{}"}
+    with pytest.raises(LabError, match="ended without an engine"):
+        engines.request("fake", SPEC, {}).make(workspace, quiet)
+    assert cached_names(workspace) == []
+
+
+def test_a_killed_build_is_swept_by_the_next(fake: Fake, workspace: Workspace) -> None:
+    script = """if True:
+        import os, signal, sys
+        sys.path.insert(0, sys.argv[1])
+        from pathlib import Path
+        from test_engines_cache import ROOT, SPEC, Fake
+        from labctl import engines
+        from labctl.engines import registry
+        from labctl.workspace import Workspace
+        class Dying(Fake):
+            def make(self, *args):
+                super().make(*args)
+                os.kill(os.getpid(), signal.SIGKILL)
+        registry.ENGINES["fake"] = Dying()
+        engines.request("fake", SPEC, {}).make(Workspace(ROOT, Path(sys.argv[2])), print)
+    """
+    argv = [sys.executable, "-c", script, str(Path(__file__).parent), str(workspace.cache)]
+    assert subprocess.run(argv, check=False, timeout=60).returncode == -signal.SIGKILL
+    build = engines.request("fake", SPEC, {})
+    assert not build.ready(workspace)
+    assert engines.list_cached(workspace) == []
+    build.make(workspace, quiet)
+    assert cached_names(workspace) == [build.key]
+
+
+def test_of_two_builders_of_one_engine_one_builds_and_the_other_waits(fake: Fake, workspace: Workspace) -> None:
+    paths: list[Path] = []
+    build = engines.request("fake", SPEC, {})
+    threads = [threading.Thread(target=lambda: paths.append(build.make(workspace, quiet))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(fake.made) == 1
+    assert paths == [build.locate(workspace)] * 4
+
+
+def test_engines_are_listed_and_pruned_by_key(fake: Fake, workspace: Workspace) -> None:
+    kept, gone = (engines.request("fake", SPEC, {"size": size}) for size in (8, 9))
+    for build in (kept, gone):
+        build.make(workspace, quiet)
+    (gone.locate(workspace) / "manifest.json").write_text("{")
+    rows = {row["key"]: row for row in engines.list_cached(workspace)}
+    assert rows[kept.key]["bytes"] == 1002
+    assert rows[gone.key]["engine"] == "damaged"
+    assert engines.prune(workspace, keep=[kept.key]) == [gone.key]
+    assert cached_names(workspace) == [kept.key]
+
+
+def test_naming_an_engine_imports_nothing_heavy() -> None:
+    code = "import sys, labctl.engines; print([m for m in ('torch', 'transformers', 'openvino') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_arguments_that_make_an_engine_name_the_same_engine(fake: Fake) -> None:
+    build = engines.request("fake", SPEC, {"size": 9})
+    assert build.argv[:6] == ("-m", "labctl.engines", "build", "fake", "--weights", SPEC)
+    options = dict(text.split("=") for text in build.argv[7::2])
+    assert engines.request("fake", SPEC, options).key == build.key
+
+
+def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace) -> None:
+    from labctl.catalog import Artifact, load
+    from labctl.orchestrator.plan import Choices, make_plan
+
+    lab, name = load(workspace).stack("iterative")
+    weights_step = Artifact(kind="weights", source=SPEC)
+    engine_step = Artifact(kind="engine", engine="openvino", source=SPEC, options={"precision": "int8"})
+    stack = lab.stacks[name].model_copy(update={"artifacts": {"weights": weights_step, "engine": engine_step}})
+    lab.stacks[name] = stack
+    plan = make_plan(workspace, lab, name, Choices(), str)
+    build = engines.request("openvino", SPEC, {"precision": "int8"})
+    assert [step.path for step in plan.steps] == [workspace.models / "tiny-gpt2", build.locate(workspace)]
+    assert plan.steps[1].argv == build.argv
+    assert not plan.steps[1].ready()

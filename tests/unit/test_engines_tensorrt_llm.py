@@ -1,0 +1,153 @@
+"""TensorRT-LLM: the exact commands per release, run in order, and engines of other machines refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl import engines
+from labctl.engines.tensorrt_llm import GpuInfo, check_target, commands
+from labctl.errors import LabError
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = GpuInfo("NVIDIA A100-SXM4-80GB", "8.0", "535.104.05", "sha256:abc")
+
+
+def build(**options: Any) -> engines.Build:
+    return engines.request("tensorrt-llm", "shipped:tiny-gpt2", options)
+
+
+def lines(**options: Any) -> list[str]:
+    argvs = commands(build(**options).options, Path("/w"), Path("/s"), Path("/o"))
+    return [" ".join(argv) for argv in argvs]
+
+
+def test_release_0_5_builds_in_one_command() -> None:
+    assert lines(release="0.5.0") == [
+        "python3 /app/tensorrt_llm/examples/llama/build.py --model_dir /w --dtype float16"
+        " --remove_input_padding --paged_kv_cache --use_inflight_batching --enable_context_fmha"
+        " --use_gpt_attention_plugin float16 --use_gemm_plugin float16 --use_rmsnorm_plugin float16"
+        " --max_batch_size 64 --max_input_len 2048 --max_output_len 512 --output_dir /o"
+    ]
+
+
+def test_release_0_17_converts_then_builds() -> None:
+    assert lines(release="0.17.0.post1") == [
+        "python3 /app/tensorrt_llm/examples/llama/convert_checkpoint.py --model_dir /w --dtype float16 --output_dir /s",
+        "trtllm-build --checkpoint_dir /s --gemm_plugin float16 --gpt_attention_plugin float16"
+        " --remove_input_padding enable --kv_cache_type paged --context_fmha enable"
+        " --max_batch_size 64 --max_input_len 2048 --max_seq_len 2560 --output_dir /o",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("release", "has", "has_not"),
+    [
+        ("0.8.0", "--max_output_len 512", "--max_seq_len"),
+        ("0.10.0", "--paged_kv_cache enable", "--kv_cache_type"),
+        ("0.11.0", "--max_seq_len 2560", "--max_output_len"),
+        ("0.14.0", "--kv_cache_type paged", "--paged_kv_cache"),
+        ("0.19.0", "examples/models/core/llama/convert_checkpoint.py", "examples/llama/"),
+    ],
+)
+def test_each_release_gets_its_own_words(release: str, has: str, has_not: str) -> None:
+    text = "\n".join(lines(release=release))
+    assert has in text
+    assert has_not not in text
+
+
+@pytest.mark.parametrize(
+    ("release", "first", "last"),
+    [
+        ("0.5.0", "quantization/quantize.py", "--enable_fp8 --fp8_kv_cache"),
+        ("0.8.0", "--qformat fp8 --kv_cache_dtype fp8", "--strongly_typed"),
+        ("0.19.0", "--qformat fp8 --kv_cache_dtype fp8", "trtllm-build"),
+    ],
+)
+def test_fp8_weights_are_quantised_first(release: str, first: str, last: str) -> None:
+    steps = lines(release=release, quantization="fp8")
+    assert len(steps) == 2
+    assert first in steps[0]
+    assert last in steps[1]
+
+
+@pytest.mark.parametrize("release", ["0.5.0", "0.8.0", "0.19.0"])
+def test_several_gpus_are_asked_for_only_when_there_are_several(release: str) -> None:
+    assert "tp_size" not in "".join(lines(release=release))
+    assert "--tp_size 2 --pp_size 2" in "".join(lines(release=release, tp_size=2, pp_size=2))
+
+
+def test_a_folder_with_spaces_stays_one_word() -> None:
+    (argv,) = commands(build(release="0.5.0").options, Path("/my weights"), Path("/s"), Path("/o"))
+    assert "/my weights" in argv
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"release": "0.4.0"},
+        {"release": "1.0.0"},
+        {"release": "main"},
+        {"release": "0.5.0", "model": "gptj", "quantization": "fp8"},
+    ],
+)
+def test_what_a_release_cannot_do_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(LabError):
+        lines(**options)
+
+
+class FakeImage:
+    """A serving image whose builder writes what the real one does."""
+
+    def __init__(self) -> None:
+        self.ran: list[Sequence[str]] = []
+        self.hardware = asdict(GPU)
+
+    def run(self, argv: Sequence[str]) -> None:
+        self.ran.append(argv)
+        output = Path(argv[argv.index("--output_dir") + 1])
+        for name in ("config.json", "rank0.engine") if argv[0] == "trtllm-build" else ("rank0.safetensors",):
+            (output / name).write_text("x")
+
+
+def test_the_commands_run_in_order_in_the_image_and_only_the_engine_stays(tmp_path: Path) -> None:
+    workspace, image = Workspace(ROOT, tmp_path), FakeImage()
+    wish = build(release="0.14.0")
+    told: list[str] = []
+    path = wish.make(workspace, told.append, image)
+    assert sorted(p.name for p in path.iterdir()) == ["config.json", "manifest.json", "rank0.engine"]
+    assert told[:2] == ["step 1 of 2: convert_checkpoint.py", "step 2 of 2: trtllm-build"]
+    assert [p.name for p in workspace.engines_cache.iterdir() if p.suffix != ".lock"] == [path.name]
+    check_target(wish.manifest(workspace), GPU)
+
+
+def test_without_the_serving_image_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="built in the image that serves it"):
+        build().make(Workspace(ROOT, tmp_path), print)
+
+
+@pytest.mark.parametrize(
+    ("here", "said"),
+    [
+        ({"compute_capability": "9.0", "gpu_name": "NVIDIA H100"}, "compute capability: built for 8.0, here 9.0"),
+        ({"image_digest": "sha256:def"}, "image: built for sha256:abc, here sha256:def"),
+        ({"driver": "470.1"}, "driver: built with 535.104.05, here 470.1"),
+        ({"gpus": 0}, "GPUs: built for 1, here 0"),
+    ],
+)
+def test_an_engine_of_another_target_is_refused(here: dict[str, Any], said: str) -> None:
+    manifest = {"key": "k", "options": dict(build().options), "hardware": asdict(GPU)}
+    with pytest.raises(LabError) as caught:
+        check_target(manifest, replace(GPU, **here))
+    assert said in caught.value.details
+    assert "labctl engines prune k" in caught.value.remedy
+
+
+def test_a_newer_driver_and_a_sibling_gpu_are_fine() -> None:
+    manifest = {"key": "k", "options": dict(build().options), "hardware": asdict(GPU)}
+    check_target(manifest, replace(GPU, driver="550.54.15", gpu_name="NVIDIA A100-PCIE-40GB"))
