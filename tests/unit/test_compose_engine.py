@@ -1,0 +1,76 @@
+"""What the compose runtime says of machines without a usable engine: a sentence, a remedy, and soon."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.runtimes import docker_engine
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.workspace import Workspace
+
+
+def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = folder / "docker"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_a_dead_docker_host_is_named_in_less_than_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(LabError) as caught:
+        docker_engine.engine()
+    assert time.monotonic() - began < 5
+    assert "no Docker engine answers" in caught.value.what and "127.0.0.1:9" in caught.value.remedy
+
+
+@pytest.mark.parametrize("version", ["2.19.1", "v2.5.0", "1.29.2"])
+def test_a_compose_that_is_too_old_is_named(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_docker(tmp_path, f"echo {version}", monkeypatch)
+    with pytest.raises(LabError, match=version.removeprefix("v")):
+        docker_engine.require_compose()
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo nonsense"])
+def test_a_missing_compose_plugin_is_named(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_docker(tmp_path, script, monkeypatch)
+    with pytest.raises(LabError, match="there is no docker compose"):
+        docker_engine.require_compose()
+
+
+@pytest.mark.parametrize("version", ["2.20.0", "v2.26.1-4", "5.0.1"])
+def test_a_new_enough_compose_is_accepted(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_docker(tmp_path, f"echo {version}", monkeypatch)
+    docker_engine.require_compose()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"Status": "running"}, None),
+        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, "OOM-killed"),
+        ({"Status": "exited", "ExitCode": 137}, "SIGKILL"),
+        ({"Status": "exited", "ExitCode": 1}, "exit status 1"),
+        ({"Status": "restarting"}, "crash loop"),
+    ],
+)
+def test_the_end_of_a_container_is_said_in_words(state: dict[str, object], words: str | None) -> None:
+    how = docker_engine.how_ended(state)
+    assert how is None if words is None else words in str(how)
+
+
+def test_paths_are_those_of_the_mounts(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, tmp_path / "cache")
+    runtime = ComposeRuntime(workspace)
+    assert runtime.server_path(workspace.run_dir("s") / "a.jsonl") == "/labs/run/a.jsonl"
+    assert runtime.server_path(workspace.weights_cache / "x") == "/labs/cache/weights/x"
+    assert runtime.server_path(workspace.models / "tiny") == "/labs/models/tiny"
+    assert runtime.client_path(workspace.results_dir("l") / "1") == "/labs/results/l/1"
+    assert runtime.client_path(workspace.labs / "l" / "client.py") == "/labs/checkout/labs/l/client.py"
+    with pytest.raises(LabError, match="cannot see"):
+        runtime.server_path(Path("/somewhere/else"))
