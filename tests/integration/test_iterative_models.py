@@ -20,7 +20,7 @@ import gpt2_streams
 from gpt2_streams import Stream, ask
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
-IDLE = 0.5  # seconds until Triton lets go of a cancelled sequence
+IDLE = 2.0  # seconds until Triton lets go of a cancelled sequence; a step on a busy machine must be shorter
 PROMPTS = [
     "Programming in C++ is like",
     "I have lived in Seoul",
