@@ -60,3 +60,10 @@ def test_the_engine_continues_as_the_weights_do(engine: Path, cache: Path) -> No
     config.apply_chat_template = False
     (result,) = pipeline.generate([openvino.Tensor(prompt.input_ids.numpy().astype(numpy.int64))], [config])
     assert result.m_generation_ids[0] == expected
+
+
+def test_eight_bit_weights_are_really_smaller(engine: Path, cache: Path) -> None:
+    small = engines.request("openvino", SPEC, {"precision": "int8"}).make(Workspace(ROOT, cache), print)
+    sizes = [(folder / "openvino_model.bin").stat().st_size for folder in (engine, small)]
+    assert sizes[1] < 0.4 * sizes[0]
+    assert not list(small.glob("smaller*"))
