@@ -1,0 +1,94 @@
+"""The shipped model: small, whole, readable, and rarely in doubt between two tokens."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "models" / "tiny-gpt2"
+PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
+NEAR_TIE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Any]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a model so small is slower with more, above all beside other work
+    yield AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def continued(model: Any, tokenizer: Any) -> list[torch.Tensor]:
+    """Greedy continuations of the labs' prompts, 550 tokens each."""
+    rows = []
+    for prompt in PROMPTS:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=600,
+            min_new_tokens=600,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        rows.append(out[0])
+    return rows
+
+
+def test_it_is_a_gpt2_of_at_most_8_mb(model: Any) -> None:
+    assert model.config.model_type == "gpt2"
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 8e6
+
+
+def test_every_byte_can_be_spelled(tokenizer: Any) -> None:
+    text = "".join(map(chr, range(1, 0x250))) + "한국어 🧪 \u202eabc\u0000"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_its_tokenizer_loads_by_a_class_that_transformers_4_and_5_know() -> None:
+    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in (FOLDER / "tokenizer_config.json").read_text()
+
+
+def test_it_continues_in_words_that_its_corpus_has(tokenizer: Any, continued: list[torch.Tensor]) -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from corpus import english
+    finally:
+        sys.path.pop(0)
+    known = english.words()
+    for ids in continued:
+        text = tokenizer.decode(ids).replace("<|endoftext|>", " ")
+        words = re.sub(r'[".,]', "", text).split()[:-1]  # the last one may be cut off
+        unknown = [word for word in words if word not in known]
+        assert len(unknown) <= len(words) // 100, unknown
+
+
+def test_its_sentences_do_not_soon_repeat(tokenizer: Any, continued: list[torch.Tensor]) -> None:
+    for ids in continued:
+        sentences = tokenizer.decode(ids[:300]).split(". ")
+        assert len(set(sentences)) >= 0.6 * len(sentences), sentences
+
+
+@torch.inference_mode()
+def test_near_ties_of_its_two_best_tokens_are_rare(model: Any, continued: list[torch.Tensor]) -> None:
+    gaps = []
+    for ids in continued:
+        best = model(ids[None]).logits[0].topk(2).values
+        gaps.append(best[:, 0] - best[:, 1])
+    every = torch.cat(gaps)
+    assert len(every) > 2000
+    assert (every < NEAR_TIE).sum().item() < len(every) / 1000
