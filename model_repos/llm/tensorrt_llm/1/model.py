@@ -37,7 +37,8 @@ class TritonPythonModel:
         if word("gpt_model_type") not in BATCHING:
             raise ValueError(f"gpt_model_type: '{word('gpt_model_type')}' is none of {', '.join(BATCHING)}")
         static = BATCHING[word("gpt_model_type")]
-        policy, reason = effective_policy(word("batch_scheduler_policy"), static)
+        asked = word("asked_batch_scheduler_policy") or word("batch_scheduler_policy")
+        policy, reason = effective_policy(asked, static)
         limit = int(word("max_num_sequences") or 16)
         exact = word("exact").lower() == "true"
 
@@ -59,7 +60,7 @@ class TritonPythonModel:
         self.count = 0
         self.log = StepLog(word("run_dir"), args["model_name"], instance(args))
         self.meters = Meters(args["model_name"], self.scheduler)
-        note_effective(word("run_dir"), word("batch_scheduler_policy"), policy.value, reason)
+        note_effective(word("run_dir"), asked, policy.value, reason)
         pb_utils.Logger.log_info(
             f"{word('gpt_model_type')}, {policy.value}{f' ({reason})' if reason else ''}: at most {limit} sequences, "
             f"{kv.blocks:,} KV blocks of {kv.block_size} tokens ({engine.cache_bytes / 2**20:,.0f} MiB)"
