@@ -111,7 +111,11 @@ def test_status_tells_endpoints_models_and_settings(lab_server: Callable[..., La
 def test_it_listens_on_loopback_only(lab_server: Callable[..., LabServer]) -> None:
     up = lab_server(STACK)
     ports = {int(endpoint.split(":")[1]) for endpoint in (up.http, up.grpc, up.metrics)}
-    listening = {c.laddr[0].removeprefix("::ffff:") for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr[1] in ports}
+    listening = {
+        c.laddr[0].removeprefix("::ffff:")
+        for c in psutil.net_connections("tcp")
+        if c.status == "LISTEN" and c.laddr[1] in ports
+    }
     assert listening == {"127.0.0.1"}
 
 
