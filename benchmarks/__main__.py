@@ -10,11 +10,16 @@ import argparse
 import json
 import sys
 
-from benchmarks import iterative, start_up
+from benchmarks import iterative, llm, start_up
 from labctl.measure.results import machine, versions
 from labctl.workspace import Workspace, atomic_write
 
-ALL = {"iterative": iterative.run, "start-up": start_up.run}
+ALL = {
+    "iterative": iterative.run,
+    "batching": llm.batching,
+    "hundred": llm.hundred,
+    "start-up": start_up.run,
+}
 
 
 def main() -> None:

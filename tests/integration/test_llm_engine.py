@@ -1,0 +1,206 @@
+"""The four models of labs 03 and 05 on a real Triton: exact lengths, a hundred at once, refusals, cancellation."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
+
+from labctl.measure import identity, metrics, steplog
+from labctl.measure.stream import TextStream
+
+TINY = {"model": "random:tiny-llama"}
+KINDS: dict[str, Any] = {
+    "beam_width": np.uint32, "end_id": np.uint32, "runtime_top_k": np.uint32, "random_seed": np.uint64,
+    "temperature": np.float32, "stop": np.bool_, "streaming": np.bool_,
+}  # fmt: skip
+
+
+def ask(ids: list[int], tokens: int, length: int | None = None, **more: Any) -> list[Any]:
+    return [
+        identity.tensor("input_ids", ids, np.int32),
+        identity.tensor("input_lengths", len(ids) if length is None else length, np.int32),
+        identity.tensor("request_output_len", tokens, np.uint32),
+        *(identity.tensor(name, value, KINDS[name]) for name, value in more.items()),
+    ]
+
+
+def text(prompt: str, tokens: int, bad: str = "", stop: str = "") -> list[Any]:
+    return [
+        identity.text_tensor("text_input", prompt),
+        identity.tensor("max_tokens", tokens, np.uint32),
+        identity.text_tensor("bad_words", bad),
+        identity.text_tensor("stop_words", stop),
+    ]
+
+
+@pytest.fixture(params=["inflight-batching", "static-batching"])
+def server(request: pytest.FixtureRequest, lab_server: Any) -> Any:
+    return lab_server(request.param, **TINY)
+
+
+@pytest.fixture
+def client(server: Any) -> Any:
+    client = grpcclient.InferenceServerClient(server.grpc)
+    yield client
+    client.close()
+
+
+def output(result: Any) -> list[int]:
+    return list(result.as_numpy("output_ids")[0, 0])
+
+
+def eventually(check: Any, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def test_the_output_holds_prompt_and_exactly_the_tokens_asked_for(client: Any) -> None:
+    result = client.infer("tensorrt_llm", ask([5, 6, 7], 9))
+    assert result.get_response().outputs[0].name == "output_ids"
+    assert result.as_numpy("output_ids").shape == (1, 1, 12)
+    assert output(result)[:3] == [5, 6, 7]
+
+
+@pytest.mark.parametrize(("length", "used"), [(2, 2), (40, 3)])
+def test_a_length_that_disagrees_uses_the_shorter_and_is_no_error(client: Any, length: int, used: int) -> None:
+    assert client.infer("tensorrt_llm", ask([5, 6, 7], 4, length)).as_numpy("output_ids").shape == (1, 1, used + 4)
+
+
+def test_an_end_id_ends_the_answer_with_it(client: Any) -> None:
+    whole = output(client.infer("tensorrt_llm", ask([5, 6, 7], 9)))
+    end = whole[5]
+    assert output(client.infer("tensorrt_llm", ask([5, 6, 7], 9, end_id=int(end)))) == whole[: whole.index(end, 3) + 1]
+
+
+def test_a_seed_repeats_a_sampled_answer(client: Any) -> None:
+    answers = [
+        output(client.infer("tensorrt_llm", ask([5], 12, temperature=0.9, runtime_top_k=500, random_seed=seed)))
+        for seed in (1, 1, 2)
+    ]
+    assert answers[0] == answers[1] != answers[2]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"),
+    [
+        (ask([5], 0), "request_output_len"),
+        (ask([5], 4_000_000_000), "request_output_len"),
+        (ask([5], 3, beam_width=2), "beam_width"),
+        (ask([5], 3, temperature=-1.0), "temperature"),
+        (ask([999_999], 3), "input_ids"),
+        (ask([5] * 2100, 3), "input_ids"),
+        (ask([5], 3, 0), "input_lengths"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name_and_the_server_lives(client: Any, inputs: Any, name: str) -> None:
+    with pytest.raises(InferenceServerException, match=name):
+        client.infer("tensorrt_llm", inputs)
+    assert len(output(client.infer("tensorrt_llm", ask([5], 2)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "bad", "name"), [("", "", "QUERY"), ("x" * 1_000_000, "", "QUERY"), ("Hello", "the", "bad_words")]
+)
+def test_the_ensemble_names_what_it_refuses(client: Any, prompt: str, bad: str, name: str) -> None:
+    with pytest.raises(InferenceServerException, match=name):
+        client.infer("ensemble", text(prompt, 3, bad))
+
+
+def test_the_ensemble_answers_with_a_one_dimensional_text_that_begins_with_the_prompt(client: Any) -> None:
+    answer = client.infer("ensemble", text("Hello there", 5)).as_numpy("text_output")
+    assert answer.shape == (1,)
+    assert answer[0].decode().startswith("Hello there")
+
+
+def test_a_hundred_requests_at_once_are_answered_each_with_its_own_length(server: Any) -> None:
+    requests = [identity.Ids(str(n), [3 + n] * (1 + n % 37), 1 + n % 23) for n in range(100)]
+    records = identity.run(server.grpc, requests, timeout=120, warmup=1)  # refuses wrong lengths
+    steps = steplog.read(server.run_dir, "tensorrt_llm", since=records[0].start)
+    assert max(step.batch for step in steps) == 16
+
+
+def test_a_stopped_request_leaves_the_batch_and_both_get_a_final_response(client: Any) -> None:
+    answers: queue.Queue[Any] = queue.Queue()
+    client.async_infer(
+        "tensorrt_llm", ask([5], 1900), lambda result, error: answers.put((result, error)), request_id="a"
+    )
+
+    def stopped() -> bool:
+        client.infer("tensorrt_llm", ask([0], 0, 0, stop=True), request_id="a")
+        return not answers.empty()
+
+    eventually(stopped)
+    result, error = answers.get()
+    assert error is None
+    assert result.as_numpy("output_ids").shape[2] < 1901
+
+
+def test_a_cancelled_request_frees_its_place_and_the_next_answer_is_right(server: Any, client: Any) -> None:
+    right = output(client.infer("tensorrt_llm", ask([5, 6], 5)))
+    answers: queue.Queue[Any] = queue.Queue()
+    calls = [
+        client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: answers.put(error)) for _ in range(20)
+    ]
+    for call in calls:
+        call.cancel()
+    for _ in calls:
+        assert answers.get(timeout=20) is not None
+    assert output(client.infer("tensorrt_llm", ask([5, 6], 5))) == right
+    eventually(lambda: metrics.scrape(server.metrics).models["tensorrt_llm"].pending == 0)
+
+
+def test_rounds_of_a_hundred_leave_the_engines_memory_where_it_was(lab_server: Any) -> None:
+    server = lab_server("inflight-batching", **TINY)
+    requests = [identity.Ids(str(n), [3 + n] * 20, 10) for n in range(100)]
+    stubs = [p for p in psutil.process_iter(["cmdline"]) if "tensorrt_llm" in " ".join(p.info["cmdline"] or ())]
+    used = []
+    for _ in range(4):
+        identity.run(server.grpc, requests, timeout=120, warmup=0)
+        used.append(sum(p.memory_info().rss for p in stubs))
+    assert used[-1] - used[1] < 16 * 2**20
+
+
+def test_in_a_small_cache_max_utilization_evicts_and_every_answer_is_the_same(lab_server: Any) -> None:
+    requests = [identity.Ids(str(n), [3 + n] * 60, 100) for n in range(8)]
+    evicted, answers = {}, {}
+    for policy in ("guaranteed_no_evict", "max_utilization"):
+        server = lab_server(
+            "inflight-batching", **TINY, exact=True, engine_precision="fp32",
+            batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=512,
+        )  # fmt: skip
+        records = identity.run(server.grpc, requests, timeout=120, warmup=0)
+        steps = steplog.read(server.run_dir, "tensorrt_llm", since=records[0].start)
+        evicted[policy] = sum(step.more["preempted"] for step in steps)
+        client = grpcclient.InferenceServerClient(server.grpc)
+        answers[policy] = output(client.infer("tensorrt_llm", ask([7, 8], 20)))
+        with pytest.raises(InferenceServerException, match="request_output_len"):
+            client.infer("tensorrt_llm", ask([5] * 400, 200))  # can never fit
+        client.close()
+    assert evicted["guaranteed_no_evict"] == 0 < evicted["max_utilization"]
+    assert answers["guaranteed_no_evict"] == answers["max_utilization"]
+
+
+def test_streaming_gives_each_token_once_and_the_last_carries_the_final_flag(lab_server: Any) -> None:
+    server = lab_server("inflight-batching", **TINY, decoupled_mode=True)
+    inputs = [*text("Hello there", 7), identity.tensor("stream", True, np.bool_)]
+    with TextStream(server.grpc) as stream:
+        one = stream.send_inputs("ensemble", "Hello there", inputs)
+        stream.wait(one, timeout=30)
+    assert len(one.responses) == 7
+    with TextStream(server.grpc) as stream:
+        whole = stream.send_inputs("ensemble", "Hello there", text("Hello there", 7))
+        stream.wait(whole, timeout=30)
+    assert whole.text == "Hello there" + one.text
+    client = grpcclient.InferenceServerClient(server.grpc)
+    with pytest.raises(InferenceServerException, match="decoupled"):
+        client.infer("tensorrt_llm", ask([5], 2))
+    client.close()
