@@ -139,7 +139,7 @@ def write_sums(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=ROOT / "models" / "tiny-gpt2")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=900)
     options = parser.parse_args()
     torch.manual_seed(SEED)
     began = time.monotonic()
