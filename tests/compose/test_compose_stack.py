@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from containers import eventually, labctl, leftovers, server, status
 
 from labctl.readiness import call
-
-from .conftest import eventually, labctl, leftovers, server, status
 
 STACK = "iterative"
 QUESTION = {"text_input": "I have lived in Seoul", "max_tokens": 3}
