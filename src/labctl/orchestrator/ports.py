@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import psutil
 
 from labctl.errors import LabError
-from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Record
 
 NAMES = ("HTTP", "gRPC", "metrics")
@@ -60,10 +59,7 @@ def _is_free(bind: str, port: int) -> bool:
 
 
 def _free_ports(bind: str) -> tuple[int, int, int]:
-    """The usual ports if they are free, else three that the kernel picks."""
-    usual = (HTTP, GRPC, METRICS)
-    if all(_is_free(bind, port) for port in usual):
-        return usual
+    """Three that the kernel picks: not the usual ones, which the next stack may be about to take."""
     with contextlib.ExitStack() as stack:
         picked = []
         for _ in range(3):
