@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,13 +98,16 @@ def test_a_mistake_is_told_in_words_with_its_exit_status(
     assert "Traceback" not in err
 
 
-def test_render_needs_no_weights_no_docker_and_no_server(checkout: Path, tmp_path: Path) -> None:
+def test_render_needs_no_weights_no_docker_and_no_server(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
     code, _, err = run("render", "iterative", "--set", "model=random:gpt2", "--output", str(tmp_path / "r"))
     assert code == 0, err
     text = (tmp_path / "r" / "iterative-gpt2" / "config.pbtxt").read_text()
     assert "random-gpt2" in text
     assert "${" not in text
-    assert not list(Path(os.environ["LABS_CACHE"]).glob("weights/random-gpt2*"))
+    assert not list((tmp_path / "cache").glob("weights/random-gpt2*"))
 
 
 def test_status_of_what_is_not_up_is_absent(checkout: Path) -> None:
