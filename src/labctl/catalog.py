@@ -67,17 +67,16 @@ class Probe(_Strict):
 class Server(_Strict):
     """How the server process is run."""
 
-    args: list[str] = []
+    args: list[str | dict[str, Any]] = []  # a text that is empty is no argument; {setting, map} chooses one
     env: dict[str, str] = {}
     shm_size: str = "256m"
     exit_timeout: int = Field(default=10, ge=0)
 
 
 class Bench(_Strict):
-    """How ``labctl bench`` asks this stack for text."""
+    """Which model of this stack ``labctl bench`` asks for text; how, the running server tells."""
 
     model: str
-    style: str
 
 
 class ProfileOverlay(_Strict):

@@ -25,11 +25,11 @@ class StepLog:
             except OSError:
                 pass
 
-    def write(self, started: float, ids: Sequence[object], kind: str = "step", **counts: int) -> None:
+    def write(self, started: float, ids: Sequence[object], kind: str = "step", **counts: int | Sequence[int]) -> None:
         """Log an execution that began at `started` (time.monotonic() seconds) and ends now.
 
         `ids` are the correlation or request ids of its rows, in order; `counts` are any further whole numbers
-        (slots used, newcomers, queue length, ...).
+        (slots used, newcomers, queue length, ...), or one of them per row.
         """
         if self._file is None:
             return

@@ -18,7 +18,7 @@ from labctl.repository import RenderRequest, Replacement
 from labctl.settings import resolve
 from labctl.workspace import Workspace
 
-REFERENCE = re.compile(r"\{((?:settings|artifacts)\.[A-Za-z0-9_]+|run_dir|profile|stack)\}")
+REFERENCE = re.compile(r"\{((?:settings|artifacts)\.[A-Za-z0-9_]+|run_dir|profile|stack|vocab_size)\}")
 PathMap = Callable[[Path], str]
 
 
@@ -92,13 +92,19 @@ def make_plan(
     for key, artifact in stack.artifacts.items():
         step = _step(key, artifact, scope, workspace)
         steps.append(step)
+        if artifact.kind == "weights":
+            scope["vocab_size"] = weights.vocab_size(weights.parse(str(expand(artifact.source, scope))), workspace)
         host[f"artifacts.{key}"] = str(step.path)
         scope[f"artifacts.{key}"] = server_path(step.path)
 
+    probes = {
+        model: probe.model_copy(update={"body": expand(probe.body, scope)}) for model, probe in stack.probes.items()
+    }
+    stack = stack.model_copy(update={"probes": probes})
     request = RenderRequest(
         sources=[choices.templates] if choices.templates else [workspace.model_repos / r for r in stack.repository],
         models=stack.models,
-        parameters={key: _parameter(value, settings, scope) for key, value in stack.parameters.items()},
+        parameters={key: expand(value, scope) for key, value in stack.parameters.items()},
         output=output or workspace.repository_dir(name),
         optional=frozenset(stack.optional),
         replacements=[
@@ -147,8 +153,13 @@ def _with_profile(stack: Stack, profile: str) -> Stack:
 
 
 def expand(value: Any, scope: Mapping[str, Any]) -> Any:
-    """Fill ``{settings.x}``-like references; a text that is nothing else keeps the value's own type."""
+    """Fill ``{settings.x}``-like references; a text that is nothing else keeps the value's own type.
+
+    ``{setting: x, map: {...}}`` becomes the map's entry for that setting's value.
+    """
     if isinstance(value, dict):
+        if value.keys() == {"setting", "map"}:
+            return expand(_choose(Mapped.model_validate(value), scope), scope)
         return {key: expand(item, scope) for key, item in value.items()}
     if isinstance(value, list):
         return [expand(item, scope) for item in value]
@@ -168,16 +179,11 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _parameter(value: Any, settings: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
-    if isinstance(value, dict):
-        mapped = Mapped.model_validate(value)
-        chosen = _text(settings[mapped.setting])
-        if chosen not in mapped.map:
-            raise LabError(
-                f"the manifest has no text for {mapped.setting}={chosen}", f"it has: {', '.join(mapped.map)}"
-            )
-        value = mapped.map[chosen]
-    return expand(value, scope)
+def _choose(mapped: Mapped, scope: Mapping[str, Any]) -> Any:
+    chosen = _text(scope.get(f"settings.{mapped.setting}"))
+    if chosen not in mapped.map:
+        raise LabError(f"the manifest has no text for {mapped.setting}={chosen}", f"it has: {', '.join(mapped.map)}")
+    return mapped.map[chosen]
 
 
 def _step(name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace) -> Step:

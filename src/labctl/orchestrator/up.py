@@ -59,6 +59,8 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         bind = "0.0.0.0" if options.expose else "127.0.0.1"
         endpoints = ports.claim(options.ports, bind, [record for _, record in session.running()])
         prepare(plan, runtime, session.report)
+        # Planned again, now that the weights are here: the configuration may name their vocabulary's size.
+        plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
         session.report.step("model repository")
         rendered = repository.render(plan.request)
         session.report.done(f"{len(rendered.models)} models, every config.pbtxt valid")

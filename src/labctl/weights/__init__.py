@@ -9,6 +9,18 @@ One interface for four kinds of source::
 """
 
 from labctl.weights.source import Source, locate, parse
-from labctl.weights.store import Weights, identity, list_cached, prune, pull, ready, verify
+from labctl.weights.store import Weights, identity, list_cached, prune, pull, ready, verify, vocab_size
 
-__all__ = ["Source", "Weights", "identity", "list_cached", "locate", "parse", "prune", "pull", "ready", "verify"]
+__all__ = [
+    "Source",
+    "Weights",
+    "identity",
+    "list_cached",
+    "locate",
+    "parse",
+    "prune",
+    "pull",
+    "ready",
+    "verify",
+    "vocab_size",
+]

@@ -107,6 +107,15 @@ def identity(source: Source, workspace: Workspace) -> str:
     return files.digest(_manifest(source, path)["files"])
 
 
+def vocab_size(source: Source, workspace: Workspace) -> int:
+    """How many logits the model gives for each position; -1 (any number, for Triton) while its weights are not here."""
+    try:
+        config = json.loads((locate(source, workspace) / "config.json").read_text(encoding="utf-8"))
+        return int(config["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError):  # what is damaged is told by whoever uses it
+        return -1
+
+
 def list_cached(workspace: Workspace) -> list[dict[str, Any]]:
     """What the cache holds: spec, path, bytes, when it was made (seconds since the epoch).
 
