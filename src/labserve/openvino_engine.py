@@ -1,8 +1,6 @@
 """OpenVINO GenAI's continuous batching pipeline behind the few verbs that the scheduler needs."""
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +8,7 @@ import openvino as ov
 import openvino_genai as genai
 
 from labserve.kv_budget import KVBudget
+from labserve.model_shape import Shape
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no other
 
@@ -27,30 +26,6 @@ class Sampling:
     min_length: int = 0
     seed: int = 0
     end_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What of a model's config.json a server has to know."""
-
-    vocabulary: int
-    context: int  # tokens, prompt and output
-    token_values: int  # numbers in the keys and values of one token
-
-    @classmethod
-    def of(cls, folder: str) -> "Shape":
-        """Read `config.json` of an exported model. Raises OSError, ValueError or KeyError."""
-        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-
-        def first(*names: str) -> int:
-            return int(next(config[name] for name in names if config.get(name)))
-
-        heads = first("num_attention_heads", "n_head")
-        head_dim = config.get("head_dim") or first("hidden_size", "n_embd") // heads
-        kv_heads = config.get("num_key_value_heads") or heads
-        layers = first("num_hidden_layers", "n_layer")
-        context = first("max_position_embeddings", "n_positions")
-        return cls(int(config["vocab_size"]), context, 2 * layers * kv_heads * head_dim)
 
 
 class OpenVinoEngine:

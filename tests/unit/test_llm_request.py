@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labserve.llm_request import Generation, parse, words
-from labserve.openvino_engine import Shape
+from labserve.model_shape import Shape
 from labserve.params import BadInput
 
 SHAPE = Shape(vocabulary=100, context=64, token_values=8)

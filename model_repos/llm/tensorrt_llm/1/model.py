@@ -17,7 +17,8 @@ import triton_python_backend_utils as pb_utils
 from labserve import llm_request
 from labserve.inflight import End, Job, Scheduler, effective_policy
 from labserve.kv_budget import KVBudget
-from labserve.openvino_engine import BLOCK_SIZE, OpenVinoEngine, Shape, token_bytes
+from labserve.model_shape import Shape
+from labserve.openvino_engine import BLOCK_SIZE, OpenVinoEngine, token_bytes
 from labserve.params import BadInput
 from labserve.steplog import StepLog
 from labserve.triton import instance, metric, parameter
