@@ -50,17 +50,21 @@ def test_a_new_enough_compose_is_accepted(version: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("state", "restarts", "words"),
     [
-        ({"Status": "running"}, None),
-        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, "OOM-killed"),
-        ({"Status": "exited", "ExitCode": 137}, "SIGKILL"),
-        ({"Status": "exited", "ExitCode": 1}, "exit status 1"),
-        ({"Status": "restarting"}, "crash loop"),
+        ({"Status": "running"}, 0, None),
+        ({"Status": "running", "Health": {"Status": "starting", "Log": []}}, 0, None),
+        ({"Status": "running", "OOMKilled": True}, 0, "OOM-killed"),
+        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, 0, "OOM-killed"),
+        ({"Status": "exited", "ExitCode": 137}, 0, "SIGKILL"),
+        ({"Status": "exited", "ExitCode": 1}, 0, "exit status 1"),
+        ({"Status": "restarting", "ExitCode": 3}, 0, "crash loop, last time with exit status 3"),
+        ({"Status": "running"}, 2, "crash loop"),
+        ({"Status": "running", "Health": {"Status": "unhealthy", "Log": [{"Output": "refused"}]}}, 0, "refused"),
     ],
 )
-def test_the_end_of_a_container_is_said_in_words(state: dict[str, object], words: str | None) -> None:
-    how = docker_engine.how_ended(state)
+def test_the_end_of_a_container_is_said_in_words(state: dict[str, object], restarts: int, words: str | None) -> None:
+    how = docker_engine.how_ended({"State": state, "RestartCount": restarts})
     assert how is None if words is None else words in str(how)
 
 

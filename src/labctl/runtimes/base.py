@@ -159,6 +159,9 @@ class Runtime(Protocol):
     def running(self) -> list[Record]:
         """The records of every stack of this checkout that exists now."""
 
+    def stacks(self) -> set[str]:
+        """The names, for ``stop``, of all that something is left of: stacks, and tools of a labctl that was killed."""
+
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
         """The server's log, line by line, without line ends."""
 

@@ -21,11 +21,12 @@ from labctl.runtimes import images, processes
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS, server_arguments
 from labctl.runtimes.base import Endpoints, Launch, Record
 from labctl.runtimes.compose_projects import NOBODY, Projects
-from labctl.runtimes.local import tool_failed
+from labctl.runtimes.hub_token import hub_token, pipe
+from labctl.runtimes.tools import tool_failed
 from labctl.workspace import Workspace, atomic_write
 
 ENGINE_PATIENCE_S = 3.0
-BUILDER = "builder"
+BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
 KEPT_LOG_LINES = 20_000
 
@@ -59,7 +60,7 @@ class ComposeServer:
                 raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
             return None
         self._silent_since = None
-        return docker_engine.how_ended(self._container.attrs["State"])
+        return docker_engine.how_ended(self._container.attrs)
 
 
 class ComposeRuntime:
@@ -71,7 +72,7 @@ class ComposeRuntime:
         self.workspace = workspace
         self._root = str(workspace.root)
         self._projects = Projects(workspace)
-        self._server_image = ""  # known once it is prepared
+        self._server_image, self._profile = "", "cpu"  # known once they are prepared
 
     # -- before a start ------------------------------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ class ComposeRuntime:
 
     def prepare(self, profile: str, report: Report, image: str = "") -> None:
         self.check(profile)
-        self._server_image = images.server_image(self.workspace, profile, image)
+        self._server_image, self._profile = images.server_image(self.workspace, profile, image), profile
         wanted = {
             "triton": ("LABS_SERVER_IMAGE", self._server_image),
             "client": ("LABS_CLIENT_IMAGE", images.client_image(self.workspace)),
@@ -124,23 +125,31 @@ class ComposeRuntime:
 
     def tool(self, argv: Sequence[str], report: Report) -> str:
         self.workspace.cache.mkdir(parents=True, exist_ok=True)
-        token = next((t for n in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if (t := os.environ.get(n))), "")
-        secret = self.workspace.stack_dir(BUILDER) / "hub-token"
-        env = {"LABS_SERVER_IMAGE": self._server_image or images.server_image(self.workspace, "cpu")}
-        try:
-            if token:  # a file that only we can read, for as long as the builder runs
-                secret.parent.mkdir(parents=True, exist_ok=True)
-                secret.touch(0o600)
-                secret.write_text(token)
-                env["LABS_HUB_TOKEN_FILE"] = str(secret)
-            command = ["run", "--rm", "--no-deps", "-T", "engine-builder", *map(self._argument, argv)]
-            code, out, tail = self._projects.run(BUILDER, command, report, env)
-        finally:
-            secret.unlink(missing_ok=True)
-            self._sweep(BUILDER)
+        env = {"LABS_SERVER_IMAGE": self._server_image or images.server_image(self.workspace, self._profile)}
+        with contextlib.ExitStack() as cleaning:
+            name = cleaning.enter_context(self._one_shot(BUILDER))
+            if token := hub_token():
+                secret = self.workspace.stack_dir(BUILDER) / f"hub-token-{os.getpid()}"
+                env["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
+            arguments = map(self._argument, argv)
+            code, out, tail = self._projects.run(
+                BUILDER, ["run", "--rm", "--no-deps", "-T", "--name", name, "engine-builder", *arguments],
+                report, env, self._profile,
+            )  # fmt: skip
         if code:
             raise tool_failed(argv, processes.describe_exit(code), tail)
         return out
+
+    @contextlib.contextmanager
+    def _one_shot(self, project: str) -> Iterator[str]:
+        """The name of a container that is gone at the end of the block, however that comes about."""
+        from labctl.runtimes import docker_engine
+
+        name = f"{self._projects.name(project)}-{os.getpid()}"
+        try:
+            yield name
+        finally:
+            docker_engine.remove(name)
 
     def _argument(self, text: str) -> str:
         path = Path(text)
@@ -166,6 +175,7 @@ class ComposeRuntime:
             "LABS_SHM_SIZE": launch.shm_size,
             "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
         }  # fmt: skip
+        self.workspace.cache.mkdir(parents=True, exist_ok=True)  # a mount needs it, also where it stays empty
         if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
             os.chown(launch.run_dir, NOBODY, NOBODY)
         override = self._projects.override(record, launch.env)
@@ -248,9 +258,15 @@ class ComposeRuntime:
         root = self._root
         return [
             *(f"container {c.name}" for c in docker_engine.containers(root, stack)),
-            *(f"network {n.name}" for n in docker_engine.networks(root, stack)),
+            *(f"network {n.name}{docker_engine.users(n)}" for n in docker_engine.networks(root, stack)),
             *(f"volume {v.name}" for v in docker_engine.volumes(root, stack)),
         ]
+
+    def stacks(self) -> set[str]:
+        from labctl.runtimes import docker_engine
+
+        things = (*docker_engine.containers(self._root), *docker_engine.networks(self._root))
+        return {docker_engine.labels(thing)[docker_engine.STACK] for thing in things}
 
     # -- clients -------------------------------------------------------------------------------------------------
 
@@ -258,21 +274,17 @@ class ComposeRuntime:
         return Endpoints(f"triton:{HTTP}", f"triton:{GRPC}", f"triton:{METRICS}")
 
     def run_client(self, argv: Sequence[str], record: Record | None, out: Path, report: Report) -> int:
-        stack = record.stack if record else "report"
+        stack, service = (record.stack, "client") if record else (REPORT, "report")
         env = self._projects.environment(stack) | {"LABS_CLIENT_IMAGE": images.client_image(self.workspace)}
-        for folder in (self.workspace.run_dir(stack), self.workspace.root / "results"):
+        for folder in (self.workspace.cache, self.workspace.run_dir(stack), self.workspace.root / "results"):
             folder.mkdir(parents=True, exist_ok=True)
-        interactive = [] if os.isatty(0) and os.isatty(1) else ["-T"]
-        command = self._projects.argv(
-            stack,
-            ["--progress", "quiet", "run", "--rm", "--no-deps", *interactive, "client", *argv],
-        )
-        report.command(command)
-        try:
+        terminal = [] if os.isatty(0) and os.isatty(1) else ["-T"]
+        with self._one_shot(f"{stack}-{service}") as name:
+            command = self._projects.argv(
+                stack, ["--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *terminal, service, *argv]
+            )
+            report.command(command)
             return processes.run_foreground(command, env={**os.environ, **env}, cwd=self.workspace.root)
-        finally:
-            if record is None:
-                self._sweep(stack)
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:

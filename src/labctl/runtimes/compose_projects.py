@@ -12,6 +12,7 @@ from labctl.errors import LabError
 from labctl.report import Report
 from labctl.runtimes import processes
 from labctl.runtimes.base import Record
+from labctl.runtimes.tools import listener
 from labctl.workspace import Workspace, atomic_write
 
 NOBODY = 65534
@@ -62,7 +63,7 @@ class Projects:
         """The values of compose.yaml's variables that are the same for every command on a stack."""
         user = f"{os.getuid()}:{os.getgid()}"
         return {
-            "LABS_ROOT": self.root,
+            "LABS_CHECKOUT": self.root,
             "LABS_STACK": stack,
             "LABS_CACHE": str(self.workspace.cache),
             "LABS_RUN": str(self.workspace.run_dir(stack)),
@@ -98,4 +99,4 @@ class Projects:
         argv = self.argv(stack, command, profile, override, files)
         report.command(argv)
         full = {**os.environ, **self.environment(stack), **(env or {})}
-        return processes.run_tool(argv, report.progress, env=full, cwd=self.workspace.root if files else Path("/"))
+        return processes.run_tool(argv, listener(report), env=full, cwd=self.workspace.root if files else Path("/"))

@@ -20,7 +20,8 @@ import requests.exceptions
 from labctl.errors import LabError
 from labctl.runtimes import processes
 
-PROBE_S = 4
+PROBE_S = 3
+ANSWER_S = 20
 COMPOSE_NEEDED = (2, 20)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
 LOCAL = "--runtime local runs the same Triton as a process of this machine"
@@ -32,7 +33,7 @@ def _connect(host: str) -> docker.DockerClient | str:
     """A client whose engine has answered, or why there is none; asked once per process and address."""
     try:
         client = docker.DockerClient(base_url=host or None, version="auto", timeout=PROBE_S)
-        client.api.timeout = 60
+        client.api.timeout = ANSWER_S
         return client
     except ENGINE_ERRORS as error:
         return str(error)
@@ -136,15 +137,43 @@ def _filter(root: str, stack: str | None, service: str | None = None) -> list[st
     return [f"{key}={value}" for key, value in wanted.items() if value is not None]
 
 
-def how_ended(state: dict[str, Any]) -> str | None:
-    """How a container ended, in words, from its inspected state; None while it runs."""
+def labels(thing: Any) -> dict[str, str]:
+    """The labels of a container or a network."""
+    return dict(thing.attrs.get("Labels") or thing.attrs.get("Config", {}).get("Labels") or {})
+
+
+def users(network: Any) -> str:
+    """Who still uses a network, as an addition to its name; "" if nobody does."""
+    with contextlib.suppress(*ENGINE_ERRORS):
+        network.reload()
+    names = sorted(entry["Name"] for entry in (network.attrs.get("Containers") or {}).values())
+    return f" (in use by {', '.join(names)})" if names else ""
+
+
+def remove(container: str) -> None:
+    """Make sure that there is no container of that name, as far as the engine can be asked."""
+    with contextlib.suppress(*ENGINE_ERRORS):
+        engine().containers.get(container).remove(force=True, v=True)
+
+
+def how_ended(attributes: dict[str, Any]) -> str | None:
+    """How a container ended, or why it never will serve, in words, from its inspected attributes; None while it may.
+
+    A process of it that the kernel killed for memory counts, although the container itself may run on; so does a
+    container that has been started anew after an end.
+    """
+    state = attributes["State"]
     status = state.get("Status")
-    if status in ("created", "running", "paused"):
-        return None
+    health = state.get("Health") or {}
     if state.get("OOMKilled"):
         return "OOM-killed: it needed more memory than the container or the machine has"
-    if status == "restarting":
-        return "it ends again and again (crash loop)"
+    if status == "restarting" or attributes.get("RestartCount"):
+        return f"it ends again and again (crash loop, last time with exit status {state.get('ExitCode', 0)})"
+    if health.get("Status") == "unhealthy":
+        said = [entry.get("Output", "").strip() for entry in health.get("Log") or ()]
+        return f"unhealthy: {said[-1].splitlines()[-1] if said and said[-1] else 'its health check fails'}"
+    if status in ("created", "running", "paused"):
+        return None
     if state.get("Error"):
         return str(state["Error"])
     code = int(state.get("ExitCode", 0))

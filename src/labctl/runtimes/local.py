@@ -26,6 +26,7 @@ from labctl.report import Report
 from labctl.runtimes import processes, wheel
 from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Endpoints, Launch, Record
+from labctl.runtimes.tools import listener, tool_failed
 from labctl.workspace import Workspace
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
@@ -91,12 +92,7 @@ class LocalRuntime:
         command = [sys.executable, *argv]
         report.command(command)
         env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
-
-        def heard(line: str) -> None:
-            if not line.startswith(LabError.MARK):
-                report.progress(line)
-
-        code, out, tail = processes.run_tool(command, heard, env=env)
+        code, out, tail = processes.run_tool(command, listener(report), env=env)
         if code:
             raise tool_failed(argv, processes.describe_exit(code), tail)
         return out
@@ -145,6 +141,9 @@ class LocalRuntime:
                     records.append(dataclasses.replace(record, server={"pid": process.pid}))
         return records
 
+    def stacks(self) -> set[str]:
+        return {env[STACK] for _, env in self._ours()}
+
     def find(self, stack: str) -> Record | None:
         return next((record for record in self.running() if record.stack == stack), None)
 
@@ -187,14 +186,6 @@ class LocalRuntime:
         report.command(command)
         env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
         return processes.run_foreground(command, env=env)
-
-
-def tool_failed(argv: Sequence[str], how: str, tail: Sequence[str]) -> LabError:
-    """The error of a preparation step that did not end well: its own LabError if it could tell one."""
-    for line in tail:
-        if line.startswith(LabError.MARK):
-            return LabError.from_json(line.removeprefix(LabError.MARK))
-    return LabError(f"{' '.join(argv[:2])} failed", how, "", details=tail)
 
 
 def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:
