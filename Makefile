@@ -19,6 +19,12 @@ $(READY): pyproject.toml scripts/setup.sh
 lab-iterative: $(READY) ## lab 02: iterative scheduling with GPT-2
 	@$(BIN)/labctl run iterative $(ARGS)
 
+lab-llama: $(READY) ## lab 03: Llama on Hugging Face against a compiled engine
+	@$(BIN)/labctl run llama $(ARGS)
+
+lab-batching: $(READY) ## lab 05: static against in-flight batching
+	@$(BIN)/labctl run batching $(ARGS)
+
 test: $(READY) ## all tests (those of the compose runtime need a Docker engine)
 	@$(BIN)/python -m pytest $(ARGS)
 

@@ -25,8 +25,8 @@ step "environment .venv ($("$python" --version), $python)"
 [ -x .venv/bin/python ] && .venv/bin/python -c 'import sys' 2>/dev/null || rm -rf .venv
 [ -d .venv ] || "$python" -m venv .venv
 : >"$log"
-pip() {
-    .venv/bin/python -m pip --disable-pip-version-check install --progress-bar off "$@" >>"$log" 2>&1 \
+pip() { # --no-compile: Python compiles what is really imported, once; the packages hold ten times as much
+    .venv/bin/python -m pip --disable-pip-version-check install --no-compile --progress-bar off "$@" >>"$log" 2>&1 \
         || { tail -15 "$log" >&2; fail "pip install failed (whole log: $log)" "check the network and pip's settings, then make setup again"; }
 }
 

@@ -79,8 +79,12 @@ class Bench(_Strict):
     model: str
 
 
-class ProfileOverlay(_Strict):
-    """What one profile changes; each key replaces or extends the stack's own."""
+class Overlay(_Strict):
+    """What a profile changes of a stack; each key replaces or extends the stack's own.
+
+    ``tensorrt_llm``: the models are those of a TensorRT-LLM release, filled with these settings
+    (repository/releases.py); then nothing of the stack's own repository, parameters and replacements is taken over.
+    """
 
     image: str = ""
     repository: list[str] = []
@@ -91,6 +95,14 @@ class ProfileOverlay(_Strict):
     models: list[Name] | None = None
     optional: list[str] = []
     server: Server | None = None
+    tensorrt_llm: dict[str, Any] | None = None
+
+
+class Variant(Overlay):
+    """An overlay for some values of the settings, such as ``{engine: transformers}``."""
+
+    when: dict[str, Any] = Field(min_length=1)
+    profiles: list[Literal["cpu", "gpu"]] = ["cpu", "gpu"]
 
 
 class Stack(_Strict):
@@ -109,7 +121,10 @@ class Stack(_Strict):
     server: Server = Server()
     probes: dict[str, Probe] = {}
     bench: Bench | None = None
-    profiles: dict[Literal["cpu", "gpu"], ProfileOverlay] = {}
+    profiles: dict[Literal["cpu", "gpu"], Overlay] = {}
+    variants: list[Variant] = []
+    image: str = ""
+    tensorrt_llm: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -133,6 +148,7 @@ class Phase(_Strict):
     client: str
     set: dict[str, Any] = {}
     quick: bool = True  # also run with --quick
+    profiles: list[Literal["cpu", "gpu"]] = ["cpu", "gpu"]
 
 
 class Run(_Strict):
@@ -184,6 +200,9 @@ class Lab(_Strict):
                 for kind, key in REFERENCE.findall(text):
                     if kind == "settings" and key not in self.settings:
                         problems.append(f"stacks.{stack_name}: '{{settings.{key}}}' is not a setting of this lab")
+            for variant in stack.variants:
+                unknown = set(variant.when) - set(self.settings)
+                problems += [f"stacks.{stack_name}.variants.when.{key}: not a setting" for key in sorted(unknown)]
             for name, value in stack.parameters.items():
                 if isinstance(value, dict) and value.get("setting") not in self.settings:
                     problems.append(f"stacks.{stack_name}.parameters.{name}: unknown setting {value.get('setting')!r}")

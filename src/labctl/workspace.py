@@ -75,6 +75,11 @@ class Workspace:
     def engines_cache(self) -> Path:
         return self.cache / "engines"
 
+    @property
+    def templates_cache(self) -> Path:
+        """Model templates copied out of the images that serve them, one folder per release."""
+        return self.cache / "templates"
+
     def stack_dir(self, stack: str) -> Path:
         """State, log, rendered repository and run folder of one stack."""
         return self.state / stack
@@ -93,21 +98,41 @@ class Workspace:
         return self.root / "results" / lab
 
 
+MAKE_ROOM = "free some space there, or set LABS_CACHE (weights, engines) to a folder on another disk"
+
+
 @contextmanager
 def disk_errors(target: Path) -> Iterator[None]:
     """Turn a full, read-only or forbidden disk into a :class:`LabError` that names the path and the space left."""
     try:
         yield
     except OSError as error:
-        where = target
-        while not where.exists() and where != where.parent:
-            where = where.parent
-        free = shutil.disk_usage(where).free
+        free = shutil.disk_usage(_existing(target)).free
+        why = f"{(error.strerror or str(error)).lower()} ({_megabytes(free)} MB free on that disk)"
+        raise LabError(f"cannot write {target}", why, MAKE_ROOM) from error
+
+
+def need_space(where: Path, needed: int) -> None:
+    """Refuse early what cannot end well: ``needed`` bytes (about) are going to be written to ``where``.
+
+    Raises:
+        LabError: with the space needed and the space there is.
+    """
+    free = shutil.disk_usage(_existing(where)).free
+    if free < needed:
         raise LabError(
-            f"cannot write {target}",
-            f"{error.strerror or error} ({free / 1e6:.1f} MB free on that disk)",
-            "free some space there, or set LABS_CACHE (weights, engines) to a folder on another disk",
-        ) from error
+            f"no space left to write {where}",
+            f"about {_megabytes(needed)} MB are needed, {_megabytes(free)} MB are free on that disk",
+            MAKE_ROOM,
+        )
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f}" if count < 1e8 else f"{count / 1e6:,.0f}"
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:

@@ -86,3 +86,29 @@ def _assignments(settings: dict[str, Any]) -> Sequence[str]:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         pairs += ["--set", f"{key}={text}"]
     return pairs
+
+
+@pytest.fixture
+def own(checkout: Path, tmp_path: Path) -> Iterator[Path]:
+    """A checkout for one test, in which nothing may be left."""
+    root = tmp_path / "own"
+    root.mkdir()
+    for item in checkout.iterdir():
+        if item.is_symlink():
+            (root / item.name).symlink_to(item.readlink())
+    try:
+        yield root
+    finally:
+        labctl("down", "--all", root=root, check=False)
+
+
+@pytest.fixture
+def copied_templates(own: Path) -> Path:
+    """Lab 02's templates as files that a test may break."""
+    folder = own / "templates"
+    for source in (own / "model_repos" / "iterative").rglob("*"):
+        if source.is_file() and "__pycache__" not in source.parts:
+            target = folder / source.relative_to(own / "model_repos" / "iterative")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    return folder

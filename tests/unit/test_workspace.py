@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import LabError
-from labctl.workspace import Workspace, atomic_write, key_lock, replace_dir
+from labctl.workspace import Workspace, atomic_write, key_lock, need_space, replace_dir
 
 
 def test_a_checkout_is_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +69,10 @@ def test_a_key_has_one_maker_at_a_time(tmp_path: Path) -> None:
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_what_cannot_fit_is_refused_before_it_is_begun(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="no space left") as error:
+        need_space(tmp_path / "not" / "there" / "yet", 10**18)
+    assert "about 1,000,000,000,000 MB are needed" in error.value.why
+    need_space(tmp_path, 1)

@@ -12,6 +12,7 @@ from typing import Any
 
 from labctl.engines.protocol import Builder, Option, Options, Report
 from labctl.errors import LabError
+from labctl.workspace import need_space
 
 PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch")
 PRECISIONS = ("fp16", "fp32", "int8")
@@ -45,6 +46,8 @@ class OpenVino:
             remedy = "make setup, or use --runtime compose"
             raise LabError("engines cannot be built in this environment", str(error), remedy) from None
 
+        size = sum(path.stat().st_size for path in weights.glob("*.safetensors"))
+        need_space(target, 2 * size)  # the engine, and beside it the old form while the weights are compressed
         report(f"exporting with {options['precision']} weights")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer's remarks on transformers' own code

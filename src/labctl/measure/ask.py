@@ -1,4 +1,4 @@
-"""One question to a text model of a running stack, whatever its style."""
+"""One question to a text model of a running stack, whatever its tensors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from labctl.errors import LabError
 from labctl.measure.stream import TextStream
+from labctl.measure.text_model import TextModel
 
 TIMEOUT_S = 120.0
 
@@ -21,9 +22,11 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
     arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
     if tokens < 1:
         raise LabError(f"{tokens} output tokens cannot be generated", "", "-o takes 1 or more")
+    text_model = TextModel.of(endpoint, model)
     with TextStream(endpoint, on_token=lambda record: arrived.put(True)) as channel:
-        record = channel.send(model, prompt, max_tokens=tokens)
-        yield prompt
+        record = text_model.send(channel, prompt, tokens)
+        if text_model.decoupled:
+            yield prompt
         told = 0
         if stream:
             while not record.end:

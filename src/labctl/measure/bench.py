@@ -13,6 +13,7 @@ from labctl.errors import LabError
 from labctl.measure import load, metrics, stats
 from labctl.measure.records import RequestRecord
 from labctl.measure.stream import TextStream
+from labctl.measure.text_model import TextModel
 
 PROMPTS = (
     "Programming in C++ is like",
@@ -75,9 +76,10 @@ def run(
     def ask(stream: TextStream, number: int) -> RequestRecord:
         prompt = workload.prompts[number % len(workload.prompts)]
         progress(f"request {number + 1} of {workload.requests}")
-        return stream.send(model, prompt, max_tokens=workload.output_tokens, ignore_eos=True)
+        return asked.send(stream, prompt, workload.output_tokens, to_the_end=True)
 
     grpc = endpoints["grpc"]
+    asked = TextModel.of(grpc, model)
     progress("warming up")
     if workload.warmup:
         load.closed_loop(grpc, min(concurrency, workload.warmup), workload.warmup, ask, workload.timeout)

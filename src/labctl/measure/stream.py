@@ -1,4 +1,4 @@
-"""Streaming requests over gRPC to a decoupled text model: one response per token, each with its arrival time."""
+"""Requests over a gRPC stream: a decoupled model answers token by token, another once; each response has its time."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class TextStream:
         self._client = grpcclient.InferenceServerClient(endpoint)
         self._on_token = on_token or (lambda record: None)
         self._open: dict[str, RequestRecord] = {}
+        self._outputs: dict[str, str] = {}
         self._changed = threading.Condition()
         self._broken = ""
         self._count = 0
@@ -44,12 +45,21 @@ class TextStream:
         text.set_data_from_numpy(np.array([[prompt.encode()]], dtype=np.object_))
         return self.send_inputs(model, prompt, [text], **parameters)
 
-    def send_inputs(self, model: str, prompt: str, inputs: list[Any], **parameters: Any) -> RequestRecord:
-        """The same with the inputs ready made; ``prompt`` is only the record's name for them."""
+    def send_inputs(
+        self, model: str, prompt: str, inputs: list[Any], output: str = "text_output", tokens: int = 0,
+        **parameters: Any,
+    ) -> RequestRecord:  # fmt: skip
+        """The same with the inputs ready made; ``prompt`` is only the record's name for them.
+
+        Args:
+            output: which output tensor holds the text.
+            tokens: how long the answer will be where one response holds it all.
+        """
         with self._changed:
             self._count += 1
-            record = RequestRecord(f"{model}-{self._count}", model, prompt, parameters)
+            record = RequestRecord(f"{model}-{self._count}", model, prompt, parameters, tokens=tokens)
             self._open[record.id] = record
+            self._outputs[record.id] = output
         record.start = time.monotonic()
         self._client.async_stream_infer(
             model,
@@ -103,7 +113,7 @@ class TextStream:
             record = self._open.get(response.id)
             if record is None:
                 return
-            values = result.as_numpy("text_output")
+            values = result.as_numpy(self._outputs[record.id])
             if values is not None and values.size:
                 record.responses.append((now, values.reshape(-1)[0].decode(errors="replace")))
                 if len(record.responses) == 1:
@@ -111,7 +121,7 @@ class TextStream:
             final = response.parameters.get("triton_final_response")
             if final is not None and final.bool_param:
                 record.end = now
-                del self._open[record.id]
+                del self._open[record.id], self._outputs[record.id]
                 self._changed.notify_all()
         self._on_token(record)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -146,8 +147,9 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
         )
     try:
         wait_ready(
-            record.endpoints.http, plan.stack.models, plan.stack.probes, exited=lambda: None,
-            tail=lambda: tail(runtime, stack), timeout=min(options.timeout, 10.0), progress=session.report.progress,
+            record.endpoints.http, plan.stack.models, plan.stack.probes,
+            exited=lambda: None if runtime.find(stack) else "it is gone",
+            tail=lambda: tail(runtime, stack), timeout=options.timeout, progress=session.report.progress,
         )  # fmt: skip
     except LabError as error:
         raise LabError(f"{stack} is up but not ready: {error.what}", error.why, f"labctl down {stack}") from error
@@ -155,11 +157,32 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
 
 
 def take_down(session: Session, runtime: Runtime, stack: str, force: bool = False) -> None:
-    """Stop a stack on its runtime and make sure that nothing of it is left.
+    """Stop a stack on its runtime and make sure that nothing of it is left. Ctrl-C meanwhile makes it forceful.
 
     Raises:
         LabError: something of it is still there; it is named.
     """
+    if force:
+        with _deaf_to_ctrl_c():
+            return _take_down(session, runtime, stack, force)
+    try:
+        _take_down(session, runtime, stack, force)
+    except KeyboardInterrupt:
+        take_down(session, runtime, stack, force=True)
+        raise
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Forceful means bounded: it is quicker to end it than to be interrupted and leave something behind."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
     runtime.stop(stack, session.report, force)
     for _ in _until(5.0):
         if not (left := runtime.leftovers(stack)):
@@ -214,6 +237,8 @@ def sweep(session: Session, but_for: str = "") -> list[str]:
 
 def down_all(session: Session) -> Sequence[str]:
     """Take every stack of this checkout down; the names of those that were there."""
-    names = {record.stack for _, record in session.running()}
-    names |= {path.parent.name for path in session.workspace.state.glob("*/state.json")}
+    names = {path.parent.name for path in session.workspace.state.glob("*/state.json")}
+    for runtime in (session.runtime("local"), session.runtime("compose")):
+        with contextlib.suppress(LabError):  # no engine answers, so nothing of ours runs on it
+            names |= runtime.stacks()
     return [name for name in sorted(names) if down(session, name)]

@@ -12,9 +12,10 @@ from typing import Any
 from labctl.errors import LabError
 from labctl.repository import ensemble, schema
 from labctl.repository.template import Problem, fill, uses
-from labctl.workspace import replace_dir
+from labctl.workspace import need_space, replace_dir
 
 CONFIG = "config.pbtxt"
+BLOCK = 4096  # bytes that even a short file takes on a disk
 FAMILY = "inflight_batcher_llm"  # of upstream's template families, the one that the labs serve
 _NOT_COPIED = {"__pycache__", ".gitkeep"}
 
@@ -76,6 +77,7 @@ def render(request: RenderRequest) -> Rendered:
             "correct what is named above; nothing was written",
             details=[str(problem) for problem in problems],
         )
+    need_space(request.output, sum(-(-source.stat().st_size // BLOCK) * BLOCK for source in files.values()))
     with replace_dir(request.output) as fresh:
         for relative, source in files.items():
             target = fresh / relative

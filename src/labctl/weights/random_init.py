@@ -9,6 +9,7 @@ from pathlib import Path
 
 from labctl.errors import LabError
 from labctl.weights.shapes import SEED, SHAPES
+from labctl.workspace import need_space
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -40,6 +41,7 @@ def make(shape: str, target: Path, models: Path, report: Callable[[str], None], 
     report(f"initialising {shape} in {dtype}")
     torch.manual_seed(SEED)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    need_space(target, sum(p.numel() * p.itemsize for p in model.parameters()))
     report(f"writing {sum(p.numel() for p in model.parameters()) / 1e6:.0f}M parameters")
     model.save_pretrained(target)
     for name in TOKENIZER_FILES:

@@ -1,0 +1,110 @@
+"""How a text model wants to be asked, read from the configuration that the running server itself reports.
+
+The labs' text models differ on the wire: `text_input` with limits as request parameters (lab 02), with limits as
+tensors (labs 03 and 05, with or without a batch dimension), `INPUT_0`.. (lab 04). A person who types
+``labctl infer`` or ``labctl bench`` need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as grpcclient
+
+from labctl.errors import LabError
+from labctl.measure.records import RequestRecord
+from labctl.measure.stream import TextStream
+
+# What an input is for, by the names that the labs' models give it.
+TEXT = ("text_input", "INPUT_0")
+LIMIT = ("max_tokens", "INPUT_1")
+STREAM = ("stream", "streaming")
+OUTPUT = ("text_output", "OUTPUT_0")
+_TYPES: Mapping[str, Any] = {"BYTES": np.object_, "UINT32": np.uint32, "INT32": np.int32, "BOOL": np.bool_}
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input tensor that must be sent: its datatype as Triton names it, its shape for one request."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def filled(self, value: Any) -> Any:
+        made = grpcclient.InferInput(self.name, self.shape, self.datatype)
+        made.set_data_from_numpy(np.full(self.shape, value, dtype=_TYPES[self.datatype]))
+        return made
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model that continues a text. ``decoupled``: it answers token by token, with what is new alone."""
+
+    name: str
+    inputs: Mapping[str, Input]
+    output: str
+    decoupled: bool
+
+    @classmethod
+    def of(cls, endpoint: str, name: str) -> TextModel:
+        """Ask the server at ``endpoint`` (gRPC).
+
+        Raises:
+            LabError: the server does not answer, or the model takes no text.
+        """
+        from tritonclient.utils import InferenceServerException
+
+        with grpcclient.InferenceServerClient(endpoint) as client:
+            try:
+                config = client.get_model_config(name).config
+                decoupled = _decoupled(client, config)
+            except InferenceServerException as error:
+                raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
+        wanted = {
+            item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
+            for item in config.input
+            if not item.optional or item.name in STREAM
+        }
+        output = next((item.name for item in config.output if item.name in OUTPUT), "")
+        if not output or not any(key in wanted for key in TEXT):
+            raise LabError(f"{name} does not continue texts", f"its inputs: {', '.join(wanted)}")
+        return cls(name, wanted, output, decoupled)
+
+    def send(self, stream: TextStream, prompt: str, tokens: int, to_the_end: bool = False) -> RequestRecord:
+        """Ask for ``tokens`` more tokens; ``to_the_end``: an end-of-text token does not end the answer."""
+        made = [
+            wanted.filled(_value(name, prompt, tokens))
+            for name, wanted in self.inputs.items()
+            if self.decoupled or name not in STREAM
+        ]
+        if any(name in self.inputs for name in LIMIT):
+            count = 0 if self.decoupled else tokens
+            return stream.send_inputs(self.name, prompt, made, output=self.output, tokens=count)
+        return stream.send_inputs(self.name, prompt, made, output=self.output, max_tokens=tokens, ignore_eos=to_the_end)
+
+
+def _value(name: str, prompt: str, tokens: int) -> Any:
+    if name in TEXT:
+        return prompt.encode()
+    if name in LIMIT:
+        return tokens
+    return True if name in STREAM else b""  # lists of bad and stop words: none
+
+
+def _datatype(number: int) -> str:
+    from tritonclient.grpc import model_config_pb2
+
+    name = str(model_config_pb2.DataType.Name(number)).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
+def _decoupled(client: Any, config: Any) -> bool:
+    """An ensemble answers token by token when one of its steps does."""
+    if config.model_transaction_policy.decoupled:
+        return True
+    steps = config.ensemble_scheduling.step
+    return any(_decoupled(client, client.get_model_config(step.model_name).config) for step in steps)

@@ -1,0 +1,48 @@
+"""A full disk (fault 7), on a real, tiny file system of the test's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = """
+set -e
+mount -t tmpfs -o size=192k none "$LABS_ROOT/.labs"
+render() { "$PYTHON" -m labctl render iterative --set max_batch_size="$1"; }
+state() { cd "$LABS_ROOT/.labs/iterative/repository" && find . -type f | sort | xargs sha256sum | sha256sum; }
+render 4 >/dev/null
+state
+head -c 1M /dev/zero >"$LABS_ROOT/.labs/filler" 2>/dev/null || true
+render 5 && exit 99
+state
+find "$LABS_ROOT/.labs" -name '.*-*' | wc -l
+"""
+
+
+@pytest.fixture
+def unshare() -> list[str]:
+    """The command that gives a test mounts of its own."""
+    command = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount (unshare --mount)")
+    return command
+
+
+def test_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unshare: list[str], tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "labs", "model_repos", "models"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".labs").mkdir()
+    env = {**os.environ, "LABS_ROOT": str(tmp_path), "PYTHON": sys.executable}
+    done = subprocess.run([*unshare, "bash", "-c", SMALL], env=env, capture_output=True, text=True, check=False)
+    before, after, left = done.stdout.splitlines()
+    assert before == after
+    assert left == "0"
+    assert "no space left" in done.stderr
+    assert str(tmp_path / ".labs") in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,111 @@
+"""How a text model wants to be asked, told from its configuration."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from labctl.errors import LabError
+from labctl.measure import text_model
+from labctl.measure.text_model import TextModel
+
+ITERATIVE = """
+max_batch_size: 8 model_transaction_policy { decoupled: true }
+input { name: "text_input" data_type: TYPE_STRING dims: 1 }
+output { name: "text_output" data_type: TYPE_STRING dims: 1 }
+"""
+UNBATCHED = """
+input { name: "text_input" data_type: TYPE_STRING dims: -1 }
+input { name: "max_tokens" data_type: TYPE_UINT32 dims: -1 }
+output { name: "text_output" data_type: TYPE_STRING dims: -1 }
+"""
+ENSEMBLE = """
+max_batch_size: 128
+input { name: "text_input" data_type: TYPE_STRING dims: -1 }
+input { name: "max_tokens" data_type: TYPE_UINT32 dims: -1 }
+input { name: "bad_words" data_type: TYPE_STRING dims: -1 } input { name: "stop_words" data_type: TYPE_STRING dims: -1 }
+input { name: "stream" data_type: TYPE_BOOL dims: 1 optional: true }
+input { name: "top_k" data_type: TYPE_UINT32 dims: 1 optional: true }
+output { name: "text_output" data_type: TYPE_STRING dims: -1 dims: -1 }
+ensemble_scheduling { step { model_name: "engine" model_version: -1 } }
+"""
+CODEGEN = """
+max_batch_size: 16
+input { name: "INPUT_0" data_type: TYPE_STRING dims: -1 } input { name: "INPUT_1" data_type: TYPE_UINT32 dims: -1 }
+input { name: "INPUT_2" data_type: TYPE_STRING dims: -1 }
+output { name: "sequence_length" data_type: TYPE_UINT32 dims: -1 }
+output { name: "OUTPUT_0" data_type: TYPE_STRING dims: -1 dims: -1 }
+"""
+
+
+class FakeClient:
+    """Answers with configurations from texts."""
+
+    configs: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, endpoint: str) -> None: ...
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def get_model_config(self, name: str) -> Any:
+        config = text_format.Parse(self.configs[name], model_config_pb2.ModelConfig())
+        return type("Answer", (), {"config": config})
+
+
+class FakeStream:
+    """Remembers what was sent."""
+
+    def send_inputs(self, model: str, prompt: str, inputs: list[Any], output: str = "", tokens: int = 0,
+                    **parameters: Any) -> FakeStream:  # fmt: skip
+        self.output, self.tokens, self.parameters = output, tokens, parameters
+        self.inputs = {item.name(): (item.datatype(), tuple(item.shape())) for item in inputs}
+        return self
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def asked(config: str, engine: str = "") -> FakeStream:
+        monkeypatch.setattr(FakeClient, "configs", {"model": config, "engine": engine})
+        monkeypatch.setattr(text_model.grpcclient, "InferenceServerClient", FakeClient)
+        return TextModel.of("nowhere", "model").send(FakeStream(), "Hello", 7)  # type: ignore[arg-type, return-value]
+
+    return asked
+
+
+def test_limits_travel_as_parameters_where_the_model_has_no_such_input(ask: Any) -> None:
+    sent = ask(ITERATIVE)
+    assert sent.inputs == {"text_input": ("BYTES", (1, 1))}
+    assert sent.parameters == {"max_tokens": 7, "ignore_eos": False}
+    assert sent.tokens == 0  # each response is one
+
+
+def test_a_model_without_a_batch_dimension_gets_none(ask: Any) -> None:
+    sent = ask(UNBATCHED)
+    assert sent.inputs == {"text_input": ("BYTES", (1,)), "max_tokens": ("UINT32", (1,))}
+    assert (sent.tokens, sent.parameters) == (7, {})
+
+
+def test_only_what_is_required_is_sent_to_an_ensemble(ask: Any) -> None:
+    assert list(ask(ENSEMBLE).inputs) == ["text_input", "max_tokens", "bad_words", "stop_words"]
+
+
+def test_an_ensemble_streams_when_a_step_of_it_does(ask: Any) -> None:
+    sent = ask(ENSEMBLE, engine="model_transaction_policy { decoupled: true }")
+    assert "stream" in sent.inputs
+    assert sent.tokens == 0
+
+
+def test_the_output_is_found_among_several(ask: Any) -> None:
+    sent = ask(CODEGEN)
+    assert sent.output == "OUTPUT_0"
+    assert sent.inputs["INPUT_2"] == ("BYTES", (1, 1))
+
+
+def test_a_model_that_takes_no_text_is_refused_by_name(ask: Any) -> None:
+    with pytest.raises(LabError, match="model does not continue texts"):
+        ask('input { name: "ids" data_type: TYPE_INT32 dims: 1 } output { name: "out" data_type: TYPE_INT32 dims: 1 }')
