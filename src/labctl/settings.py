@@ -19,7 +19,8 @@ class Setting(BaseModel):
     """One setting of a lab.
 
     ``scope``: a ``stack`` setting changes what is served; a ``run`` setting is read by the lab's clients alone.
-    ``default`` may hold one value per profile ({cpu: ..., gpu: ...}).
+    ``default`` may hold one value per profile ({cpu: ..., gpu: ...}). ``only`` names the values of other settings
+    with which this one means anything ({engine: [openvino]}); with others it is left out, and refused when given.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -33,6 +34,7 @@ class Setting(BaseModel):
     max: float | None = None
     optional: bool = False
     scope: Literal["stack", "run"] = "stack"
+    only: dict[str, list[str]] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Setting:
@@ -125,8 +127,12 @@ def resolve(
                 values[key] = declared[key].parse(value)
             except ValueError as error:
                 problems.append(f"{key}: {error}")
+    idle = {key: other for key, setting in declared.items() if (other := _unmet(setting, values))}
+    given = {key for layer in layers for key in layer}
+    problems += [f"{key}: it means something only with {idle[key]}" for key in declared if key in idle and key in given]
+    values = {key: value for key, value in values.items() if key not in idle}
     if problems:
-        good = [f"  {key}: {setting.describe()}" for key, setting in declared.items()]
+        good = [f"  {key}: {setting.describe()}" for key, setting in declared.items() if key not in idle]
         raise LabError(
             f"some settings of {what} are not good",
             "",
@@ -134,6 +140,14 @@ def resolve(
             details=problems,
         )
     return values
+
+
+def _unmet(setting: Setting, values: Mapping[str, Any]) -> str:
+    """The first condition of ``only`` that does not hold, in words; "" if all do."""
+    for key, good in setting.only.items():
+        if values[key] not in good:
+            return f"{key}={' or '.join(good)}"
+    return ""
 
 
 def parse_assignments(items: tuple[str, ...]) -> dict[str, str]:

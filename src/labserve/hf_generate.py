@@ -22,8 +22,8 @@ class Prompt:
 class Generator:
     """A model and its tokenizer out of one Hugging Face folder."""
 
-    def __init__(self, folder: str, threads: int) -> None:
-        self.tokenizer, self._model = tokenizer_and_model(folder, "cpu", threads)
+    def __init__(self, folder: str, device: str, threads: int) -> None:
+        self.tokenizer, self._model = tokenizer_and_model(folder, device, threads)
         self.context = int(self._model.config.max_position_embeddings)
         pad = self.tokenizer.pad_token_id
         self._pad = 0 if pad is None else pad
@@ -36,8 +36,9 @@ class Generator:
         longest = max(len(prompt.ids) for prompt in prompts)
         # Generation goes on at the right, so that the padding stands on the left.
         fill = [longest - len(prompt.ids) for prompt in prompts]
-        ids = torch.tensor([[self._pad] * n + p.ids for n, p in zip(fill, prompts, strict=True)])
-        mask = torch.tensor([[0] * n + [1] * len(p.ids) for n, p in zip(fill, prompts, strict=True)])
+        device = self._model.device
+        ids = torch.tensor([[self._pad] * n + p.ids for n, p in zip(fill, prompts, strict=True)], device=device)
+        mask = torch.tensor([[0] * n + [1] * len(p.ids) for n, p in zip(fill, prompts, strict=True)], device=device)
         with torch.inference_mode():
             out = self._model.generate(
                 ids,

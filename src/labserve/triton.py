@@ -82,7 +82,7 @@ def metric(name: str, description: str, kind: str, model: str) -> Any:
 
 
 def tokenizer_and_model(folder: str, device: str, threads: int) -> tuple[Any, Any]:
-    """A Hugging Face tokenizer and causal language model out of one folder, in fp32, ready to infer."""
+    """A Hugging Face tokenizer and causal language model out of one folder, in fp32 (fp16 on a GPU), ready to infer."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -90,5 +90,6 @@ def tokenizer_and_model(folder: str, device: str, threads: int) -> tuple[Any, An
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"model_path: there is no folder {folder}")
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    return tokenizer, model.to(device).eval()
+    # Not by from_pretrained's own argument: its name differs between the transformers of NVIDIA's images and ours.
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    return tokenizer, model.to(device, torch.float32 if device == "cpu" else torch.float16).eval()

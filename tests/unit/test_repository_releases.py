@@ -146,7 +146,7 @@ def test_a_deprecated_batching_type_is_served_with_a_notice() -> None:
 def test_the_workshops_word_for_a_policy_is_written_as_the_accepted_one_with_a_notice() -> None:
     settings = {"batch_scheduler_policy": "guaranteed_completion"}
     assert release().defaults_for(settings)["batch_scheduler_policy"] == "guaranteed_no_evict"
-    assert "guaranteed_completion is written as guaranteed_no_evict" in release().check_combination(settings)[0]
+    assert "in effect: guaranteed_no_evict, not guaranteed_completion" in release().check_combination(settings)[0]
 
 
 def test_an_unknown_policy_is_refused_instead_of_silently_replaced() -> None:

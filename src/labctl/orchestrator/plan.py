@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from labctl import engines, weights
-from labctl.catalog import Artifact, Lab, Mapped, ProfileOverlay, Stack
+from labctl.catalog import Artifact, Lab, Mapped, Stack
 from labctl.errors import LabError
-from labctl.repository import RenderRequest, Replacement
+from labctl.orchestrator.overlays import overlaid
+from labctl.repository import RenderRequest, Replacement, releases
+from labctl.repository.releases import Release
 from labctl.settings import resolve
 from labctl.workspace import Workspace
 
@@ -41,11 +43,19 @@ class Step:
     path: Path
     argv: tuple[str, ...]
     ready: Callable[[], bool]
+    build: engines.Build | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about one stack that follows from the manifest and the choices."""
+    """Everything about one stack that follows from the manifest and the choices.
+
+    Attributes:
+        release: the TensorRT-LLM release that serves it; None where none does.
+        fetched: the folder into which the release's templates are copied out of its image; None where they are given.
+        effective: what will be in force where it differs from what was asked (see ``labctl status``).
+        notices: what a person should know of the choices before anything starts.
+    """
 
     lab: Lab
     name: str
@@ -58,6 +68,10 @@ class Plan:
     server_env: Mapping[str, str]
     image: str
     tokenizer_dir: str
+    release: Release | None = None
+    fetched: Path | None = None
+    effective: Mapping[str, Any] = field(default_factory=dict)
+    notices: Sequence[str] = ()
 
     @property
     def stack_settings(self) -> dict[str, Any]:
@@ -82,10 +96,13 @@ def make_plan(
     Raises:
         LabError: unknown or bad settings, an unknown model source, a reference to nothing.
     """
-    stack = _with_profile(lab.stacks[name], choices.profile)
+    stack = lab.stacks[name]
     settings = resolve(lab.settings, choices.profile, stack.settings, choices.set, what=f"stack {name}")
+    stack = overlaid(stack, choices.profile, settings)
+    release = _release(stack, choices)
     scope: dict[str, Any] = {f"settings.{key}": value for key, value in settings.items()}
     scope |= {"run_dir": server_path(workspace.run_dir(name)), "profile": choices.profile, "stack": name}
+    scope["release"] = release.name if release else ""
 
     steps: list[Step] = []
     host: dict[str, Any] = dict(scope)
@@ -101,16 +118,24 @@ def make_plan(
         model: probe.model_copy(update={"body": expand(probe.body, scope)}) for model, probe in stack.probes.items()
     }
     stack = stack.model_copy(update={"probes": probes})
+    serving: dict[str, Any] = {key: expand(value, scope) for key, value in (stack.tensorrt_llm or {}).items()}
+    own = [workspace.model_repos / folder for folder in stack.repository]
+    fetched = workspace.templates_cache / release.name if release and not choices.templates else None
+    given = [choices.templates] if choices.templates else [fetched] if fetched else []
     request = RenderRequest(
-        sources=[choices.templates] if choices.templates else [workspace.model_repos / r for r in stack.repository],
+        sources=[*given, *own] if release else given or own,
         models=stack.models,
         parameters={key: expand(value, scope) for key, value in stack.parameters.items()},
         output=output or workspace.repository_dir(name),
-        optional=frozenset(stack.optional),
+        defaults=release.defaults_for(serving) if release else {},
+        optional=frozenset((*stack.optional, *(release.optional if release else ()))),
         replacements=[
-            Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
-            for r in stack.replacements
-            if all(settings.get(key) == value for key, value in r.when.items())
+            *(release.replacements_for(serving) if release else ()),
+            *(
+                Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
+                for r in stack.replacements
+                if all(settings.get(key) == value for key, value in r.when.items())
+            ),
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
     )
@@ -124,32 +149,25 @@ def make_plan(
         request=request,
         server_args=[text for item in stack.server.args if (text := str(expand(item, scope)))],
         server_env={key: str(expand(value, scope)) for key, value in stack.server.env.items()},
-        image=str(expand(stack.profiles[_profile(choices.profile)].image, scope))
-        if choices.profile in stack.profiles
-        else "",
+        image=release.image if release else str(expand(stack.image, scope)),
         tokenizer_dir=str(expand(stack.tokenizer, host)),
+        release=release,
+        fetched=fetched,
+        effective=release.effective(serving) if release else {},
+        notices=release.check_combination(serving) if release else (),
     )
 
 
-def _profile(name: str) -> Any:
-    return name
-
-
-def _with_profile(stack: Stack, profile: str) -> Stack:
-    """The stack with one profile's changes laid over it."""
-    overlay = stack.profiles.get(_profile(profile), ProfileOverlay())
-    return stack.model_copy(
-        update={
-            "repository": [*stack.repository, *overlay.repository],
-            "parameters": {**stack.parameters, **overlay.parameters},
-            "artifacts": {**stack.artifacts, **overlay.artifacts},
-            "place": {**stack.place, **overlay.place},
-            "replacements": [*stack.replacements, *overlay.replacements],
-            "optional": [*stack.optional, *overlay.optional],
-            "models": overlay.models or stack.models,
-            "server": overlay.server or stack.server,
-        }
-    )
+def _release(stack: Stack, choices: Choices) -> Release | None:
+    if stack.tensorrt_llm is not None:
+        return releases.release(choices.release)
+    if choices.release:
+        raise LabError(
+            f"--release {choices.release} is of no use here",
+            f"nothing of this stack is served by TensorRT-LLM on the {choices.profile} profile with these settings",
+            "leave it out, or use --profile gpu",
+        )
+    return None
 
 
 def expand(value: Any, scope: Mapping[str, Any]) -> Any:
@@ -191,7 +209,7 @@ def _step(name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Wo
     if artifact.engine:
         build = engines.request(str(expand(artifact.engine, scope)), spec, expand(artifact.options, scope))
         title = f"{build.engine.name} engine of {spec}"
-        return Step(name, title, build.locate(workspace), build.argv, ready=lambda: build.ready(workspace))
+        return Step(name, title, build.locate(workspace), build.argv, lambda: build.ready(workspace), build)
     source = weights.parse(spec)
     return Step(
         name=name,

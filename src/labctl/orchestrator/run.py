@@ -62,7 +62,8 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
     """
     if lab.run is None:
         raise LabError(f"lab {lab.folder} has no run section in its lab.yaml")
-    phases = [p for p in lab.run.phases if (not quick or p.quick) and only in ("", p.stack)]
+    profile = options.choices.profile
+    phases = [p for p in lab.run.phases if (not quick or p.quick) and only in ("", p.stack) and profile in p.profiles]
     if not phases:
         raise LabError(f"lab {lab.short} has no phase for stack {only}", "", f"labctl run {lab.short}")
     resolve(lab.settings, options.choices.profile, options.choices.set, what=f"lab {lab.short}")

@@ -20,21 +20,11 @@ from labctl.repository.render import Replacement
 DEFAULT_RELEASE = "0.5.0"  # the release of the published figures
 POLICY_ALIASES = {"guaranteed_completion": "guaranteed_no_evict"}  # the published workshop's word for it
 FALLBACK_POLICY = "guaranteed_no_evict"
+STATIC = "V1"
 LITERAL_BATCHING_TYPE = "inflight_fused_batching"  # what a template without batching_parameter says
 
-# A stack's setting and the names that it goes by in the templates; a release takes those that it has.
-_NAMES = {
-    "max_batch_size": ("triton_max_batch_size",),
-    "decoupled_mode": ("decoupled_mode",),
-    "batch_scheduler_policy": ("batch_scheduler_policy",),
-    "max_tokens_in_paged_kv_cache": ("max_tokens_in_paged_kv_cache",),
-    "kv_cache_free_gpu_mem_fraction": ("kv_cache_free_gpu_mem_fraction",),
-    "max_num_sequences": ("max_num_sequences",),
-    "max_beam_width": ("max_beam_width",),
-    "enable_trt_overlap": ("enable_trt_overlap",),
-    "enable_chunked_context": ("enable_chunked_context",),
-    "exclude_input_in_output": ("exclude_input_in_output",),
-}
+# A stack's setting whose placeholder in the templates has another name; the others are called alike.
+_NAMES = {"max_batch_size": "triton_max_batch_size"}
 
 
 def _flat(value: object) -> Iterator[object]:
@@ -90,9 +80,9 @@ class Release(BaseModel):
             By placeholder; "" where empty means that the backend takes its own default.
         """
         values: dict[str, Any] = {**dict.fromkeys(self.optional, ""), **self.defaults}
-        for setting, names in _NAMES.items():
-            if setting in settings:
-                values |= {name: settings[setting] for name in names if name in values}
+        for setting, value in settings.items():
+            if (name := _NAMES.get(setting, setting)) in values:
+                values[name] = value
         if self.batching_parameter and "gpt_model_type" in settings:
             values[self.batching_parameter] = settings["gpt_model_type"]
         values["batch_scheduler_policy"] = policy(values["batch_scheduler_policy"])
@@ -132,19 +122,23 @@ class Release(BaseModel):
                 f"the server would warn and serve {FALLBACK_POLICY}; it knows: {', '.join(self.policies)}",
                 f"--set batch_scheduler_policy={self.policies[0]}",
             )
-        if accepted != asked:
-            notices.append(
-                f"batch_scheduler_policy {asked} is written as {accepted}, the word that the backend accepts"
-            )
-        effective, reason = effective_policy(
+        for name, item in self.effective(settings).items():
+            notices.append(f"{name} in effect: {item['effective']}, not {item['asked']} ({item['reason']})")
+        return notices
+
+    def effective(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+        """What will be in force where it is not what the settings ask for: by setting, the words and the reason."""
+        asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
+        found, reason = effective_policy(
             self,
-            accepted,
+            asked,
             decoupled=bool(settings.get("decoupled_mode", False)),
             chunked_context=bool(settings.get("enable_chunked_context", False)),
+            static=settings.get("gpt_model_type") == STATIC,
         )
-        if effective != accepted:
-            notices.append(f"batch_scheduler_policy in effect: {effective} ({reason})")
-        return notices
+        if not reason:
+            return {}
+        return {"batch_scheduler_policy": {"asked": asked, "effective": found, "reason": reason}}
 
 
 def policy(name: str) -> str:
@@ -153,14 +147,16 @@ def policy(name: str) -> str:
 
 
 def effective_policy(
-    release: Release, asked: str, *, decoupled: bool = False, chunked_context: bool = False
+    release: Release, asked: str, *, decoupled: bool = False, chunked_context: bool = False, static: bool = False
 ) -> tuple[str, str]:
     """The scheduler policy that is really in force, and why where it is not the one asked for ("" otherwise)."""
     accepted = policy(asked)
     if accepted == FALLBACK_POLICY:
-        return accepted, "" if accepted == asked else f"{asked} is another word for it"
+        return accepted, "" if accepted == asked else "the one word that the backend accepts for it"
     if accepted not in release.policies:
         return FALLBACK_POLICY, f"{asked} is unknown to TensorRT-LLM {release.name}"
+    if static:
+        return FALLBACK_POLICY, f"{STATIC} runs a batch to its end, so it takes only what fits to its end"
     if decoupled and release.decoupled_fallback == "always":
         return FALLBACK_POLICY, f"TensorRT-LLM {release.name} serves decoupled models with no other policy"
     if decoupled and release.decoupled_fallback == "without_chunked_context" and not chunked_context:

@@ -7,12 +7,12 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.hf_generate import Generator, Prompt, read_prompts, text_tensor
 from labserve.params import BadInput
-from labserve.triton import parameter
+from labserve.triton import device, parameter
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.generator = Generator(parameter(args, "model_path"), int(parameter(args, "threads")))
+        self.generator = Generator(parameter(args, "model_path"), device(args), int(parameter(args, "threads")))
 
     def execute(self, requests):
         responses = []
