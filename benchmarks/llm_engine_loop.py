@@ -12,7 +12,8 @@ from pathlib import Path
 
 from labserve.inflight import Job, Policy, Scheduler
 from labserve.kv_budget import KVBudget
-from labserve.openvino_engine import BLOCK_SIZE, OpenVinoEngine, Sampling
+from labserve.openvino_engine import BLOCK_SIZE, OpenVinoEngine
+from labserve.sampling_options import Sampling
 
 
 def main() -> None:

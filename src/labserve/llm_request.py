@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from labserve.model_shape import Shape
-from labserve.openvino_engine import Sampling
 from labserve.params import BadInput
+from labserve.sampling_options import Sampling
 from labserve.tensors import Read, number, one, words
 
 

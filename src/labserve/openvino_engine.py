@@ -1,6 +1,5 @@
 """OpenVINO GenAI's continuous batching pipeline behind the few verbs that the scheduler needs."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,23 +8,9 @@ import openvino_genai as genai
 
 from labserve.kv_budget import KVBudget
 from labserve.model_shape import Shape
+from labserve.sampling_options import Sampling
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no other
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are chosen, in TensorRT-LLM's terms. Without `end_id` a sequence runs to its limit."""
-
-    sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    min_length: int = 0
-    seed: int = 0
-    end_id: int | None = None
 
 
 class OpenVinoEngine:

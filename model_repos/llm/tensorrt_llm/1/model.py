@@ -15,13 +15,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve import llm_request
+from labserve.engines import open_engine
 from labserve.inflight import End, Job, Scheduler, effective_policy
-from labserve.kv_budget import KVBudget
 from labserve.model_shape import Shape
-from labserve.openvino_engine import BLOCK_SIZE, OpenVinoEngine, token_bytes
 from labserve.params import BadInput
 from labserve.steplog import StepLog
-from labserve.triton import instance, metric, parameter
+from labserve.triton import device, instance, metric, parameter
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
@@ -41,19 +40,9 @@ class TritonPythonModel:
         asked = word("asked_batch_scheduler_policy") or word("batch_scheduler_policy")
         policy, reason = effective_policy(asked, static)
         limit = int(word("max_num_sequences") or 16)
-        exact = word("exact").lower() == "true"
 
-        folder = word("gpt_model_path")
-        self.shape = Shape.of(folder)
-        kv = KVBudget.of(
-            word("max_tokens_in_paged_kv_cache"),
-            word("kv_cache_free_gpu_mem_fraction"),
-            memory=int(word("kv_cache_memory_mib")) * 2**20,
-            token_bytes=token_bytes(self.shape, exact),
-            block_size=BLOCK_SIZE,
-        )
-        engine = OpenVinoEngine(folder, kv, limit, exact, int(word("threads")))
-        engine.warm_up()
+        self.shape = Shape.of(word("gpt_model_path"))
+        engine, kv = open_engine(word, self.shape, limit, device(args))
         self.scheduler = Scheduler(engine, kv, policy, limit, static)
 
         self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
