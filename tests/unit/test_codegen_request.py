@@ -1,0 +1,167 @@
+"""What a request to the CodeGen generator may say, how its tokens are chosen, and what its answer looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labserve.codegen_request import Row, advance, outputs, parse
+from labserve.model_shape import Shape
+from labserve.params import BadInput
+
+SHAPE = Shape(vocabulary=100, context=64, token_values=8, end_id=0)
+LOGITS = torch.log(torch.tensor([[0.05, 0.5, 0.3, 0.15]]))  # of the tokens 0 to 3
+
+
+def ask(**inputs: Any) -> list[Row]:
+    given = {"input_ids": [[1, 2, 3]], "input_lengths": [[3]], "request_output_len": [[4]], **inputs}
+    return parse(lambda name: np.array(given[name]) if name in given else None, SHAPE)
+
+
+def words(*several: list[int]) -> list[list[list[int]]]:
+    ids = [i for word in several for i in word]
+    ends = [sum(map(len, several[: n + 1])) for n in range(len(several))]
+    return [[ids, ends + [-1] * (len(ids) - len(ends))]]
+
+
+def next_token(**inputs: Any) -> int:
+    (row,) = ask(**inputs)
+    advance([row], LOGITS)
+    return row.ids[-1]
+
+
+def test_without_wishes_the_answer_is_greedy_and_ends_with_the_models_own_end():
+    (row,) = ask()
+    assert (row.sampler.temperature, row.limit, row.end_id) == (0.0, 4, 0)
+
+
+def test_rows_of_different_lengths_are_read_by_their_lengths():
+    rows = ask(input_ids=[[1, 2, 3], [4, 9, 9]], input_lengths=[[3], [1]], request_output_len=[[2], [5]])
+    assert [(row.ids, row.limit) for row in rows] == [([1, 2, 3], 2), ([4], 5)]
+
+
+@pytest.mark.parametrize(
+    "neutral",
+    [
+        {"runtime_top_p": [[0.0]]},
+        {"runtime_top_k": [[0]]},
+        {"runtime_top_k": [[1]], "temperature": [[0.7]]},
+        {"temperature": [[0.0]], "runtime_top_k": [[9]]},
+        {"temperature": [[1.0]]},
+        {"repetition_penalty": [[1.0]]},
+        {"repetition_penalty": [[0.0]]},
+        {"len_penalty": [[-1.0]], "beam_search_diversity_rate": [[0.5]], "beam_width": [[1]]},
+        {"random_seed": [[7]]},
+        {"start_id": [[220]], "end_id": [[50256]]},
+    ],
+)
+def test_neutral_values_change_nothing(neutral: dict[str, Any]) -> None:
+    (row,) = ask(**neutral)
+    assert row.plain
+    assert next_token(**neutral) == 1
+
+
+@pytest.mark.parametrize("asked", [{"temperature": [[0.7]]}, {"runtime_top_k": [[5]]}, {"runtime_top_p": [[1.0]]}])
+def test_each_of_these_asks_for_sampling(asked: dict[str, Any]) -> None:
+    assert ask(**asked)[0].sampler.temperature > 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("beam_width", [[2]]),
+        ("beam_width", [[0]]),
+        ("request_output_len", [[0]]),
+        ("request_output_len", [[62]]),
+        ("request_output_len", [[4, 4]]),
+        ("input_lengths", [[0]]),
+        ("input_lengths", [[1, 1]]),
+        ("input_ids", [[1, 100, 2]]),
+        ("input_ids", [[1] * 64]),
+        ("temperature", [[-0.1]]),
+        ("temperature", [[float("nan")]]),
+        ("runtime_top_p", [[1.1]]),
+        ("repetition_penalty", [[-1.0]]),
+        ("bad_words_list", [[1, 2]]),
+        ("stop_words_list", [[[1]], [[1]]]),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(name: str, value: Any) -> None:
+    more = {"input_lengths": [[64]]} if name == "input_ids" else {}
+    with pytest.raises(BadInput, match=f"^{name}: "):
+        ask(**{**more, name: value})
+
+
+def test_a_bad_word_of_one_token_is_not_said_and_the_next_best_is() -> None:
+    assert next_token(bad_words_list=words([1])) == 2
+    assert next_token(bad_words_list=words([1], [2])) == 3
+
+
+def test_a_bad_word_of_several_tokens_is_only_not_completed() -> None:
+    assert next_token(bad_words_list=words([9, 1])) == 1
+    assert next_token(bad_words_list=words([3, 1])) == 2  # the prompt ends with 3
+
+
+def test_when_every_token_is_forbidden_the_batch_still_goes_on() -> None:
+    assert next_token(bad_words_list=words([0], [1], [2], [3]), temperature=[[0.5]]) in range(4)
+
+
+def test_words_outside_the_vocabulary_forbid_nothing() -> None:
+    assert next_token(bad_words_list=words([50256])) == 1
+
+
+def test_a_repetition_penalty_makes_what_was_said_less_likely() -> None:
+    assert next_token(input_ids=[[1, 1, 1]], repetition_penalty=[[5.0]]) == 2
+
+
+def test_a_stop_word_ends_the_answer_with_it_and_one_of_the_prompt_does_not() -> None:
+    (row,) = ask(stop_words_list=words([3], [1, 1]))
+    assert advance([row], LOGITS) == [0]
+    assert advance([row], LOGITS) == []
+    assert row.ids[row.prompt :] == [1, 1]
+
+
+def test_an_end_id_ends_the_answer_and_one_outside_the_vocabulary_never_does() -> None:
+    ending, endless = ask(end_id=[[1]])[0], ask(end_id=[[50256]])[0]
+    assert advance([ending, endless], LOGITS.repeat(2, 1)) == [1]
+
+
+def test_a_seeded_row_draws_the_same_in_any_company() -> None:
+    def drawn(company: int, seed: int) -> list[int]:
+        rows = [ask(temperature=[[2.0]], random_seed=[[s]])[0] for s in (*range(company), seed)]
+        for _ in range(4):
+            advance(rows, LOGITS.repeat(len(rows), 1))
+        return rows[-1].ids
+
+    assert drawn(0, 5) == drawn(7, 5)
+    assert len({tuple(drawn(0, seed)) for seed in range(8)}) > 1
+
+
+def test_the_answer_is_prompt_and_continuation_filled_up_with_the_end_id() -> None:
+    rows = ask(input_ids=[[5, 6], [7, 8]], input_lengths=[[2], [1]], request_output_len=[[1], [3]],
+               end_id=[[1], [50256]], is_return_log_probs=[[True], [False]])  # fmt: skip
+    alive = [0, 1]
+    while alive:
+        alive = [alive[place] for place in advance([rows[place] for place in alive], LOGITS.repeat(len(alive), 1))]
+    found = outputs(rows)
+    assert found["output_ids"].tolist() == [[[5, 6, 1, 1]], [[7, 1, 1, 1]]]
+    assert found["sequence_length"].tolist() == [[3], [4]]
+    assert {name: (array.dtype.name, array.shape) for name, array in found.items()} == {
+        "output_ids": ("uint32", (2, 1, 4)),
+        "sequence_length": ("uint32", (2, 1)),
+        "cum_log_probs": ("float32", (2, 1)),
+        "output_log_probs": ("float32", (2, 1, 3)),
+    }
+
+
+def test_log_probabilities_are_the_models_own_and_add_up() -> None:
+    (row,) = ask(is_return_log_probs=[[True]], temperature=[[0.3]], random_seed=[[1]], request_output_len=[[2]])
+    while advance([row], LOGITS):
+        pass
+    found = outputs([row])
+    expected = [float(LOGITS[0, token]) for token in row.ids[row.prompt :]]
+    assert found["output_log_probs"][0, 0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert found["cum_log_probs"][0, 0] == pytest.approx(sum(expected), abs=1e-5)
