@@ -7,12 +7,13 @@ from typing import Any
 
 from labctl import weights
 from labctl.engines.cache import Build
+from labctl.engines.gpt2_export import Onnx, TorchScript
 from labctl.engines.openvino import OpenVino
 from labctl.engines.protocol import Engine
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (OpenVino(), TensorRtLlm())}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (OpenVino(), Onnx(), TorchScript(), TensorRtLlm())}
 
 
 def get(name: str) -> Engine:
