@@ -1,0 +1,112 @@
+"""Clients of a sequence: each sends its whole text so far, appends the answer, and sends it again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from labctl.errors import LabError
+from labctl.measure.records import RequestRecord
+
+MODEL, VERSION = "ensemble_pipeline", "1"
+TIMEOUT_S = 60.0
+OnStep = Callable[[RequestRecord], None]
+
+
+class SequenceClient:
+    """One connection, for one thread. Use as a context manager.
+
+    Args:
+        endpoint: host:port of the protocol's own port.
+        protocol: http or grpc.
+        id_type: uint64 or string, as the server's CORR_ID control is declared.
+    """
+
+    def __init__(self, endpoint: str, protocol: str = "http", id_type: str = "uint64") -> None:
+        self._id_type = id_type
+        self._kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
+        timeouts = {} if protocol == "grpc" else {"network_timeout": TIMEOUT_S, "connection_timeout": TIMEOUT_S}
+        self._call = {"client_timeout": TIMEOUT_S} if protocol == "grpc" else {}
+        self._client = self._kind.InferenceServerClient(endpoint, **timeouts)
+
+    def __enter__(self) -> SequenceClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+
+    def ask(self, text: str, id: int | str, start: bool = False, end: bool = False) -> str:
+        """The next token's text.
+
+        Raises:
+            LabError: the id is not of the server's type (nothing is sent), or Triton's own message.
+        """
+        self._check(id)
+        tensor = self._kind.InferInput("INPUT_TOKENS", [1, 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([[text.encode()]], dtype=np.object_))
+        try:
+            result = self._client.infer(
+                MODEL, [tensor], model_version=VERSION, sequence_id=id, sequence_start=start, sequence_end=end,
+                **self._call,
+            )  # fmt: skip
+        except InferenceServerException as error:
+            raise LabError(f"Triton refused a request of sequence {id!r}", error.message()) from error
+        except OSError as error:
+            raise LabError("Triton did not answer", str(error), "labctl logs shows the server's side") from error
+        return "".join(token.decode() for token in result.as_numpy("NEXT_TOKENS"))
+
+    def _check(self, id: int | str) -> None:
+        """Triton does not check: it copies a text into an 8-byte control where numbers are declared."""
+        if isinstance(id, str) != (self._id_type == "string"):
+            raise LabError(
+                f"correlation id {id!r} is not of the type that this server declares ({self._id_type})",
+                "Triton would take it, and give the model something else",
+                "labctl up sequence --set correlation_id=" + ("string" if isinstance(id, str) else "uint64"),
+            )
+
+    def follow(self, record: RequestRecord, id: int | str, steps: int, on_step: OnStep | None = None) -> None:
+        """A sequence of ``steps`` requests, beginning with ``record.prompt``; the record gets a response for each.
+
+        Raises as ``ask`` does.
+        """
+        text = record.prompt
+        record.start = time.monotonic()
+        for step in range(steps):
+            token = self.ask(text, id, start=step == 0, end=step == steps - 1)
+            text += token
+            record.responses.append((time.monotonic(), token))
+            if step == steps - 1:
+                record.end = record.responses[-1][0]
+            if on_step:
+                on_step(record)
+
+
+def together(
+    connect: Callable[[], SequenceClient],
+    records: Sequence[RequestRecord],
+    ids: Sequence[int | str],
+    steps: int,
+    on_step: OnStep | None = None,
+) -> None:
+    """All sequences at once, each by a client of its own. Raises the first failure, when all have ended."""
+
+    def one(record: RequestRecord, id: int | str) -> None:
+        with connect() as client:
+            client.follow(record, id, steps, on_step)
+
+    with ThreadPoolExecutor(max_workers=len(records)) as pool:
+        for future in [pool.submit(one, record, id) for record, id in zip(records, ids, strict=True)]:
+            future.result()
+
+
+def identifiers(count: int, id_type: str, first: int = 1001) -> list[int | str]:
+    """Correlation ids of the right type: 1001, 1002, ... or "client-1001", ..."""
+    numbers = range(first, first + count)
+    return [f"client-{number}" for number in numbers] if id_type == "string" else list(numbers)
