@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from gpt2_reference import Reference
 from tritonclient.utils import InferenceServerException
 
 from conftest import LabServer, labctl
-from gpt2_reference import Reference
 from labctl import engines
 from labctl.errors import LabError
 from labctl.measure import slot_log, slots, steplog
@@ -49,6 +51,14 @@ def server(request: pytest.FixtureRequest, lab_server: Callable[..., LabServer])
         STACK, strategy=strategy, generator=generator, sampling="greedy", log_verbose=True, threads=1,
         max_sequence_idle_microseconds=60_000_000,
     )  # fmt: skip
+
+
+def eventually(check: Callable[[], bool], timeout: float = 30.0) -> None:
+    """Return when ``check`` is true."""
+    deadline = time.monotonic() + timeout
+    while not check():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.02)
 
 
 def client(server: LabServer, protocol: str = "http") -> SequenceClient:
@@ -93,9 +103,32 @@ def test_the_slot_timeline_agrees_with_what_the_model_itself_counted(server: Lab
     assert all(len(execution.rows) == execution.size for execution in executions)
     if direct:
         assert all(len(places) == 1 for places in slots.rows(own).values()), "a sequence left its row"
-        assert len(found.waits) == len(PROMPTS) - server.settings["max_batch_size"]
     else:
         assert not found.waits, "there are places enough for all"
+
+
+def test_who_finds_no_place_waits_for_the_end_of_another_sequence(server: LabServer) -> None:
+    direct = server.settings["strategy"] == "direct"
+    places = server.settings["max_batch_size" if direct else "max_candidate_sequences"]
+    first = next(ids)
+    late = first + places
+
+    def told() -> slots.Timeline:
+        return slots.timeline(slot_log.read(server.run_dir / "triton.log", "tokenizer"), range(first, late + 1))
+
+    with client(server) as asked, ThreadPoolExecutor(1) as pool:
+        for id in range(first, late):
+            asked.ask("I have lived in", id, start=True)
+        answer = pool.submit(lambda: client(server).ask("Anna", late, start=True, end=True))
+        eventually(lambda: [wait.id for wait in told().waits] == [str(late)])
+        assert not answer.done()
+        for id in range(first, late):
+            asked.ask("I have lived in London", id, end=True)
+        assert answer.result(timeout=60)
+    found = told()
+    (wait,) = found.waits
+    (stay,) = (stay for stay in found.stays if stay.id == str(late))
+    assert stay.began == wait.ended > wait.began
 
 
 @pytest.mark.parametrize("protocol", [tritonclient.http, tritonclient.grpc])

@@ -1,0 +1,101 @@
+"""Lab 01's client: four clients, a sequence each, all at once; then who sat where. Run by ``labctl run sequence``."""
+
+import sys
+
+from labctl import readiness
+from labctl.measure import context, results, slot_log, slots, stats, steplog
+from labctl.measure.live import LiveView
+from labctl.measure.records import RequestRecord
+from labctl.measure.sequences import MODEL, SequenceClient, identifiers, together
+from labctl.measure.tables import table
+
+CITIES = ("London", "Paris", "Berlin", "Seoul")
+ROUNDS, QUICK_ROUNDS = 40, 10  # of a timed phase: one is over too soon to be measured
+BATCHER = "tokenizer"  # the model with the sequence batcher
+
+
+def main() -> None:
+    lab = context.load(sys.argv[1])
+    count, steps = int(lab.settings["clients"]), int(lab.settings["steps"])
+    protocol, id_type = lab.settings["protocol"], lab.settings["correlation_id"]
+    strategy, generator = lab.settings["strategy"], lab.settings["generator"]
+    verbose = lab.settings["log_verbose"]
+
+    def connect() -> SequenceClient:
+        return SequenceClient(lab.endpoints[protocol], protocol, id_type)
+
+    def play(first: int, view: LiveView | None = None) -> list[RequestRecord]:
+        """One round: every client one sequence, from its first request to its last."""
+        ids = identifiers(count, id_type, first)
+        records = [
+            RequestRecord(str(id), MODEL, f"I have lived in {CITIES[n % len(CITIES)]}") for n, id in enumerate(ids)
+        ]
+        for record in records if view else ():
+            view.watch(record)
+        together(connect, records, ids, steps, view.token if view else None)
+        return records
+
+    print(f"\n{count} clients, {steps} requests each ({strategy}, {generator}, {protocol})")
+    play(first=1)  # warm-up
+    with LiveView(steps) as view:
+        shown = play(1001, view)
+    every = list(shown)
+    if not verbose:
+        for number in range(1, QUICK_ROUNDS if lab.quick else ROUNDS):
+            every += play(1001 + 100 * number)
+
+    own = steplog.read(lab.run_dir, BATCHER, since=shown[0].start)
+    computed = steplog.read(lab.run_dir, f"generator_{generator}", since=shown[0].start)
+    places = slots.rows(own)
+    data = {
+        "triton": readiness.server_version(lab.endpoints["http"]),
+        "strategy": strategy,
+        "generator": generator,
+        "kept": sum(len(rows) == 1 for rows in places.values()) / len(places),
+        "mean_batch": mean(step.batch for step in own),
+        "mean_empty": mean(slots.size(step) - step.batch for step in own),
+        "generator_mean_batch": mean(step.batch for step in computed),
+        "executions": len(own),
+    }
+    if verbose:
+        events = slot_log.read(lab.run_dir / "triton.log", BATCHER)
+        found = slots.timeline(events, [record.id for record in shown])
+        data["disagreements"] = slots.disagreements(found, own, direct=strategy == "direct")
+        data["timeline"] = slots.with_rows(found, own).to_json()
+        show(found, places, data["disagreements"])
+    else:
+        data["metrics"] = stats.metrics(every)
+        latency = data["metrics"]["inter_token_latency"]
+        print(
+            f"\n{data['metrics']['output_token_throughput']:.0f} tokens/s; a step takes {latency['p50']:.1f} ms (p50)"
+        )
+    print(
+        f"mean batch {data['mean_batch']:.2f} (and {data['mean_empty']:.2f} empty rows) in {len(own)} executions; "
+        f"{data['kept']:.0%} of {len(places)} sequences kept one row"
+    )
+    results.write_phase(lab.out, lab.phase, data, every)
+
+
+def mean(values) -> float | None:
+    """None where there is none: Triton's own backends (the gpu profile's generators) write no step log."""
+    found = list(values)
+    return sum(found) / len(found) if found else None
+
+
+def show(found: slots.Timeline, places: dict, problems: list[str]) -> None:
+    """Who sat where, as a table."""
+    waited = {wait.id: wait.ended - wait.began for wait in found.waits}
+    rows = [
+        (stay.id, stay.instance, stay.slot, len(stay.requests),
+         ", ".join(sorted({str(row) for _, row in places[stay.id]})),
+         f"{(stay.began - found.began) * 1e3:.0f} - {(stay.ended - found.began) * 1e3:.0f}",
+         f"{waited.get(stay.id, 0.0) * 1e3:.0f}")
+        for stay in found.stays
+    ]  # fmt: skip
+    header = ("sequence", "instance", "slot", "requests", "rows of the batch", "there, ms", "waited, ms")
+    print("\n" + table(rows, header, right=(2, 3, 6)))
+    print("the model's own log agrees" if not problems else "the model's own log differs: " + "; ".join(problems))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Logits to the text of the next token.
+
+The client appends each answer to its text and sends the whole text again, so an answer has to be text: half a
+character could not travel. GPT-2's tokens are pieces of bytes, and some end inside a character. Those are not chosen:
+of the others the likeliest (greedy), or one drawn by its share of their probability (multinomial).
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer
+
+from labserve.steplog import StepLog
+from labserve.triton import instance, parameter
+from labserve.vocabulary import mask, spelling
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = Path(parameter(args, "model_path"))
+        self.words = spelling(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        self.forbidden = ~mask(self.words, max(self.words) + 1)
+        self.greedy = parameter(args, "sampling") == "greedy"
+        self.random = np.random.default_rng()
+        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+
+    def execute(self, requests):
+        began = time.monotonic()
+        responses = [self.answer(request) for request in requests]
+        self.log.write(began, [request.correlation_id() for request in requests])
+        return responses
+
+    def answer(self, request):
+        logits = pb_utils.get_input_tensor_by_name(request, "INPUT_LOGITS").as_numpy()
+        if not logits.size:
+            error = pb_utils.TritonError("INPUT_LOGITS: there is no position in it")
+            return pb_utils.InferenceResponse(error=error)
+        texts = [self.words[self.choose(last)] for last in logits[:, -1]]
+        # One-dimensional: one text per row of the batch, which is what the clients of this ensemble iterate over.
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT_TOKENS", np.array(texts, dtype=object))])
+
+    def choose(self, logits):
+        """The next token id, from the logits [vocab] of the last position."""
+        known = min(len(logits), len(self.forbidden))  # a model may have more ids than its tokenizer has tokens
+        scores = np.where(self.forbidden[:known], -np.inf, logits[:known].astype(np.float64))
+        if self.greedy:
+            return int(scores.argmax())
+        shares = np.exp(scores - scores.max()).cumsum()
+        return int(shares.searchsorted(self.random.random() * shares[-1], side="right"))
+
+    def finalize(self):
+        self.log.close()
