@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,15 +36,6 @@ def leftovers(root: Path, stack: str = STACK) -> list[str]:
 def server_of(root: Path, stack: str = STACK) -> psutil.Process | None:
     record = LocalRuntime(Workspace(root, root / "cache")).find(stack)
     return psutil.Process(record.server["pid"]) if record else None
-
-
-def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
-    """labctl in a process group of its own, as a terminal starts it."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "labctl", *arguments, "--runtime", "local", "--ports", "auto"],
-        cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
 
 
 def up(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:

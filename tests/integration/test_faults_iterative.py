@@ -1,0 +1,130 @@
+"""The faults that lab 02 survives, beyond those of every stack (tests/runtimes)."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import labctl
+from gpt2_streams import Stream
+from own_stack import DEADLINE_S, STACK, eventually, leftovers, server_of, shown, state, up
+
+
+def test_a_wrong_datatype_reaches_the_person_in_tritons_words(own: Path, copied_templates: Path) -> None:
+    path = copied_templates / "simple-gpt2" / "config.pbtxt"
+    path.write_text(
+        path.read_text().replace("input [", 'input [ { name: "extra" data_type: TYPE_INVALID dims: [ 1 ] },', 1)
+    )
+    done = up(own, "--templates", str(copied_templates), check=False)
+    assert done.returncode == 1
+    assert "extra" in done.stderr
+    assert leftovers(own) == []
+
+
+def test_truncated_weights_are_refused_before_a_server_starts(own: Path) -> None:
+    cache = own / "cache"
+    env = {"LABS_CACHE": str(cache)}
+    pull = [sys.executable, "-m", "labctl", "weights", "pull", "random:tiny-gpt2", "--runtime", "local"]
+    path = Path(
+        subprocess.run(
+            pull, cwd=own, env={**os.environ, **env}, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    )
+    with (path / "model.safetensors").open("r+b") as stream:
+        stream.truncate(100)
+    done = subprocess.run(
+        [sys.executable, "-m", "labctl", "up", STACK, "--runtime", "local", "--set", "model=random:tiny-gpt2"],
+        cwd=own, env={**os.environ, **env}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "is damaged" in done.stderr
+    assert leftovers(own) == []
+
+
+def test_a_client_whose_server_stops_fails_and_averages_nothing(own: Path) -> None:
+    up(own)
+    bench = [
+        sys.executable,
+        "-m",
+        "labctl",
+        "bench",
+        STACK,
+        "--concurrency",
+        "2",
+        "--request-count",
+        "500",
+        "--output-tokens",
+        "200",
+    ]
+    first = subprocess.Popen(bench, cwd=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run_dir = own / ".labs" / STACK / "run"
+    eventually(lambda: sum(p.stat().st_size for p in run_dir.glob("steps-iterative*")) > 20_000)
+    server_of(own).kill()  # type: ignore[union-attr]
+    out, err = first.communicate(timeout=DEADLINE_S)
+    assert first.returncode == 1, err
+    assert "tokens/s" not in out
+    assert "Traceback" not in err
+    labctl("down", STACK, root=own)
+    assert leftovers(own) == []
+
+
+@pytest.mark.parametrize("model", ["simple-gpt2", "iterative-gpt2"])
+def test_a_killed_stub_is_started_again_or_its_model_reported(own: Path, model: str) -> None:
+    up(own)
+    server = server_of(own)
+    assert server
+    (stub,) = [p for p in server.children() if model in " ".join(p.cmdline())]
+    stub.kill()
+    eventually(lambda: not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE)
+
+    def answers_or_is_reported() -> bool:
+        done = labctl("infer", STACK, "-m", model, "-p", "I have lived in", "-o", "3", root=own, check=False)
+        rows = {row["name"]: row["state"] for row in shown(own)["models"]}
+        return done.returncode == 0 or rows[model] == "UNAVAILABLE"
+
+    eventually(answers_or_is_reported)
+    other = "simple-gpt2" if model == "iterative-gpt2" else "iterative-gpt2"
+    assert labctl("infer", STACK, "-m", other, "-p", "I have lived in", "-o", "3", root=own).stdout
+
+
+def test_ten_thousand_requests_at_once_are_all_answered_in_bounded_memory(own: Path) -> None:
+    up(own)
+    server = server_of(own)
+    assert server
+    with Stream(shown(own)["endpoints"]["grpc"], "simple-gpt2") as stream:
+        for number in range(10_000):
+            stream.send(str(number), b"The", {"max_tokens": 1})
+        names = {stream.next(timeout=DEADLINE_S)[0] for _ in range(10_000)}
+    assert len(names) == 10_000
+    everyone = [server, *server.children(recursive=True)]
+    assert sum(process.memory_info().rss for process in everyone) < 4 * 2**30
+    assert state(own) == "ready"
+
+
+def test_cancelled_sequences_that_hold_every_place_are_told_as_stalled_and_it_passes(own: Path) -> None:
+    up(own, "--set", "max_candidate_sequences=4", "--set", "max_sequence_idle_microseconds=15000000")
+    endpoint = shown(own)["endpoints"]["grpc"]
+    for _ in range(6):
+        with Stream(endpoint, "iterative-gpt2") as stream:
+            stream.send("cancelled", b"I have lived in", {"max_tokens": 900, "ignore_eos": True})
+            stream.next()
+    with Stream(endpoint, "iterative-gpt2") as stream:
+        stream.send("waiting", b"Hello", {"max_tokens": 5})
+        eventually(lambda: state(own) == "stalled", 15)
+
+    def answers() -> bool:
+        with Stream(endpoint, "iterative-gpt2") as stream:
+            stream.send("later", b"Hello", {"max_tokens": 2})
+            try:
+                return bool(stream.next(timeout=3)[1])
+            except queue.Empty:
+                return False
+
+    eventually(answers)
+    eventually(lambda: state(own) == "ready")
