@@ -1,10 +1,15 @@
-"""What all tests share: a home of their own, and no trace of the person's environment."""
+"""What all tests share: a home of their own, no trace of the person's environment, and Docker where it is needed."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import docker
+import machinery
 import pytest
+
+from labctl.report import Silent
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,8 +24,29 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of weights for the whole session (LABS_TEST_CACHE keeps one between sessions)."""
-    import os
-
     folder = Path(os.environ.get("LABS_TEST_CACHE") or tmp_path_factory.mktemp("cache"))
     os.environ["LABS_CACHE"] = str(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def engine() -> docker.DockerClient:
+    """A Docker engine. Where LABS_REQUIRE_DOCKER is set its absence is a failure, elsewhere a reason to skip."""
+    client = machinery.engine()
+    if isinstance(client, str):
+        if os.environ.get("LABS_REQUIRE_DOCKER"):
+            pytest.fail(f"LABS_REQUIRE_DOCKER is set, but: {client}")
+        pytest.skip(client)
+    return client
+
+
+@pytest.fixture(scope="session")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This checkout as it is now: whoever goes on working in it does not disturb the tests."""
+    return machinery.copy_of_the_checkout(tmp_path_factory.mktemp("snapshot") / "checkout")
+
+
+@pytest.fixture(scope="session")
+def images(engine: docker.DockerClient, snapshot: Path) -> None:
+    """The images of this checkout's sources, built unless they are there (the first time takes minutes)."""
+    machinery.runtime(snapshot).prepare("cpu", Silent())

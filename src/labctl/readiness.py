@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import Any, Protocol
 from labctl.errors import LabError
 
 POLL_S = 0.05
+LOG_S = 1.0  # between two looks into the log
+LOADED = re.compile(r"successfully loaded '([^']+)'")
 LOG_TAIL = 12
 
 
@@ -107,6 +110,7 @@ def wait_ready(
     *,
     exited: Callable[[], str | None],
     tail: Callable[[], Iterable[str]],
+    log: Callable[[], Iterable[str]] = tuple,
     timeout: float,
     progress: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
@@ -117,6 +121,7 @@ def wait_ready(
     Args:
         exited: how the server ended, None while it runs.
         tail: its last log lines, for the error.
+        log: all of them. Triton answers nobody until its models are loaded: till then only its log tells how far it is.
         timeout: seconds for all of it.
 
     Raises:
@@ -124,11 +129,14 @@ def wait_ready(
     """
     deadline = clock() + timeout
     states: list[ModelState] = []
+    answered, look = False, clock()
     while True:
         if how := exited():
             raise LabError(f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:])
         with contextlib.suppress(Unreachable):
-            states = model_states(endpoint)
+            states, answered = model_states(endpoint), True
+        if not answered and clock() >= look:
+            states, look = _states_in(log(), models), clock() + LOG_S
         _refuse_unavailable(states, models)
         ready = {state.name for state in states if state.state == "READY"}
         missing = [name for name in models if name not in ready]
@@ -138,7 +146,7 @@ def wait_ready(
         if clock() >= deadline:
             raise LabError(
                 f"not ready within {timeout:g} s: {', '.join(missing) or 'the server'}",
-                "the server is still loading" if states else "the server does not answer yet",
+                "the server is still loading" if answered else "the server does not answer yet",
                 "give it longer with --timeout, or see labctl logs",
                 details=[*tail()][-LOG_TAIL:],
             )
@@ -152,6 +160,12 @@ def wait_ready(
             why = f"{error.why}; the server ended: {how}" if how else error.why
             raise LabError(error.what, why, "labctl logs", details=[*tail()][-LOG_TAIL:]) from error
     return states
+
+
+def _states_in(log: Iterable[str], models: Sequence[str]) -> list[ModelState]:
+    """What the log tells of a server that does not answer yet; [] before its first model is loaded."""
+    loaded = {match[1] for line in log if (match := LOADED.search(line))}
+    return [ModelState(name, "", "READY" if name in loaded else "LOADING", "") for name in models] if loaded else []
 
 
 def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> None:

@@ -57,6 +57,7 @@ def test_a_new_enough_compose_is_accepted(version: str, tmp_path: Path, monkeypa
         ({"Status": "running", "OOMKilled": True}, 0, "OOM-killed"),
         ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, 0, "OOM-killed"),
         ({"Status": "exited", "ExitCode": 137}, 0, "SIGKILL"),
+        ({"Status": "exited", "ExitCode": 137, "Health": {"Status": "unhealthy", "Log": []}}, 0, "SIGKILL"),
         ({"Status": "exited", "ExitCode": 1}, 0, "exit status 1"),
         ({"Status": "restarting", "ExitCode": 3}, 0, "crash loop, last time with exit status 3"),
         ({"Status": "running"}, 2, "crash loop"),

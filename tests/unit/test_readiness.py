@@ -123,3 +123,11 @@ def test_an_error_inside_a_stream_counts_although_its_status_is_200(fake: FakeTr
     with pytest.raises(LabError) as caught:
         wait(endpoint, "a", probes={"a": Probe(path="generate_stream", body={})})
     assert caught.value.why == "no tokens today"
+
+
+def test_before_triton_answers_its_log_tells_how_far_each_model_is() -> None:
+    log = ['I1 model_lifecycle.cc] "loading: b:1"', "I1 model_lifecycle.cc] \"successfully loaded 'a'\""]
+    told: list[str] = []
+    with pytest.raises(LabError, match=r"not ready within 3 s: b\n"):
+        wait("127.0.0.1:9", "a", "b", log=lambda: log, progress=told.append, timeout=3.0)
+    assert "a ready, b loading" in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import shutil
 import signal
 import time
@@ -106,7 +107,8 @@ def start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeou
         session.remember(server.record)
         wait_ready(
             record.endpoints.http, plan.stack.models, plan.stack.probes, exited=server.exited,
-            tail=lambda: tail(runtime, stack), timeout=timeout, progress=report.progress,
+            tail=lambda: tail(runtime, stack), log=lambda: whole_log(runtime, stack), timeout=timeout,
+            progress=report.progress,
         )  # fmt: skip
     except KeyboardInterrupt:
         if record.owner is None:  # `up` was interrupted: what is there stays, and the person is told
@@ -120,13 +122,18 @@ def start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeou
     return server.record
 
 
-def tail(runtime: Runtime, stack: str, lines: int = LOG_TAIL) -> list[str]:
-    """The last lines of the server's log, [] where there is none."""
+def whole_log(runtime: Runtime, stack: str) -> list[str]:
+    """The server's log, [] where there is none."""
     with contextlib.suppress(LabError, OSError):
-        every = list(runtime.logs(stack))
-        errors = [line for line in every if line.startswith("E1") or "error" in line.lower()]
-        return (errors or every)[-lines:]
+        return list(runtime.logs(stack))
     return []
+
+
+def tail(runtime: Runtime, stack: str, lines: int = LOG_TAIL) -> list[str]:
+    """The last lines of the server's log: the errors, where there are any."""
+    every = whole_log(runtime, stack)
+    errors = [line for line in every if re.match(r"E\d{4} ", line) or "error" in line.lower()]  # E and month and day
+    return (errors or every)[-lines:]
 
 
 def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime: Runtime, record: Record) -> Up:

@@ -9,13 +9,14 @@ import contextlib
 import functools
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import docker
 import docker.errors
 import requests.exceptions
+from docker.models.containers import Container
 
 from labctl.errors import LabError
 from labctl.runtimes import processes
@@ -152,8 +153,15 @@ def users(network: Any) -> str:
 
 def remove(container: str) -> None:
     """Make sure that there is no container of that name, as far as the engine can be asked."""
-    with contextlib.suppress(*ENGINE_ERRORS):
-        engine().containers.get(container).remove(force=True, v=True)
+    with contextlib.suppress(LabError, *ENGINE_ERRORS):
+        discard([engine().containers.get(container)])
+
+
+def discard(things: Sequence[Any]) -> None:
+    """Remove containers (by force), networks and volumes, each as far as the engine lets us."""
+    for thing in things:
+        with contextlib.suppress(*ENGINE_ERRORS):
+            thing.remove(**({"force": True, "v": True} if isinstance(thing, Container) else {}))
 
 
 def how_ended(attributes: dict[str, Any]) -> str | None:
@@ -167,11 +175,11 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
     health = state.get("Health") or {}
     if state.get("OOMKilled"):
         return "OOM-killed: it needed more memory than the container or the machine has"
-    if status == "restarting" or attributes.get("RestartCount"):
-        return f"it ends again and again (crash loop, last time with exit status {state.get('ExitCode', 0)})"
-    if health.get("Status") == "unhealthy":
+    if status == "running" and health.get("Status") == "unhealthy":
         said = [entry.get("Output", "").strip() for entry in health.get("Log") or ()]
         return f"unhealthy: {said[-1].splitlines()[-1] if said and said[-1] else 'its health check fails'}"
+    if status == "restarting" or attributes.get("RestartCount"):
+        return f"it ends again and again (crash loop, last time with exit status {state.get('ExitCode', 0)})"
     if status in ("created", "running", "paused"):
         return None
     if state.get("Error"):

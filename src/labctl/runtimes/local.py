@@ -31,7 +31,7 @@ from labctl.workspace import Workspace
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
 SERVER_NAME = "tritonserver"
-OUR_PROCESSES = ("tritonserver", "triton_python_b")  # the kernel cuts names at 15 characters
+OUR_PROCESSES = ("tritonserver", "triton_python_backend_stub")
 SHM = Path("/dev/shm")
 
 
@@ -125,7 +125,9 @@ class LocalRuntime:
     def _ours(self, stack: str | None = None) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
         """The processes of this checkout's stacks, servers and stubs alike, with their environment."""
         for process in psutil.process_iter(["name", "status"]):
-            if process.info["name"] not in OUR_PROCESSES or process.info["status"] == psutil.STATUS_ZOMBIE:
+            # The kernel cuts names at 15 characters; psutil gives them whole where the command line has them.
+            known = process.info["name"].startswith(tuple(name[:15] for name in OUR_PROCESSES))
+            if not known or process.info["status"] == psutil.STATUS_ZOMBIE:
                 continue
             with contextlib.suppress(psutil.Error):
                 env = process.environ()

@@ -1,0 +1,115 @@
+"""What the tests of whole stacks share: checkouts of their own, the real command line, a look at what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+import psutil
+
+from labctl.errors import LabError
+from labctl.runtimes import docker_engine
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.local import LocalRuntime
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = (".dockerignore", "compose.yaml", "compose.gpu.yaml", "docker", "labs", "model_repos", "pyproject.toml")
+LARGE = ("models", "src")
+DEADLINE_S = 120.0
+
+
+def labctl(*arguments: str, root: Path, timeout: float = 240, check: bool = True, **env: str) -> Any:
+    """Run the real command line as a person does, to its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "labctl", *arguments], cwd=root, capture_output=True, text=True, timeout=timeout,
+        check=False, stdin=subprocess.DEVNULL, env={**os.environ, **env},
+    )  # fmt: skip
+    if check:
+        assert done.returncode == 0, f"labctl {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@contextmanager
+def started(root: Path, *arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """labctl in a process group of its own, as a terminal starts it; it does not outlive the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labctl", *arguments], cwd=root, text=True, env={**os.environ, **env},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def eventually(check: Callable[[], Any], timeout: float = DEADLINE_S) -> Any:
+    """The first true value of ``check`` before the deadline."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if value := check():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{check} did not become true within {timeout:g} s")
+
+
+def copy_of_the_checkout(root: Path, source: Path = ROOT) -> Path:
+    """A checkout that a test may change and in which a person's stacks are not seen.
+
+    A copy of the copy ``source`` shares its large folders, which nobody changes.
+    """
+    root.mkdir()
+    for name in (*SMALL, *LARGE):
+        if name in LARGE and source != ROOT:
+            (root / name).symlink_to(source / name)
+        elif (source / name).is_dir():
+            shutil.copytree(source / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy2(source / name, root / name)
+    return root
+
+
+def runtime(root: Path, name: str = "compose") -> Runtime:
+    workspace = Workspace(root, root / "cache")
+    return LocalRuntime(workspace) if name == "local" else ComposeRuntime(workspace)
+
+
+def engine() -> docker.DockerClient | str:
+    """A usable Docker engine, or why there is none."""
+    try:
+        docker_engine.require_compose()
+        return docker_engine.engine()
+    except LabError as error:
+        return str(error)
+
+
+def container(root: Path, stack: str) -> Any:
+    """The server's container, or None."""
+    found = docker_engine.containers(str(root), stack, "triton")
+    return found[0] if found else None
+
+
+def status(root: Path, stack: str) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads(labctl("status", stack, "--json", root=root).stdout)
+    return shown
+
+
+def processes_about(root: Path) -> list[str]:
+    """The command lines of all processes that work on this checkout (a compose child, a server)."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if str(root) in line and process.pid != os.getpid():
+            found.append(line)
+    return found

@@ -1,0 +1,34 @@
+"""One source for both runtimes: every test here that takes ``where`` is run on each of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machinery import copy_of_the_checkout, labctl, processes_about, runtime
+
+FAULTS = Path(__file__).parent / "faults_lab"
+
+
+@pytest.fixture(params=["local", "compose"])
+def where(request: pytest.FixtureRequest) -> str:
+    """The runtime; compose needs an engine and the images."""
+    if request.param == "compose":
+        request.getfixturevalue("images")
+    return str(request.param)
+
+
+@pytest.fixture
+def own(tmp_path: Path, snapshot: Path, where: str) -> Iterator[Path]:
+    """A checkout for one test with the lab of faults in it; when it ends, nothing of it may be left."""
+    root = copy_of_the_checkout(tmp_path / "own", snapshot)
+    shutil.copytree(FAULTS, root / "labs" / "99-faults", ignore=shutil.ignore_patterns("models"))
+    shutil.copytree(FAULTS / "models", root / "model_repos" / "faults")
+    try:
+        yield root
+    finally:
+        labctl("down", "--all", root=root, check=False)
+        assert runtime(root, where).stacks() == set()
+        assert processes_about(root) == []

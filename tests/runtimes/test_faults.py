@@ -1,0 +1,204 @@
+"""The faults that a stack survives on either runtime, each injected as it happens to people."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from machinery import DEADLINE_S, eventually, labctl, runtime, started, status
+
+STACK = "quick"
+LOADING = ("--set", "behaviour=slow", "--set", "seconds=60")
+BRIEFLY = ("--set", "behaviour=slow", "--set", "seconds=3")
+
+
+def on(where: str) -> tuple[str, ...]:
+    return ("--runtime", where, "--ports", "auto")
+
+
+def loading(root: Path, where: str) -> bool:
+    """True once the server is there: then the models load."""
+    return runtime(root, where).find(STACK) is not None
+
+
+def kill_server(root: Path, where: str) -> None:
+    """As the kernel does it: SIGKILL, no warning."""
+    runner: Any = runtime(root, where)
+    if where == "local":
+        psutil.Process(runner.find(STACK).server["pid"]).kill()
+    else:
+        from machinery import container
+
+        container(root, STACK).kill()
+
+
+def nothing_left(root: Path, where: str) -> bool:
+    return runtime(root, where).leftovers(STACK) == []
+
+
+# -- 1: kill -9 of labctl ----------------------------------------------------------------------------------------------
+
+
+def test_kill_9_in_mid_up_leaves_a_stack_on_which_the_next_up_converges(own: Path, where: str) -> None:
+    with started(own, "up", STACK, *BRIEFLY, *on(where)) as first:
+        eventually(lambda: loading(own, where))
+        first.kill()
+    (own / ".labs" / STACK / "state.json").unlink(missing_ok=True)
+    labctl("up", STACK, *BRIEFLY, *on(where), root=own)
+    assert status(own, STACK)["state"] == "ready"
+    labctl("down", STACK, root=own)
+    assert nothing_left(own, where)
+
+
+def test_what_a_killed_run_left_is_swept_by_the_next_command(own: Path, where: str) -> None:
+    with started(own, "run", STACK, *LOADING, *on(where)) as first:
+        eventually(lambda: loading(own, where))
+        first.kill()
+    labctl("up", STACK, *on(where), root=own)
+    assert status(own, STACK)["state"] == "ready"
+
+
+# -- 2, 3: interruption ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_interrupted_while_it_waits_tears_down(own: Path, where: str, number: int, code: int) -> None:
+    with started(own, "run", STACK, *LOADING, *on(where)) as process:
+        eventually(lambda: loading(own, where))
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert nothing_left(own, where)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_interrupted_while_its_client_works_tears_down(own: Path, where: str, number: int, code: int) -> None:
+    with started(own, "run", STACK, "--set", "client_seconds=60", *on(where)) as process:
+        eventually(lambda: list(own.glob("results/*/*/answer.json")))
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == code, err
+    assert nothing_left(own, where)
+
+
+def test_ctrl_c_during_up_names_what_is_still_there(own: Path, where: str) -> None:
+    with started(own, "up", STACK, *LOADING, *on(where)) as process:
+        eventually(lambda: loading(own, where))
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 130, err
+    assert loading(own, where)
+    assert f"labctl down {STACK}" in err
+
+
+def test_a_second_ctrl_c_does_not_stop_the_clean_up(own: Path, where: str) -> None:
+    with started(own, "run", STACK, *LOADING, *on(where)) as process:
+        eventually(lambda: loading(own, where))
+        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 130, err
+    assert nothing_left(own, where)
+
+
+def test_sigterm_during_up_leaves_no_server(own: Path, where: str) -> None:
+    with started(own, "up", STACK, *LOADING, *on(where)) as process:
+        eventually(lambda: loading(own, where))
+        process.terminate()
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 143, err
+    assert nothing_left(own, where)
+
+
+# -- 4: a taken port ---------------------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_named_before_anything_is_made(own: Path, where: str) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        done = labctl("up", STACK, "--runtime", where, "--ports", f"{port},1201,1202", root=own, check=False)
+    assert done.returncode == 1
+    assert f"HTTP port {port}" in done.stderr
+    assert "--ports auto" in done.stderr
+    assert not (own / ".labs" / STACK / "repository").exists()
+    assert nothing_left(own, where)
+
+
+# -- 12, 13: the server ends -------------------------------------------------------------------------------------------
+
+
+def failing_up(own: Path, where: str, *settings: str) -> subprocess.CompletedProcess[str]:
+    """An ``up`` that must fail, soon, with nothing left."""
+    began = time.monotonic()
+    done: subprocess.CompletedProcess[str] = labctl("up", STACK, *settings, *on(where), root=own, check=False)
+    assert done.returncode == 1, done.stderr
+    assert time.monotonic() - began < 60, "it waited to the end"
+    assert nothing_left(own, where)
+    return done
+
+
+def test_a_server_that_is_killed_while_it_loads_ends_the_wait_at_once(own: Path, where: str) -> None:
+    done = failing_up(own, where, "--set", "behaviour=kill")
+    assert "the server ended before it was ready" in done.stderr
+    assert "SIGKILL" in done.stderr
+
+
+def test_a_server_that_dies_later_is_told_by_status(own: Path, where: str) -> None:
+    labctl("up", STACK, *on(where), root=own)
+    kill_server(own, where)
+    eventually(lambda: not loading(own, where))
+    assert status(own, STACK)["state"] == "failed"
+    labctl("down", STACK, root=own)
+    assert status(own, STACK)["state"] == "absent"
+    assert nothing_left(own, where)
+
+
+# -- 14, 15: slow and broken models ------------------------------------------------------------------------------------
+
+
+def test_a_model_that_loads_slowly_but_within_the_time_is_waited_for(own: Path, where: str) -> None:
+    labctl("up", STACK, *BRIEFLY, "--timeout", "60", *on(where), root=own)
+    assert status(own, STACK)["state"] == "ready"
+
+
+def test_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(own: Path, where: str) -> None:
+    done = failing_up(own, where, *LOADING, "--timeout", "5")
+    assert "not ready within 5 s: moody\n" in done.stderr
+
+
+def test_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own: Path, where: str) -> None:
+    done = failing_up(own, where, "--set", "behaviour=refuse")
+    assert "Triton could not load moody" in done.stderr
+    assert "no luck today" in done.stderr
+
+
+# -- 16, 21: several at once, down twice -------------------------------------------------------------------------------
+
+
+def test_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Path, where: str) -> None:
+    with started(own, "up", STACK, *BRIEFLY, *on(where)) as first:
+        eventually(lambda: loading(own, where))
+        second = labctl("up", STACK, *on(where), root=own, check=False)
+        assert first.poll() is None, "the first was to be in progress"
+        assert second.returncode == 1
+        assert f"(pid {first.pid})" in second.stderr
+        assert first.wait(DEADLINE_S) == 0
+
+
+def test_two_stacks_live_side_by_side_and_down_takes_one(own: Path, where: str) -> None:
+    with started(own, "up", STACK, *on(where)) as one, started(own, "up", "quick-too", *on(where)) as other:
+        assert [one.wait(DEADLINE_S), other.wait(DEADLINE_S)] == [0, 0]
+    labctl("down", STACK, root=own)
+    assert nothing_left(own, where)
+    assert "was not up" in labctl("down", STACK, root=own).stdout
+    assert status(own, "quick-too")["state"] == "ready"
