@@ -1,19 +1,48 @@
-# The GPU server: NVIDIA's tritonserver image (Triton, CUDA, TensorRT-LLM) with labserve and labctl added.
+# The GPU server: NVIDIA's tritonserver image (Triton, CUDA, and TensorRT-LLM in those of that name) with what it lacks.
 # Never built where the project is developed: that machine has neither a GPU nor a way to this registry.
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3
+#
+#   LABS_APP       image: templates, scripts and examples are below /app already; source: they are added from the
+#                  commits LABS_BACKEND_COMMIT (triton-inference-server/tensorrtllm_backend) and LABS_TRTLLM_COMMIT
+#   LABS_INSTALL   what pip installs for the engine builder; images before 24.04 have only the backend
+#   LABS_PACKAGES  what the labs' own models need on an image without PyTorch
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:23.10-trtllm-python-py3
+ARG LABS_APP=source
 
 FROM scratch AS wheels
 
+FROM scratch AS app-image
+
+FROM ${TRITON_IMAGE} AS unpacked
+ARG LABS_BACKEND_COMMIT=47b609b670d6bb33a5ff113d98ad8a44d961c5c6
+ARG LABS_TRTLLM_COMMIT=ffd5af342a817a2689d38e4af2cc59ded877e339
+ADD https://github.com/triton-inference-server/tensorrtllm_backend/archive/${LABS_BACKEND_COMMIT}.tar.gz /tmp/backend.tar.gz
+ADD https://github.com/NVIDIA/TensorRT-LLM/archive/${LABS_TRTLLM_COMMIT}.tar.gz /tmp/trtllm.tar.gz
+RUN mkdir -p /app-source/tensorrt_llm \
+    && tar -xzf /tmp/backend.tar.gz -C /app-source --strip-components=1 --wildcards '*/all_models' '*/scripts' '*/tools' \
+    && tar -xzf /tmp/trtllm.tar.gz -C /app-source/tensorrt_llm --strip-components=1 --wildcards '*/examples'
+
+FROM scratch AS app-source
+COPY --from=unpacked /app-source /
+
+FROM app-${LABS_APP} AS app
+
 FROM ${TRITON_IMAGE}
-COPY pyproject.toml /src/
-COPY src /src/src
-# The image's own torch, transformers and numpy fit its CUDA and TensorRT-LLM: only what is missing is added.
+ARG LABS_INSTALL=
+ARG LABS_PACKAGES=
+COPY --from=app / /app/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
     [ ! -s /run/secrets/ca ] || export PIP_CERT=/run/secrets/ca; \
-    pip freeze | grep -iE '^(torch|transformers|numpy|tokenizers|huggingface.hub)==' >/tmp/constraints.txt || true; \
-    pip install --find-links /wheels -c /tmp/constraints.txt click filelock huggingface_hub psutil pydantic pyyaml \
-        prometheus-client "tritonclient[grpc,http]" \
-    && touch /src/README.md && pip install --no-deps /src && rm -rf /src /tmp/constraints.txt
-ENV HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+    export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_FIND_LINKS=/wheels; \
+    if [ -n "$LABS_PACKAGES" ]; then pip install $LABS_PACKAGES || exit 1; fi; \
+    if [ -n "$LABS_INSTALL" ]; then \
+        pip install --extra-index-url https://pypi.nvidia.com $LABS_INSTALL || exit 1; \
+        libs=$(pip show tensorrt_llm | sed -n 's/^Location: //p')/tensorrt_llm/libs; \
+        # From source it comes without its libraries: the backend has them.
+        [ -e "$libs" ] || { mkdir "$libs" && cp /opt/tritonserver/backends/tensorrtllm/* "$libs"; }; \
+    fi
+# The image's own Python is older than labctl's on some: only what the models import is added, and not by pip.
+COPY src/labserve /opt/labs/labserve
+COPY docker/launch-ranks.sh /usr/local/bin/launch-ranks
+ENV PYTHONPATH=/opt/labs HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65534:65534
 ENTRYPOINT ["tritonserver"]

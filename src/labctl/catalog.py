@@ -69,7 +69,7 @@ class Server(_Strict):
 
     args: list[str | dict[str, Any]] = []  # a text that is empty is no argument; {setting, map} chooses one
     env: dict[str, str] = {}
-    shm_size: str = "256m"
+    shm_size: str = ""  # the Compose files' own: 256m, 2g on GPUs
     exit_timeout: int = Field(default=10, ge=0)
 
 

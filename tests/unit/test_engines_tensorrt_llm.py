@@ -38,7 +38,7 @@ def test_release_0_5_builds_in_one_command() -> None:
 
 def test_release_0_17_converts_then_builds() -> None:
     assert lines(release="0.17.0.post1") == [
-        "python3 /app/tensorrt_llm/examples/llama/convert_checkpoint.py --model_dir /w --dtype float16 --output_dir /s",
+        "python3 /app/examples/llama/convert_checkpoint.py --model_dir /w --dtype float16 --output_dir /s",
         "trtllm-build --checkpoint_dir /s --gemm_plugin float16 --gpt_attention_plugin float16"
         " --remove_input_padding enable --kv_cache_type paged --context_fmha enable"
         " --max_batch_size 64 --max_input_len 2048 --max_seq_len 2560 --output_dir /o",

@@ -18,8 +18,6 @@ import yaml
 from labctl.engines.protocol import Builder, Option, Options, Report
 from labctl.errors import LabError
 
-EXAMPLES = "/app/tensorrt_llm/examples"  # where the serving images keep them
-
 
 @dataclass(frozen=True)
 class GpuInfo:
@@ -53,7 +51,6 @@ class TensorRtLlm:
         "max_batch_size": Option(64),
         "max_input_len": Option(2048),
         "max_output_len": Option(512),
-        "examples": Option(EXAMPLES),
     }
     essential = ("config.json", "*.engine")
 
@@ -94,6 +91,7 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
         "output": output,
         "world_size": world,
         "max_seq_len": options["max_input_len"] + options["max_output_len"],
+        "examples": row["examples"],
         "folder": row.get("folders", {}).get(model, model),
     }
     steps = [step for step in row["models"][model] if _applies(step, facts)]

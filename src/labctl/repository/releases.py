@@ -39,16 +39,16 @@ Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_flat(val
 Value = bool | int | float | str
 
 
-class Templates(BaseModel):
-    """Where a release's templates are: an absolute path is inside the image, a relative one in upstream's tag."""
+class App(BaseModel):
+    """The commits from which an image that lacks upstream's templates, scripts and examples gets them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    tag: str
-    path: str
+    backend: str
+    tensorrt_llm: str
 
 
 class Release(BaseModel):
-    """One release of the TensorRT-LLM backend."""
+    """One release of the TensorRT-LLM backend. Paths are those in the image that serves it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -57,8 +57,11 @@ class Release(BaseModel):
     triton: str
     tensorrt_llm: str
     builder: Literal["build.py", "trtllm-build"]
-    templates: Templates
-    filler: str
+    cuda: str
+    driver: str
+    app: App | None = None
+    install: str = ""
+    templates: str
     launcher: str
     models: Names
     batching_types: Names
@@ -109,7 +112,9 @@ class Release(BaseModel):
         if batching not in self.batching_types:
             raise LabError(
                 f"TensorRT-LLM {self.name} does not serve gpt_model_type={batching}",
-                f"it serves: {', '.join(self.batching_types)}",
+                f"static batching ({STATIC}) was removed from it; it serves: {', '.join(self.batching_types)}"
+                if batching == STATIC
+                else f"it serves: {', '.join(self.batching_types)}",
                 f"--release {DEFAULT_RELEASE}, or --set gpt_model_type={self.batching_types[0]}",
             )
         if batching in self.deprecated:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from labctl.engines.protocol import Builder
 from labctl.report import Report
 
 
@@ -103,7 +104,8 @@ class Launch:
         repository: the rendered model repository, on the host.
         run_dir: the one folder that the server writes (step logs), on the host.
         bind: the address that the ports are published on; 127.0.0.1 unless ``--expose`` is given.
-        shm_size: of the container's /dev/shm, as Docker writes it ("256m").
+        shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
+        ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
         exit_timeout: seconds that Triton gives in-flight requests when it is asked to stop.
     """
 
@@ -114,9 +116,19 @@ class Launch:
     server_args: Sequence[str]
     env: Mapping[str, str]
     bind: str = "127.0.0.1"
-    shm_size: str = "256m"
+    shm_size: str = ""
     exit_timeout: int = 10
     image: str = ""
+    ranks: int = 1
+    launcher: str = ""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command that would be run, with the variables that it would be given beyond this process's own."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class Server(Protocol):
@@ -149,6 +161,21 @@ class Runtime(Protocol):
 
         Returns its stdout; its stderr lines are passed to ``report.progress``.
         """
+
+    def builder(self, image: str, gpus: int, report: Report) -> Builder:
+        """The serving image, as an engine's own builder needs it. Raises LabError where there is none."""
+
+    def copy_out(self, image: str, path: str, target: Path, report: Report) -> None:
+        """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``."""
+
+    # What the methods of the same name would run, for ``--dry-run``; nothing is asked, nothing is made.
+
+    def show_prepare(self, profile: str, image: str = "") -> list[Shown]: ...
+    def show_copy_out(self, image: str, path: str, target: Path) -> list[Shown]: ...
+    def show_tool(self, argv: Sequence[str]) -> list[Shown]: ...
+    def show_build(self, image: str, gpus: int, argv: Sequence[str]) -> list[Shown]: ...
+    def show_start(self, launch: Launch) -> list[Shown]: ...
+    def show_containers(self, launch: Launch) -> list[str]: ...
 
     def start(self, launch: Launch, report: Report) -> Server:
         """Start the server and return at once; nothing is left behind when it raises."""

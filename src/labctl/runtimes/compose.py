@@ -9,25 +9,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from labctl.engines.protocol import Builder
 from labctl.errors import LabError
 from labctl.report import Report
-from labctl.runtimes import images, processes
-from labctl.runtimes.arguments import GRPC, HTTP, METRICS, server_arguments
+from labctl.runtimes import calls, images, processes
+from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Launch, Record
+from labctl.runtimes.calls import BUILDER, Call
 from labctl.runtimes.compose_projects import NOBODY, Projects
+from labctl.runtimes.compose_shown import ComposeShown
 from labctl.runtimes.hub_token import hub_token, pipe
 from labctl.runtimes.tools import tool_failed
-from labctl.workspace import Workspace, atomic_write
+from labctl.workspace import Workspace, atomic_write, replace_dir
 
 ENGINE_PATIENCE_S = 3.0
-BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
-GRACE_S = 5
+REPORT = "report"  # like BUILDER, the project of containers that belong to no stack
 KEPT_LOG_LINES = 20_000
 
 
@@ -63,7 +64,7 @@ class ComposeServer:
         return docker_engine.how_ended(self._container.attrs)
 
 
-class ComposeRuntime:
+class ComposeRuntime(ComposeShown):
     """Runs the stacks of one checkout in containers."""
 
     name = "compose"
@@ -72,7 +73,7 @@ class ComposeRuntime:
         self.workspace = workspace
         self._root = str(workspace.root)
         self._projects = Projects(workspace)
-        self._server_image, self._profile = "", "cpu"  # known once they are prepared
+        self._server_image = ""  # known once it is prepared
 
     # -- before a start ------------------------------------------------------------------------------------------
 
@@ -86,25 +87,16 @@ class ComposeRuntime:
 
     def prepare(self, profile: str, report: Report, image: str = "") -> None:
         self.check(profile)
-        self._server_image, self._profile = images.server_image(self.workspace, profile, image), profile
-        wanted = {
-            "triton": ("LABS_SERVER_IMAGE", self._server_image),
-            "client": ("LABS_CLIENT_IMAGE", images.client_image(self.workspace)),
-        }
-        for service, (variable, name) in wanted.items():
+        self._server_image = images.server_image(self.workspace, profile, image)
+        if image and not images.exists(image):  # also its digest is wanted, which a build alone would not keep
+            report.step(f"image {image} (many gigabytes)")
+            self._run_docker(calls.pull(image), report, f"image {image} cannot be pulled")
+            report.done("pulled")
+        for name, call in calls.builds(self.workspace, profile, image).items():
             if images.exists(name):
                 continue
             report.step(f"image {name} (the first build takes minutes)")
-            env = {variable: name, **images.build_environment()}
-            if image:
-                env["LABS_TRITON_IMAGE"] = image
-            code, _, tail = self._projects.run(
-                BUILDER,
-                ["--profile", "*", "--progress", "plain", "build", service],
-                report,
-                env,
-                profile,
-            )
+            code, _, tail = self._call(call, report)
             if code or not images.exists(name):
                 raise LabError(
                     f"image {name} cannot be built", processes.describe_exit(code),
@@ -112,6 +104,16 @@ class ComposeRuntime:
                     details=tail,
                 )  # fmt: skip
             report.done("built")
+
+    def _call(self, call: Call, report: Report, override: Path | None = None) -> tuple[int, str, list[str]]:
+        return self._projects.run(call.stack, call.command, report, call.env, call.profile, override)
+
+    def _run_docker(self, argv: Sequence[str], report: Report, failed: str) -> str:
+        report.command(argv)
+        code, out, tail = processes.run_tool(argv, report.progress, env=dict(os.environ))
+        if code:
+            raise LabError(failed, processes.describe_exit(code), "the last lines show why", details=tail)
+        return out
 
     # -- paths ---------------------------------------------------------------------------------------------------
 
@@ -125,35 +127,62 @@ class ComposeRuntime:
 
     def tool(self, argv: Sequence[str], report: Report) -> str:
         self.workspace.cache.mkdir(parents=True, exist_ok=True)
-        env = {"LABS_SERVER_IMAGE": self._server_image or images.server_image(self.workspace, self._profile)}
+        image = images.server_image(self.workspace, calls.TOOLS)
+        secrets = {}
         with contextlib.ExitStack() as cleaning:
-            name = cleaning.enter_context(self._one_shot(BUILDER))
+            name = cleaning.enter_context(self._one_shot(BUILDER, "engine-builder"))
             if token := hub_token():
                 secret = self.workspace.stack_dir(BUILDER) / f"hub-token-{os.getpid()}"
-                env["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
-            arguments = map(self._argument, argv)
-            code, out, tail = self._projects.run(
-                BUILDER, ["run", "--rm", "--no-deps", "-T", "--name", name, "engine-builder", *arguments],
-                report, env, self._profile,
-            )  # fmt: skip
+                secrets["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
+            call = calls.one_shot(name, image, [self._argument(text) for text in argv])
+            code, out, tail = self._call(dataclasses.replace(call, env={**call.env, **secrets}), report)
         if code:
             raise tool_failed(argv, processes.describe_exit(code), tail)
         return out
 
     @contextlib.contextmanager
-    def _one_shot(self, project: str) -> Iterator[str]:
+    def _one_shot(self, project: str, service: str) -> Iterator[str]:
         """The name of a container that is gone at the end of the block, however that comes about."""
         from labctl.runtimes import docker_engine
 
-        name = f"{self._projects.name(project)}-{os.getpid()}"
+        name = f"{self._projects.name(project)}-{service}-{os.getpid()}"
         try:
             yield name
         finally:
             docker_engine.remove(name)
+            if project in (
+                BUILDER,
+                REPORT,
+            ):  # Compose makes the project's network, also for those who have no use of it
+                docker_engine.discard(docker_engine.networks(self._root, project))
 
     def _argument(self, text: str) -> str:
         path = Path(text)
         return self._projects.inside(path, server=False) if path.is_absolute() and path.exists() else text
+
+    def builder(self, image: str, gpus: int, report: Report) -> Builder:
+        from labctl.runtimes.image_builder import ImageBuilder
+
+        server = images.server_image(self.workspace, "gpu", image)
+
+        def run(argv: Sequence[str]) -> None:
+            with self._one_shot(BUILDER, "engine-builder") as name:
+                code, _, tail = self._call(calls.one_shot(name, server, list(self._seen(argv)), "gpu", gpus), report)
+            if code:
+                raise tool_failed(argv, processes.describe_exit(code), tail)
+
+        return ImageBuilder(image, run)
+
+    def copy_out(self, image: str, path: str, target: Path, report: Report) -> None:
+        server = images.server_image(self.workspace, "gpu", image)
+        name = f"{self._projects.name('templates')}-{os.getpid()}"
+        with replace_dir(target) as fresh:
+            *commands, remove = calls.copy_out(server, name, path, fresh)
+            try:
+                for argv in commands:
+                    self._run_docker(argv, report, f"{path} cannot be copied out of {image}")
+            finally:
+                self._run_docker(remove, report, f"container {name} cannot be removed")
 
     # -- the server ----------------------------------------------------------------------------------------------
 
@@ -162,27 +191,12 @@ class ComposeRuntime:
 
         record = launch.record
         record = dataclasses.replace(record, server={"project": self._projects.name(record.stack)})
-        http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(record.endpoints))
-        arguments = server_arguments(
-            "/models", address="0.0.0.0", shm_prefix="labs-", exit_timeout=launch.exit_timeout, extra=launch.server_args
-        )
-        env = {
-            "LABS_SERVER_IMAGE": self._server_image,
-            "LABS_SERVER_ARGS": shlex.join(arguments),
-            "LABS_REPOSITORY": str(launch.repository),
-            "LABS_BIND": launch.bind,
-            "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics,
-            "LABS_SHM_SIZE": launch.shm_size,
-            "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
-        }  # fmt: skip
         self.workspace.cache.mkdir(parents=True, exist_ok=True)  # a mount needs it, also where it stays empty
         if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
             os.chown(launch.run_dir, NOBODY, NOBODY)
-        override = self._projects.override(record, launch.env)
-        code, _, tail = self._projects.run(
-            record.stack, ["up", "--detach", "--no-build", "--pull", "never", "--remove-orphans", "triton"],
-            report, env, record.profile, override,
-        )  # fmt: skip
+        launch = dataclasses.replace(launch, record=record)
+        override = self._projects.override(record.stack, calls.service(launch))
+        code, _, tail = self._call(calls.serve(launch, self._server_image), report, override)
         found = docker_engine.containers(self._root, record.stack, "triton")
         if code or not found:
             raise LabError(
@@ -200,7 +214,7 @@ class ComposeRuntime:
         from labctl.runtimes import docker_engine
 
         for container in docker_engine.containers(self._root, stack, "triton"):
-            if container.status in ("running", "created", "restarting", "paused"):
+            if container.status in ("running", "restarting", "paused"):  # one that only was created is begun anew
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     yield Record.from_json(container.labels[docker_engine.RECORD])
 
@@ -244,13 +258,9 @@ class ComposeRuntime:
         """Remove what still bears our label, whatever Compose thought of it."""
         from labctl.runtimes import docker_engine
 
-        with contextlib.suppress(*docker_engine.ENGINE_ERRORS):
-            for container in docker_engine.containers(self._root, stack):
-                with contextlib.suppress(*docker_engine.ENGINE_ERRORS):
-                    container.remove(force=True, v=True)
-            for thing in (*docker_engine.networks(self._root, stack), *docker_engine.volumes(self._root, stack)):
-                with contextlib.suppress(*docker_engine.ENGINE_ERRORS):
-                    thing.remove()
+        for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
+            with contextlib.suppress(LabError):
+                docker_engine.discard(find(self._root, stack))
 
     def leftovers(self, stack: str) -> list[str]:
         from labctl.runtimes import docker_engine
@@ -279,7 +289,7 @@ class ComposeRuntime:
         for folder in (self.workspace.cache, self.workspace.run_dir(stack), self.workspace.root / "results"):
             folder.mkdir(parents=True, exist_ok=True)
         terminal = [] if os.isatty(0) and os.isatty(1) else ["-T"]
-        with self._one_shot(f"{stack}-{service}") as name:
+        with self._one_shot(stack, service) as name:
             command = self._projects.argv(
                 stack, ["--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *terminal, service, *argv]
             )

@@ -7,11 +7,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from labctl.errors import LabError
 from labctl.report import Report
 from labctl.runtimes import processes
-from labctl.runtimes.base import Record
 from labctl.runtimes.tools import listener
 from labctl.workspace import Workspace, atomic_write
 
@@ -46,14 +46,14 @@ class Projects:
             f"put it below {workspace.cache}, or use --runtime local",
         )
 
-    def override(self, record: Record, env: Mapping[str, str]) -> Path:
-        """What only this start knows: the record, as a label, and the server's environment."""
-        text = json.dumps(
-            {"services": {"triton": {"labels": {"labs.record": record.to_json()}, "environment": dict(env)}}}, indent=1
-        )
-        path = self.workspace.stack_dir(record.stack) / "compose.json"
-        atomic_write(path, text.replace("$", "$$"))  # Compose would take a dollar for a variable
-        return path
+    def override_path(self, stack: str) -> Path:
+        return self.workspace.stack_dir(stack) / "compose.json"
+
+    def override(self, stack: str, service: Mapping[str, Any]) -> Path:
+        """Write what only this start says of the server's service."""
+        text = json.dumps({"services": {"triton": service}}, indent=1)
+        atomic_write(self.override_path(stack), text.replace("$", "$$"))  # Compose would take a dollar for a variable
+        return self.override_path(stack)
 
     def name(self, stack: str) -> str:
         """Unlike for two checkouts, so that their stacks stand side by side."""

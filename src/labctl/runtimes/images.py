@@ -9,17 +9,33 @@ from pathlib import Path
 from labctl.workspace import Workspace
 
 SERVER_FILES = ("docker/install-packages.sh", "docker/slim-server.sh", "docker/serve.sh", "pyproject.toml")
+GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/launch-ranks.sh")
 CLIENT_FILES = ("docker/install-packages.sh", "docker/client.Dockerfile", "pyproject.toml")
 
 
 def server_image(workspace: Workspace, profile: str, base: str = "") -> str:
     """Name of the server image for this checkout's sources (``base``: another tritonserver image, gpu only)."""
-    files = (f"docker/server.{profile}.Dockerfile", *SERVER_FILES)
-    return f"labs-server:{profile}-{_digest(workspace, files, base)}"
+    if profile == "gpu":
+        return f"labs-server:gpu-{_digest(workspace, GPU_FILES, base, sources='labserve')}"
+    return f"labs-server:cpu-{_digest(workspace, ('docker/server.cpu.Dockerfile', *SERVER_FILES))}"
 
 
 def client_image(workspace: Workspace) -> str:
     return f"labs-client:{_digest(workspace, CLIENT_FILES)}"
+
+
+def digest(image: str) -> str:
+    """What an image is, wherever it was pulled; "" where it is not here. Raises LabError where no engine answers."""
+    import docker.errors
+
+    from labctl.runtimes.docker_engine import engine, speaking
+
+    with speaking(f"looking for image {image}"):
+        try:
+            found = engine().images.get(image)
+        except docker.errors.ImageNotFound:
+            return ""
+        return str(next(iter(found.attrs.get("RepoDigests") or [found.id])).rpartition("@")[2])
 
 
 def exists(image: str) -> bool:
@@ -48,10 +64,10 @@ def build_environment() -> dict[str, str]:
     return found
 
 
-def _digest(workspace: Workspace, files: tuple[str, ...], *more: str) -> str:
+def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, sources: str = "") -> str:
     digest = hashlib.sha256("\0".join(more).encode())
-    sources = sorted(p for p in (workspace.root / "src").rglob("*.py") if "__pycache__" not in p.parts)
-    for path in (*(workspace.root / name for name in files), *sources):
+    code = sorted(p for p in (workspace.root / "src" / sources).rglob("*.py") if "__pycache__" not in p.parts)
+    for path in (*(workspace.root / name for name in files), *code):
         digest.update(f"{path.relative_to(workspace.root)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

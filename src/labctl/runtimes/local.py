@@ -21,11 +21,12 @@ from pathlib import Path
 
 import psutil
 
+from labctl.engines.protocol import Builder
 from labctl.errors import LabError
 from labctl.report import Report
-from labctl.runtimes import processes, wheel
+from labctl.runtimes import nvidia, processes, wheel
 from labctl.runtimes.arguments import server_arguments
-from labctl.runtimes.base import Endpoints, Launch, Record
+from labctl.runtimes.base import Endpoints, Launch, Record, Shown
 from labctl.runtimes.tools import listener, tool_failed
 from labctl.workspace import Workspace
 
@@ -33,6 +34,14 @@ RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
 SERVER_NAME = "tritonserver"
 OUR_PROCESSES = ("tritonserver", "triton_python_backend_stub")
 SHM = Path("/dev/shm")
+
+
+# what, why and remedy of whatever only NVIDIA's image can do
+NEEDS_IMAGE = (
+    "TensorRT-LLM runs in NVIDIA's image only",
+    "the local runtime takes Triton from its wheel, which has no such backend",
+    "use --runtime compose, or --set engine=transformers",
+)
 
 
 class LocalServer:
@@ -77,6 +86,9 @@ class LocalRuntime:
                 f"apt-get install libpython{version} (Debian, Ubuntu), {wheel.OR_DOCKER}",
             )
 
+        if profile == "gpu":
+            wheel.require_cuda(nvidia.gpus())
+
     def prepare(self, profile: str, report: Report, image: str = "") -> None:
         wheel.backend_folder(wheel.find_wheel(), self.workspace.cache)
 
@@ -97,23 +109,53 @@ class LocalRuntime:
             raise tool_failed(argv, processes.describe_exit(code), tail)
         return out
 
+    def builder(self, image: str, gpus: int, report: Report) -> Builder:
+        raise LabError(*NEEDS_IMAGE)
+
+    def copy_out(self, image: str, path: str, target: Path, report: Report) -> None:
+        raise LabError(*NEEDS_IMAGE)
+
+    # -- for --dry-run -------------------------------------------------------------------------------------------
+
+    def show_prepare(self, profile: str, image: str = "") -> list[Shown]:
+        return []
+
+    def show_copy_out(self, image: str, path: str, target: Path) -> list[Shown]:
+        raise LabError(*NEEDS_IMAGE)
+
+    def show_tool(self, argv: Sequence[str]) -> list[Shown]:
+        return [Shown([sys.executable, *argv])]
+
+    def show_build(self, image: str, gpus: int, argv: Sequence[str]) -> list[Shown]:
+        raise LabError(*NEEDS_IMAGE)
+
+    def show_start(self, launch: Launch) -> list[Shown]:
+        return [Shown(self._argv(launch, wheel.find_wheel()), launch.env)]
+
+    def show_containers(self, launch: Launch) -> list[str]:
+        return []
+
     # -- the server ----------------------------------------------------------------------------------------------
 
-    def start(self, launch: Launch, report: Report) -> LocalServer:
-        found = wheel.find_wheel()
-        ports = tuple(int(e.rpartition(":")[2]) for e in dataclasses.astuple(launch.record.endpoints))
-        argv = [
+    def _argv(self, launch: Launch, found: wheel.Wheel) -> list[str]:
+        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(launch.record.endpoints))
+        return [
             str(found.binary),
             *server_arguments(
                 str(launch.repository),
                 address=launch.bind,
-                ports=(ports[0], ports[1], ports[2]),
+                ports=(http, grpc, metrics),
                 shm_prefix=self.shm_prefix(launch.record.stack),
                 exit_timeout=launch.exit_timeout,
-                backends=str(wheel.backend_folder(found, self.workspace.cache)),
+                backends=str(wheel.backends(found, self.workspace.cache)),
                 extra=launch.server_args,
             ),
         ]
+
+    def start(self, launch: Launch, report: Report) -> LocalServer:
+        found = wheel.find_wheel()
+        wheel.backend_folder(found, self.workspace.cache)
+        argv = self._argv(launch, found)
         env = wheel.environment(found) | dict(launch.env)
         env |= {RECORD: launch.record.to_json(), ROOT: str(self.workspace.root), STACK: launch.record.stack}
         report.command(argv)

@@ -13,10 +13,12 @@ import os
 import platform
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.errors import LabError
+from labctl.runtimes.nvidia import Gpu
 from labctl.workspace import replace_dir
 
 WHEEL = "nvidia-pytriton"
@@ -85,9 +87,32 @@ def libpython() -> Path | None:
     return None
 
 
+def require_cuda(gpus: Sequence[Gpu]) -> None:
+    """Refuse an environment whose PyTorch cannot compute on these GPUs.
+
+    Raises:
+        LabError
+    """
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        raise LabError("PyTorch is not installed in this Python environment", "", SETUP) from None
+    if version.endswith("+cpu"):
+        raise LabError(
+            f"PyTorch {version} of this environment cannot use {gpus[0].name}",
+            "it is a build for processors only",
+            "rm -r .venv, then make setup with LABS_TORCH_INDEX naming an index of CUDA builds",
+        )
+
+
+def backends(wheel: Wheel, cache: Path) -> Path:
+    """Where :func:`backend_folder` puts the backend directory."""
+    return cache / "triton" / f"{wheel.version}-{sysconfig.get_config_var('py_version_nodot')}"
+
+
 def backend_folder(wheel: Wheel, cache: Path) -> Path:
     """A backend directory with the python backend and the running Python's stub, made once per wheel and Python."""
-    folder = cache / "triton" / f"{wheel.version}-{sysconfig.get_config_var('py_version_nodot')}"
+    folder = backends(wheel, cache)
     links = {"triton_python_backend_stub": wheel.stub}
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
         links[name] = wheel.server / "backends" / "python" / name
