@@ -9,10 +9,13 @@ import click
 
 from labctl import engines
 from labctl.cli import options as opt
+from labctl.cli.dry import dry_option, show
 from labctl.errors import LabError
 from labctl.measure.tables import table
+from labctl.orchestrator.dry_run import dry_up
 from labctl.orchestrator.plan import Choices, make_plan
-from labctl.orchestrator.up import prepare
+from labctl.orchestrator.prepare import prepare
+from labctl.orchestrator.up import UpOptions
 
 
 @click.group("engines")
@@ -25,16 +28,21 @@ def engines_command() -> None:
 @opt.choices
 @click.option("--runtime", type=click.Choice(["auto", "compose", "local"]), default="auto", show_default=True,
               help="Where they are built.")  # fmt: skip
-def build(stack: str, choices: Choices, runtime: str) -> None:
+@dry_option
+@opt.verbose
+def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) -> None:
     """Build the engines of STACK with its settings, and make the weights that they need."""
-    session = opt.open_session()
+    session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
+    if dry:
+        show(dry_up(session, lab, name, UpOptions(choices, runtime), only_engines=True))
+        return
     runner = session.choose(runtime, choices.profile)
     plan = make_plan(session.workspace, lab, name, choices, runner.server_path)
     built = [step.path for step in plan.steps if step.argv[1] == "labctl.engines"]
     if not built:
         raise LabError(f"stack {name} has no engine", "its models are served from their weights")
-    prepare(plan, runner, session.report)
+    prepare(plan, runner, session.report, session.workspace)
     for path in built:
         click.echo(path)
 

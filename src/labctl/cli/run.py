@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
+from labctl.cli.dry import dry_option, show
 from labctl.errors import LabError
+from labctl.orchestrator.dry_run import dry_run
 from labctl.orchestrator.run import run
 from labctl.orchestrator.up import UpOptions
 from labctl.workspace import atomic_write
@@ -23,15 +25,20 @@ from labctl.workspace import atomic_write
 @click.option("--keep", is_flag=True, help="Leave the last stack up.")
 @click.option("--strict", is_flag=True, help="Exit 1 when a verdict is not met.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
+@dry_option
 @opt.verbose
 def run_command(
-    lab: str, options: UpOptions, quick: bool, keep: bool, strict: bool, json_file: Path | None, verbose: bool
-) -> None:
+    lab: str, options: UpOptions, quick: bool, keep: bool, strict: bool, json_file: Path | None, dry: bool,
+    verbose: bool,
+) -> None:  # fmt: skip
     """Run LAB whole: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
     session = opt.open_session(verbose)
     began = time.monotonic()
     found = session.catalog.lab(lab)
     only = lab if lab in found.stacks and len(found.stacks) > 1 else ""
+    if dry:
+        show(dry_run(session, found, options, quick, only))
+        return
     outcome = run(session, found, options, quick, keep, only)
     click.echo()
     for verdict in outcome.verdicts:

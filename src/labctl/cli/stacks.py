@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from labctl.cli import options as opt
+from labctl.cli.dry import dry_option, show
 from labctl.measure.tables import table
 from labctl.orchestrator import up as steps
+from labctl.orchestrator.dry_run import dry_up
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions
 
@@ -17,12 +19,16 @@ from labctl.orchestrator.up import UpOptions
 @click.command("up")
 @opt.stack_argument
 @opt.up_options
+@dry_option
 @opt.as_json
 @opt.verbose
-def up_command(stack: str, options: UpOptions, json_output: bool, verbose: bool) -> None:
+def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, verbose: bool) -> None:
     """Bring STACK up and wait until every model answers."""
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
+    if dry:
+        show(dry_up(session, lab, name, options), json_output)
+        return
     try:
         handle = steps.up(session, lab, name, options)
     except KeyboardInterrupt:

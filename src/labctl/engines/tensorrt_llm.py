@@ -18,6 +18,8 @@ import yaml
 from labctl.engines.protocol import Builder, Option, Options, Report
 from labctl.errors import LabError
 
+FP8_SINCE = (8, 9)  # compute capability
+
 
 @dataclass(frozen=True)
 class GpuInfo:
@@ -64,12 +66,30 @@ class TensorRtLlm:
                 "this environment has no TensorRT-LLM builder",
                 "use --profile gpu --runtime compose on a machine with an NVIDIA GPU",
             )
+        _require(options, GpuInfo(**builder.hardware))
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
             steps = commands(options, weights, Path(scratch), target)
             for number, argv in enumerate(steps, 1):
                 report(f"step {number} of {len(steps)}: {Path(argv[1] if argv[0] == 'python3' else argv[0]).name}")
                 builder.run(argv)
         return {"hardware": dict(builder.hardware), "versions": {"tensorrt_llm": options["release"]}}
+
+
+def _require(options: Options, gpu: GpuInfo) -> None:
+    """Refuse, before minutes are spent, what these GPUs cannot serve."""
+    world = options["tp_size"] * options["pp_size"]
+    if world > gpu.gpus:
+        raise LabError(
+            f"the engine is to be spread over {world} GPUs, but there {'is' if gpu.gpus == 1 else 'are'} {gpu.gpus}",
+            f"tp_size={options['tp_size']} times pp_size={options['pp_size']}",
+            f"--set tp_size={gpu.gpus} --set pp_size=1",
+        )
+    if options["quantization"] == "fp8" and _version(gpu.compute_capability) < FP8_SINCE:
+        raise LabError(
+            f"{gpu.gpu_name} computes no fp8",
+            f"its compute capability is {gpu.compute_capability}; fp8 needs 8.9 or newer (Ada, Hopper)",
+            "--set quantization=none",
+        )
 
 
 def commands(options: Options, weights: Path, scratch: Path, output: Path) -> list[list[str]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from labctl import engines, weights
 from labctl.catalog import Artifact, Lab, Mapped, Stack
+from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
 from labctl.orchestrator.overlays import overlaid
 from labctl.repository import RenderRequest, Replacement, releases
@@ -20,7 +21,7 @@ from labctl.repository.releases import Release
 from labctl.settings import resolve
 from labctl.workspace import Workspace
 
-REFERENCE = re.compile(r"\{((?:settings|artifacts)\.[A-Za-z0-9_]+|run_dir|profile|stack|vocab_size)\}")
+REFERENCE = re.compile(r"\{((?:settings|artifacts)\.[A-Za-z0-9_]+|run_dir|profile|stack|release|vocab_size)\}")
 PathMap = Callable[[Path], str]
 
 
@@ -36,14 +37,17 @@ class Choices:
 
 @dataclass(frozen=True)
 class Step:
-    """An artifact to be made: where it will be, and the ``python`` arguments that make it."""
+    """An artifact to be made: where it will be, and the ``python`` arguments that make it.
+
+    ``image_build``: an engine that is made by the builder of the image that serves it.
+    """
 
     name: str
     title: str
     path: Path
     argv: tuple[str, ...]
     ready: Callable[[], bool]
-    build: engines.Build | None = None
+    image_build: engines.Build | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,12 @@ class Plan:
     fetched: Path | None = None
     effective: Mapping[str, Any] = field(default_factory=dict)
     notices: Sequence[str] = ()
+
+    @property
+    def ranks(self) -> int:
+        """The GPUs that the engine is spread over."""
+        builds = [step.image_build.options for step in self.steps if step.image_build]
+        return max((int(options["tp_size"]) * int(options["pp_size"]) for options in builds), default=1)
 
     @property
     def stack_settings(self) -> dict[str, Any]:
@@ -209,7 +219,8 @@ def _step(name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Wo
     if artifact.engine:
         build = engines.request(str(expand(artifact.engine, scope)), spec, expand(artifact.options, scope))
         title = f"{build.engine.name} engine of {spec}"
-        return Step(name, title, build.locate(workspace), build.argv, lambda: build.ready(workspace), build)
+        in_image = build if isinstance(build.engine, TensorRtLlm) else None
+        return Step(name, title, build.locate(workspace), build.argv, lambda: build.ready(workspace), in_image)
     source = weights.parse(spec)
     return Step(
         name=name,

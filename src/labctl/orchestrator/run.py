@@ -15,6 +15,7 @@ from typing import Any
 from labctl.catalog import Lab, Phase, Verdict
 from labctl.errors import LabError
 from labctl.measure.results import flatten
+from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions, sweep, take_down, up
 from labctl.runtimes.base import Runtime
@@ -62,10 +63,7 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
     """
     if lab.run is None:
         raise LabError(f"lab {lab.folder} has no run section in its lab.yaml")
-    profile = options.choices.profile
-    phases = [p for p in lab.run.phases if (not quick or p.quick) and only in ("", p.stack) and profile in p.profiles]
-    if not phases:
-        raise LabError(f"lab {lab.short} has no phase for stack {only}", "", f"labctl run {lab.short}")
+    phases = chosen_phases(lab, options.choices.profile, quick, only)
     resolve(lab.settings, options.choices.profile, options.choices.set, what=f"lab {lab.short}")
     sweep(session)
     out = new_results_folder(session, lab)
@@ -86,11 +84,25 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
     return RunResult(out, result, [judge(verdict, flat) for verdict in lab.verdicts])
 
 
+def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]:
+    """The phases of a run. Raises LabError if there is none."""
+    every = lab.run.phases if lab.run else []
+    phases = [p for p in every if (not quick or p.quick) and only in ("", p.stack) and profile in p.profiles]
+    if not phases:
+        what = f"for stack {only}" if only else f"on the {profile} profile"
+        raise LabError(f"lab {lab.short} has no phase {what}", "", f"labctl run {lab.short}")
+    return phases
+
+
+def phase_choices(choices: Choices, phase: Phase) -> Choices:
+    """The phase's own settings are what the phase is about: they win over a person's."""
+    return replace(choices, set={**choices.set, **phase.set})
+
+
 def _phase_stack(
     session: Session, lab: Lab, phase: Phase, options: UpOptions, keep: bool
 ) -> AbstractContextManager[Up]:
-    """The phase's own settings are what the phase is about: they win over a person's."""
-    choices = replace(options.choices, set={**options.choices.set, **phase.set})
+    choices = phase_choices(options.choices, phase)
     manager: AbstractContextManager[Up] = ephemeral(session, lab, phase.stack, replace(options, choices=choices), keep)
     return manager
 

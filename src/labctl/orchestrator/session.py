@@ -72,6 +72,17 @@ class Session:
         self.report.note("runtime compose: a Docker engine answers")
         return compose
 
+    def likely(self, wanted: str, profile: str) -> Runtime:
+        """The runtime that would be chosen; what it lacks is no matter."""
+        if wanted != "auto":
+            return self.runtime(wanted)
+        compose = self.runtime("compose")
+        try:
+            compose.check("cpu")
+        except LabError:
+            return compose if profile == "gpu" else self.runtime("local")
+        return compose
+
     def find(self, stack: str) -> tuple[Runtime, Record] | None:
         """Where a stack runs now, on whichever runtime."""
         for name in ("local", "compose"):

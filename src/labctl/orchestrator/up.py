@@ -17,10 +17,11 @@ from labctl.errors import LabError
 from labctl.orchestrator import ports
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices, Plan, make_plan
+from labctl.orchestrator.prepare import prepare
 from labctl.orchestrator.session import Session
 from labctl.readiness import LOG_TAIL, wait_ready
-from labctl.report import Report
 from labctl.runtimes.base import Launch, Proc, Record, Runtime
+from labctl.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
         bind = "0.0.0.0" if options.expose else "127.0.0.1"
         endpoints = ports.claim(options.ports, bind, [record for _, record in session.running()])
-        prepare(plan, runtime, session.report)
+        prepare(plan, runtime, session.report, session.workspace)
         # Planned again, now that the weights are here: the configuration may name their vocabulary's size.
         plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
         session.report.step("model repository")
@@ -69,22 +70,19 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         record = Record(
             stack=stack, lab=lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
             models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir,
-            owner=Proc.current() if ephemeral else None,
+            effective=plan.effective, owner=Proc.current() if ephemeral else None,
         )  # fmt: skip
         return Up(runtime, start(session, runtime, plan, record, options.timeout, bind))
 
 
-def prepare(plan: Plan, runtime: Runtime, report: Report) -> None:
-    """Make the serving environment and every artifact that is not there yet, in order."""
-    runtime.prepare(plan.profile, report, plan.image)
-    for step in plan.steps:
-        report.step(step.title)
-        if step.ready():
-            report.done("cached")
-        else:
-            report.command(["python", *step.argv])
-            runtime.tool(step.argv, report)
-            report.done("made")
+def launch_of(workspace: Workspace, plan: Plan, record: Record, bind: str) -> Launch:
+    """All that the runtime is told of a server."""
+    return Launch(
+        record=record, repository=workspace.repository_dir(plan.name), run_dir=workspace.run_dir(plan.name),
+        log_file=workspace.log_file(plan.name), server_args=plan.server_args, env=plan.server_env, bind=bind,
+        shm_size=plan.stack.server.shm_size, exit_timeout=plan.stack.server.exit_timeout, image=plan.image,
+        ranks=plan.ranks, launcher=plan.release.launcher if plan.release else "",
+    )  # fmt: skip
 
 
 def start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeout: float, bind: str) -> Record:
@@ -95,11 +93,7 @@ def start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeou
     run_dir.mkdir(parents=True)
     log = workspace.log_file(stack)
     log.write_bytes(b"")
-    launch = Launch(
-        record=record, repository=workspace.repository_dir(stack), run_dir=run_dir, log_file=log,
-        server_args=plan.server_args, env=plan.server_env, bind=bind, shm_size=plan.stack.server.shm_size,
-        exit_timeout=plan.stack.server.exit_timeout, image=plan.image,
-    )  # fmt: skip
+    launch = launch_of(workspace, plan, record, bind)
     report.step(f"tritonserver with {', '.join(plan.stack.models)}")
     began = time.monotonic()
     try:

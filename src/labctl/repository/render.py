@@ -62,21 +62,19 @@ class Rendered:
     digest: str
 
 
+def listing(request: RenderRequest) -> list[str]:
+    """Every path that :func:`render` would write, below the output; LabError for what it would refuse."""
+    files, _ = _filled(request)
+    return sorted({*files, *request.place})
+
+
 def render(request: RenderRequest) -> Rendered:
     """Render into a fresh folder and swap it in.
 
     Raises:
         LabError: every problem of every template, with file, line and key; nothing is written.
     """
-    files = _collect(request)
-    texts, problems = _fill_all(request, files)
-    if problems:
-        raise LabError(
-            f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
-            "",
-            "correct what is named above; nothing was written",
-            details=[str(problem) for problem in problems],
-        )
+    files, texts = _filled(request)
     need_space(request.output, sum(-(-source.stat().st_size // BLOCK) * BLOCK for source in files.values()))
     with replace_dir(request.output) as fresh:
         for relative, source in files.items():
@@ -97,6 +95,20 @@ def render(request: RenderRequest) -> Rendered:
                 (fresh / model / "1").mkdir()  # Triton wants a version folder, git keeps no empty ones
         digest = _digest(fresh)
     return Rendered(request.output, models, digest)
+
+
+def _filled(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
+    """Where each file comes from, and the text of those that are filled in. Raises LabError."""
+    files = _collect(request)
+    texts, problems = _fill_all(request, files)
+    if problems:
+        raise LabError(
+            f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
+            "",
+            "correct what is named above; nothing was written",
+            details=[str(problem) for problem in problems],
+        )
+    return files, texts
 
 
 def _collect(request: RenderRequest) -> dict[str, Path]:

@@ -14,7 +14,7 @@ from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Launch
 from labctl.workspace import Workspace
 
-BUILDER = "builder"
+BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
 # What the labs' own models need on a GPU image without TensorRT-LLM: the requirements of pyproject.toml's `serve`.
@@ -82,6 +82,10 @@ def one_shot(name: str, image: str, arguments: Sequence[str], profile: str = TOO
     env = {"LABS_SERVER_IMAGE": image, **({"LABS_GPUS": str(gpus)} if gpus else {})}
     command = ("run", "--rm", "--no-deps", "-T", "--name", name, "engine-builder", *arguments)
     return Call(BUILDER, command, env, profile)
+
+
+def client(name: str, service: str, terminal: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
+    return ("--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *terminal, service, *argv)
 
 
 def serve(launch: Launch, image: str) -> Call:

@@ -20,7 +20,7 @@ from labctl.report import Report
 from labctl.runtimes import calls, images, processes
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Launch, Record
-from labctl.runtimes.calls import BUILDER, Call
+from labctl.runtimes.calls import BUILDER, REPORT, Call
 from labctl.runtimes.compose_projects import NOBODY, Projects
 from labctl.runtimes.compose_shown import ComposeShown
 from labctl.runtimes.hub_token import hub_token, pipe
@@ -28,7 +28,6 @@ from labctl.runtimes.tools import tool_failed
 from labctl.workspace import Workspace, atomic_write, replace_dir
 
 ENGINE_PATIENCE_S = 3.0
-REPORT = "report"  # like BUILDER, the project of containers that belong to no stack
 KEPT_LOG_LINES = 20_000
 
 
@@ -290,9 +289,7 @@ class ComposeRuntime(ComposeShown):
             folder.mkdir(parents=True, exist_ok=True)
         terminal = [] if os.isatty(0) and os.isatty(1) else ["-T"]
         with self._one_shot(stack, service) as name:
-            command = self._projects.argv(
-                stack, ["--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *terminal, service, *argv]
-            )
+            command = self._projects.argv(stack, calls.client(name, service, terminal, argv))
             report.command(command)
             return processes.run_foreground(command, env={**os.environ, **env}, cwd=self.workspace.root)
 

@@ -46,7 +46,18 @@ class ComposeShown:
         server = images.server_image(self.workspace, launch.record.profile, launch.image)
         gpus = f", {launch.ranks} GPU{'s' if launch.ranks > 1 else ''}" if launch.record.profile == "gpu" else ""
         ports = ", ".join((launch.record.endpoints.http, launch.record.endpoints.grpc, launch.record.endpoints.metrics))
-        return [f"{self._projects.name(launch.record.stack)}-triton-1: {server}{gpus}, on {ports}"]
+        entry = calls.service(launch).get("entrypoint", ())
+        runs = f", runs {' '.join(map(str, entry))}" if isinstance(entry, list) else ""
+        return [f"{self._projects.name(launch.record.stack)}-triton-1: {server}{gpus}, on {ports}{runs}"]
+
+    def show_files(self, launch: Launch) -> list[str]:
+        return [str(self._projects.override_path(launch.record.stack))]
+
+    def show_client(self, argv: Sequence[str], stack: str) -> list[Shown]:
+        project, service = (stack, "client") if stack else (calls.REPORT, "report")
+        env = {"LABS_CLIENT_IMAGE": images.client_image(self.workspace)}
+        name = f"{self._projects.name(project)}-{service}"
+        return [self._shown(Call(project, calls.client(name, service, ["-T"], argv), env))]
 
     def _one_shot_name(self) -> str:
         return f"{self._projects.name(calls.BUILDER)}-engine-builder"

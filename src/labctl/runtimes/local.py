@@ -135,6 +135,12 @@ class LocalRuntime:
     def show_containers(self, launch: Launch) -> list[str]:
         return []
 
+    def show_files(self, launch: Launch) -> list[str]:
+        return []
+
+    def show_client(self, argv: Sequence[str], stack: str) -> list[Shown]:
+        return self.show_tool(argv)
+
     # -- the server ----------------------------------------------------------------------------------------------
 
     def _argv(self, launch: Launch, found: wheel.Wheel) -> list[str]:

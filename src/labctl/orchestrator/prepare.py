@@ -1,0 +1,55 @@
+"""What must be there before a server can start: images, templates, weights, engines; each made once, in order."""
+
+from __future__ import annotations
+
+from labctl.engines.tensorrt_llm import GpuInfo, check_target
+from labctl.errors import LabError
+from labctl.orchestrator.plan import Plan, Step
+from labctl.report import Report
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.local import NEEDS_IMAGE
+from labctl.workspace import Workspace
+
+
+def prepare(plan: Plan, runtime: Runtime, report: Report, workspace: Workspace) -> None:
+    """Make the serving environment and every artifact that is not there yet.
+
+    Raises:
+        LabError: something cannot be made, or an engine is there that was built for another GPU or image.
+    """
+    refuse(plan, runtime)
+    for notice in plan.notices:
+        report.note(notice)
+    runtime.prepare(plan.profile, report, plan.image)
+    if plan.release and plan.fetched and not plan.fetched.is_dir():
+        report.step(f"templates of TensorRT-LLM {plan.release.name}")
+        runtime.copy_out(plan.image, plan.release.templates, plan.fetched, report)
+        report.done("copied out of the image")
+    for step in plan.steps:
+        report.step(step.title)
+        if step.image_build:
+            report.done(_in_image(plan, step, runtime, report, workspace))
+        elif step.ready():
+            report.done("cached")
+        else:
+            report.command(["python", *step.argv])
+            runtime.tool(step.argv, report)
+            report.done("made")
+
+
+def refuse(plan: Plan, runtime: Runtime) -> None:
+    """Raises LabError for a runtime that cannot serve what was planned."""
+    if plan.release and runtime.name == "local":
+        raise LabError(*NEEDS_IMAGE)
+
+
+def _in_image(plan: Plan, step: Step, runtime: Runtime, report: Report, workspace: Workspace) -> str:
+    """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
+    build = step.image_build
+    assert build is not None
+    builder = runtime.builder(plan.image, plan.ranks, report)
+    cached = step.ready()
+    if not cached:
+        build.make(workspace, report.progress, builder)
+    check_target(build.manifest(workspace), GpuInfo(**builder.hardware))
+    return "cached" if cached else "made"

@@ -1,0 +1,148 @@
+"""`--dry-run`: what would be run is told exactly, and nothing is made; no Docker, no GPU, no weights are needed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli.main import cli
+from labctl.errors import LabError
+from labctl.runtimes.compose import ComposeRuntime
+
+ROOT = Path(__file__).resolve().parents[2]
+STACK = "inflight-batching"
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of the test's own and a cache that does not exist yet."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for name in (
+        "pyproject.toml",
+        "labs",
+        "model_repos",
+        "models",
+        "src",
+        "docker",
+        "compose.yaml",
+        "compose.gpu.yaml",
+    ):
+        (root / name).symlink_to(ROOT / name)
+    monkeypatch.setenv("LABS_ROOT", str(root))
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ComposeRuntime, "check", no_engine)
+    return tmp_path
+
+
+def no_engine(self: ComposeRuntime, profile: str) -> None:
+    raise LabError("no Docker engine answers")
+
+
+def shown(*arguments: str) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, ["up", STACK, "--dry-run", "--json", *arguments], catch_exceptions=False)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    return [shlex.join(command["argv"]) for command in found["commands"]]
+
+
+def test_nothing_is_made(empty: Path) -> None:
+    before = sorted(empty.rglob("*"))
+    assert shown("--profile", "gpu")["files"]
+    assert shown("--runtime", "local")["files"]
+    assert sorted(empty.rglob("*")) == before
+
+
+def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() -> None:
+    found = shown("--profile", "gpu", "--release", "0.17.0.post1")
+    told = [
+        "docker pull nvcr.io/nvidia/tritonserver:25.02-trtllm-python-py3",
+        "build triton", "build triton", "build client",
+        "docker create", ":/app/all_models/inflight_batcher_llm/.", "docker rm",
+        "labctl.weights pull random:llama-2-7b", "convert_checkpoint.py", "trtllm-build", "up --detach",
+    ]  # fmt: skip
+    assert [part in line for part, line in zip(told, lines(found), strict=True)] == [True] * len(told)
+    assert found["runtime"] == "compose"
+    assert len(found["containers"]) == 1
+    assert "1 GPU" in found["containers"][0]
+
+
+def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
+    commands = shown("--profile", "gpu")["commands"]
+    build = next(c for c in commands if any("build.py" in word for word in c["argv"]))
+    serve = next(c for c in commands if "--detach" in c["argv"])
+    assert build["env"]["LABS_SERVER_IMAGE"] == serve["env"]["LABS_SERVER_IMAGE"]
+    weights = next(c for c in commands if "labctl.weights" in c["argv"])
+    assert weights["env"]["LABS_SERVER_IMAGE"].startswith("labs-server:cpu-")
+
+
+@pytest.mark.parametrize("release", ["0.5.0", "0.8.0", "0.11.0", "0.14.0", "0.17.0", "0.19.0"])
+def test_two_gpus_and_fp8_reach_the_builder_and_the_launch_script(release: str) -> None:
+    found = shown("--profile", "gpu", "--release", release, "--set", "tp_size=2", "--set", "quantization=fp8")
+    text = "\n".join(lines(found))
+    assert "--tp_size 2" in text
+    assert "--qformat fp8" in text
+    assert "launch-ranks /app/scripts/launch_triton_server.py 2" in found["containers"][0]
+    assert {c["env"].get("LABS_GPUS") for c in found["commands"]} == {None, "2"}
+
+
+def test_the_image_gets_what_a_release_lacks_and_nothing_where_it_has_it_all() -> None:
+    old, new = (
+        next(c["env"] for c in shown("--profile", "gpu", "--release", r)["commands"] if "LABS_APP" in c["env"])
+        for r in ("0.5.0", "0.19.0")
+    )
+    assert old["LABS_APP"] == "source"
+    assert "TensorRT-LLM.git@" in old["LABS_INSTALL"]
+    assert new["LABS_APP"] == "image"
+    assert new["LABS_INSTALL"] == ""
+
+
+def test_templates_that_are_given_are_not_copied_out_of_the_image(tmp_path: Path) -> None:
+    from test_repository_releases import templates  # a folder of the release's style
+
+    folder = templates(tmp_path / "given", "0.17.0")
+    for model in ("preprocessing", "postprocessing", "ensemble"):
+        config = folder / "all_models/inflight_batcher_llm" / model / "config.pbtxt"
+        config.parent.mkdir()
+        config.write_text(
+            f'name: "{model}"\nparameters {{ key: "t" value: {{ string_value: "${{tokenizer_dir}}" }} }}\n'
+        )
+    found = shown("--profile", "gpu", "--release", "0.17.0", "--templates", str(folder))
+    assert not any("docker create" in line for line in lines(found))
+    assert any(name.endswith("repository/tensorrt_llm/config.pbtxt") for name in found["files"])
+
+
+def test_the_local_runtime_shows_the_server_itself() -> None:
+    found = shown("--runtime", "local", "--set", "engine=transformers", "--set", "model=random:tiny-llama")
+    *made, server = lines(found)
+    assert [line.split(" -m ")[1] for line in made] == ["labctl.weights pull random:tiny-llama"]
+    assert "tritonserver --model-repository=" in server
+    assert found["containers"] == []
+
+
+def test_a_run_shows_every_phase_and_its_client() -> None:
+    done = CliRunner().invoke(cli, ["run", "batching", "--dry-run", "--runtime", "local"], catch_exceptions=False)
+    clients = [line for line in done.stdout.splitlines() if "05-batching-policies/client.py" in line]
+    assert len(clients) == 4
+    assert "05-batching-policies/report.py" in done.stdout
+
+
+def test_building_engines_starts_no_server() -> None:
+    arguments = ["engines", "build", "llama", "--profile", "gpu", "--dry-run"]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert "llama/build.py" in done.stdout
+    assert "--detach" not in done.stdout
+    assert "containers: none" in done.stdout
+
+
+def test_a_runtime_that_has_no_tensorrt_llm_is_refused_before_anything_is_told() -> None:
+    done = CliRunner().invoke(cli, ["up", STACK, "--profile", "gpu", "--runtime", "local", "--dry-run"])
+    assert "TensorRT-LLM runs in NVIDIA's image only" in str(done.exception)
