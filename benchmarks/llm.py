@@ -79,15 +79,18 @@ def server(session: Session, stack: str, **settings: Any) -> Any:
 
 
 def workloads(handle: Up) -> dict[str, list[identity.Ids]]:
-    from transformers import AutoTokenizer
+    from tokenizers import Tokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(handle.record.tokenizer_dir)
+    tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")
+
+    def ids_of(text: str) -> list[int]:
+        return list(tokenizer.encode(text).ids)
 
     def count(text: str) -> int:
-        return len(tokenizer.encode(text))
+        return len(ids_of(text))
 
     made = {"chat": dataset.chat(count), "published": dataset.published(count)}
-    return {name: identity.encode(items, tokenizer, 1900) for name, items in made.items()}
+    return {name: identity.encode(items, ids_of, 1900) for name, items in made.items()}
 
 
 def engine_alone(session: Session, stack: str, requests: list[identity.Ids], limit: int, kind: str) -> float:

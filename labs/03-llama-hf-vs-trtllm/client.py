@@ -59,20 +59,20 @@ def streamed(endpoint: str, prompts: list[str], tokens: int) -> list[RequestReco
 
 def divergence(tokenizer, one: str, other: str) -> int | None:
     """The first token at which two texts part ways; None where they do not."""
-    a, b = tokenizer.encode(one), tokenizer.encode(other)
+    a, b = tokenizer.encode(one).ids, tokenizer.encode(other).ids
     if a == b:
         return None
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def main() -> None:
-    from transformers import AutoTokenizer
+    from tokenizers import Tokenizer
 
     lab = context.load(sys.argv[1])
-    tokenizer = AutoTokenizer.from_pretrained(lab.tokenizer_dir)
+    tokenizer = Tokenizer.from_file(f"{lab.tokenizer_dir}/tokenizer.json")
     endpoint, tokens = lab.endpoints["grpc"], int(lab.settings["output_tokens"])
     wanted = int(lab.settings["prompts"])
-    more = dataset.chat(lambda text: len(tokenizer.encode(text)), max(0, wanted - len(PROMPTS)), seed=3)
+    more = dataset.chat(lambda text: len(tokenizer.encode(text).ids), max(0, wanted - len(PROMPTS)), seed=3)
     prompts = [*PROMPTS, *(item.prompt for item in more)][:wanted]
     streaming = lab.settings["decoupled_mode"]
     send = (

@@ -42,14 +42,18 @@ def scheduling(steps: list) -> dict[str, float]:
 
 
 def main() -> None:
-    from transformers import AutoTokenizer
+    from tokenizers import Tokenizer
 
     lab = context.load(sys.argv[1])
-    tokenizer = AutoTokenizer.from_pretrained(lab.tokenizer_dir)
+    tokenizer = Tokenizer.from_file(f"{lab.tokenizer_dir}/tokenizer.json")
     data = {"triton": readiness.server_version(lab.endpoints["http"]), "workloads": {}}
     every, columns = [], {}
-    for name, items in workloads(lab, lambda text: len(tokenizer.encode(text))).items():
-        requests = identity.encode(items, tokenizer, MAX_INPUT_LEN)
+
+    def ids_of(text: str) -> list[int]:
+        return tokenizer.encode(text).ids
+
+    for name, items in workloads(lab, lambda text: len(ids_of(text))).items():
+        requests = identity.encode(items, ids_of, MAX_INPUT_LEN)
         print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
         records = identity.run(lab.endpoints["grpc"], requests)
         steps = steplog.read(lab.run_dir, "tensorrt_llm", since=records[0].start)

@@ -161,12 +161,14 @@ def test_a_cancelled_request_frees_its_place_and_the_next_answer_is_right(server
 def test_rounds_of_a_hundred_leave_the_engines_memory_where_it_was(lab_server: Any) -> None:
     server = lab_server("inflight-batching", **TINY)
     requests = [identity.Ids(str(n), [3 + n] * 20, 10) for n in range(100)]
-    stubs = [p for p in psutil.process_iter(["cmdline"]) if "tensorrt_llm" in " ".join(p.info["cmdline"] or ())]
+    model = str(server.run_dir.parent / "repository" / "tensorrt_llm")
+    (stub,) = [p for p in psutil.process_iter(["cmdline"]) if model in " ".join(p.info["cmdline"] or ())]
     used = []
-    for _ in range(4):
+    for _ in range(10):
         identity.run(server.grpc, requests, timeout=120, warmup=0)
-        used.append(sum(p.memory_info().rss for p in stubs))
-    assert used[-1] - used[1] < 16 * 2**20
+        used.append(stub.memory_info().rss)
+    # Allocators fill up during the first rounds; a leak would go on.
+    assert used[-1] - used[4] < 8 * 2**20, [f"{value / 2**20:.1f}" for value in used]
 
 
 def test_in_a_small_cache_max_utilization_evicts_and_every_answer_is_the_same(lab_server: Any) -> None:

@@ -50,14 +50,13 @@ def test_a_file_that_is_no_dataset_is_refused(tmp_path: Path, text: str) -> None
 
 
 def test_prompts_that_are_too_long_are_skipped() -> None:
-    class Letters:
-        def encode(self, text: str) -> list[int]:
-            return list(text.encode())
+    def letters(text: str) -> list[int]:
+        return list(text.encode())
 
     items = [dataset.Item("abc", 1), dataset.Item("abcdef", 1)]
-    assert [len(r.prompt) for r in identity.encode(items, Letters(), 4)] == [3]
+    assert [len(r.prompt) for r in identity.encode(items, letters, 4)] == [3]
     with pytest.raises(LabError, match="no prompt of the dataset"):
-        identity.encode(items, Letters(), 2)
+        identity.encode(items, letters, 2)
 
 
 def records() -> list[RequestRecord]:

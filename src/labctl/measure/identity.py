@@ -11,7 +11,7 @@ import gc
 import io
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,11 @@ class Ids:
     output_tokens: int
 
 
-def encode(items: Sequence[Item], tokenizer: Any, max_input_len: int) -> list[Ids]:
+def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_len: int) -> list[Ids]:
     """Token ids of every prompt of at most ``max_input_len`` tokens; longer ones are skipped, as in the original."""
     found = []
     for item in items:
-        ids = tokenizer.encode(item.prompt)
+        ids = ids_of(item.prompt)
         if len(ids) <= max_input_len:
             found.append(Ids(" ".join(item.prompt.split()[:6]), ids, item.output_tokens))
     if not found:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
 
 from labserve.triton import parameter
 
@@ -11,8 +11,8 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.tokenizer = AutoTokenizer.from_pretrained(parameter(args, "tokenizer_dir"), local_files_only=True)
-        self.known = len(self.tokenizer)
+        self.tokenizer = Tokenizer.from_file(f"{parameter(args, 'tokenizer_dir')}/tokenizer.json")
+        self.known = self.tokenizer.get_vocab_size()
 
     def execute(self, requests):
         return [pb_utils.InferenceResponse([self.text(request)]) for request in requests]
