@@ -40,7 +40,7 @@ def from_error(name: str, ask: Callable[[], str], weight: Literal["warn", "fail"
     try:
         return Check(name, "ok", ask())
     except LabError as error:
-        return Check(name, weight, " ".join(filter(None, (error.what, error.why))), error.remedy)
+        return Check(name, weight, ": ".join(filter(None, (error.what, error.why))), error.remedy)
 
 
 def _python() -> Check:

@@ -9,6 +9,7 @@ from labctl.cli import options as opt
 from labctl.errors import LabError
 from labctl.measure.tables import table
 from labctl.orchestrator import ports
+from labctl.orchestrator.gpu_checks import gpu_checks
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.session import Session
 from labctl.preflight import Check
@@ -22,16 +23,19 @@ def doctor_command(stack: str | None, choices: Choices) -> None:
     """What is missing on this machine (for STACK), and the remedy, per check. Exit 1 if a lab could not run."""
     session = opt.open_session()
     checks = preflight.machine_checks(session.workspace.cache)
-    local = _runtime(session, "local", choices.profile)
-    compose = _runtime(session, "compose", choices.profile)
-    if local.state == "ok" or compose.state == "ok":  # one of them is enough
-        local, compose = (
-            Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in (local, compose)
-        )
-    checks += [local, compose, preflight.from_error("ports 8000-8002", lambda: _ports(session), "warn")]
+    plan = None
     if stack:
         lab, name = session.catalog.stack(stack)
         plan = make_plan(session.workspace, lab, name, choices, session.runtime("local").server_path)
+    runtimes = ("compose",) if plan and plan.release else ("local", "compose")
+    found = [_runtime(session, runtime, choices.profile) for runtime in runtimes]
+    if any(check.state == "ok" for check in found):  # one of them is enough
+        found = [Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in found]
+    checks += [*found, preflight.from_error("ports 8000-8002", lambda: _ports(session), "warn")]
+    if choices.profile == "gpu":
+        checks += gpu_checks(plan, "compose" if found[-1].state == "ok" or len(found) == 1 else "local",
+                             session.workspace)  # fmt: skip
+    if plan:
         checks += [
             Check(step.title, "ok", "cached")
             if step.ready()

@@ -66,7 +66,7 @@ class TensorRtLlm:
                 "this environment has no TensorRT-LLM builder",
                 "use --profile gpu --runtime compose on a machine with an NVIDIA GPU",
             )
-        _require(options, GpuInfo(**builder.hardware))
+        require(options, GpuInfo(**builder.hardware))
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
             steps = commands(options, weights, Path(scratch), target)
             for number, argv in enumerate(steps, 1):
@@ -75,8 +75,8 @@ class TensorRtLlm:
         return {"hardware": dict(builder.hardware), "versions": {"tensorrt_llm": options["release"]}}
 
 
-def _require(options: Options, gpu: GpuInfo) -> None:
-    """Refuse, before minutes are spent, what these GPUs cannot serve."""
+def require(options: Options, gpu: GpuInfo) -> None:
+    """Refuse, before minutes are spent, an engine that these GPUs cannot serve. Raises LabError."""
     world = options["tp_size"] * options["pp_size"]
     if world > gpu.gpus:
         raise LabError(

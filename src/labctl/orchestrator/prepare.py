@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from labctl.engines.tensorrt_llm import GpuInfo, check_target
 from labctl.errors import LabError
+from labctl.orchestrator.gpu_checks import gpu_checks
 from labctl.orchestrator.plan import Plan, Step
 from labctl.report import Report
 from labctl.runtimes.base import Runtime
@@ -15,11 +16,16 @@ def prepare(plan: Plan, runtime: Runtime, report: Report, workspace: Workspace) 
     """Make the serving environment and every artifact that is not there yet.
 
     Raises:
-        LabError: something cannot be made, or an engine is there that was built for another GPU or image.
+        LabError: this machine's GPUs cannot serve it, something cannot be made, or an engine is there that was built
+            for another GPU or image.
     """
     refuse(plan, runtime)
     for notice in plan.notices:
         report.note(notice)
+    if plan.profile == "gpu":
+        for check in gpu_checks(plan, runtime.name, workspace):
+            if check.state == "fail":
+                raise LabError(f"{check.name}: {check.found}", "", check.remedy)
     runtime.prepare(plan.profile, report, plan.image)
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         report.step(f"templates of TensorRT-LLM {plan.release.name}")

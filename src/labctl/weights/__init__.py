@@ -8,12 +8,14 @@ One interface for four kinds of source::
     <folder>                a folder of yours in Hugging Face's layout
 """
 
+from labctl.weights.hub import ask_access
 from labctl.weights.source import Source, locate, parse
 from labctl.weights.store import Weights, identity, list_cached, prune, pull, ready, verify, vocab_size
 
 __all__ = [
     "Source",
     "Weights",
+    "ask_access",
     "identity",
     "list_cached",
     "locate",

@@ -62,6 +62,22 @@ def download(source: Source, target: Path, partial: Path, report: Callable[[str]
     return str(info.sha)
 
 
+def ask_access(source: Source) -> None:
+    """Ask the hub whether this source may be fetched, without fetching it.
+
+    Raises:
+        LabError: no network, no token (401), terms not accepted (403), no such model or revision.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    try:
+        api.model_info(source.name, revision=source.revision or None)
+        api.auth_check(source.name)  # a gated model tells of itself, but does not give its files
+    except Exception as error:
+        raise explain(error, source) from None
+
+
 def explain(error: Exception, source: Source) -> LabError:
     """The hub's refusal in a person's words. The original is not chained: its text may carry headers."""
     import httpx

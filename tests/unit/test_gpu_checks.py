@@ -1,0 +1,243 @@
+"""The gpu profile's checklist: every lack is found before anything is made, and says what to do about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fake_hub import FakeHub, serve
+from labctl import weights
+from labctl.catalog import load
+from labctl.cli.main import cli
+from labctl.engines.tensorrt_llm import GpuInfo
+from labctl.errors import LabError
+from labctl.orchestrator import gpu_memory
+from labctl.orchestrator.gpu_checks import driver, gpu_checks
+from labctl.orchestrator.plan import Choices, Plan, make_plan
+from labctl.orchestrator.prepare import prepare
+from labctl.preflight import Check
+from labctl.report import Silent
+from labctl.repository.releases import release
+from labctl.runtimes import docker_engine, images, nvidia
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+A100 = "NVIDIA A100-SXM4-80GB, 8.0, 535.104.05, 81920, 81000"
+H100 = "NVIDIA H100 80GB HBM3, 9.0, 550.54.15, 81559, 81000"
+FULL = "NVIDIA H100 80GB HBM3, 9.0, 550.54.15, 81559, 9000"
+TOKEN = "hf_thisisasecretthatmustnotshow"
+
+
+class Engine:
+    """A Docker engine with these runtimes."""
+
+    def __init__(self, *runtimes: str) -> None:
+        self.runtimes = runtimes
+
+    def info(self) -> dict[str, Any]:
+        return {"Runtimes": dict.fromkeys(self.runtimes)}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``machine(*GPU lines)``: what nvidia-smi says on this machine, through a command of that name."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc", "nvidia"))
+
+    def has(*lines: str, status: int = 0) -> None:
+        script = folder / "nvidia-smi"
+        said = "".join(f"echo '{line}'\n" for line in lines)
+        script.write_text(f"#!/bin/sh\n{said}exit {status}\n")
+        script.chmod(0o755)
+
+    has(H100)
+    return has
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(ROOT, tmp_path / "cache")
+
+
+def planned(workspace: Workspace, release: str = "0.5.0", **settings: Any) -> Plan:
+    lab, name = load(workspace).stack("inflight-batching")
+    return make_plan(workspace, lab, name, Choices("gpu", settings, release), str)
+
+
+def failing(plan: Plan, workspace: Workspace) -> list[Check]:
+    return [check for check in gpu_checks(plan, "compose", workspace) if check.state == "fail"]
+
+
+def test_a_machine_that_has_it_all_passes(machine: Any, workspace: Workspace) -> None:
+    checks = gpu_checks(planned(workspace), "compose", workspace)
+    assert {check.name: check.state for check in checks if check.name != "disk for engines"} == {
+        "NVIDIA driver": "ok", "container toolkit": "ok", "GPU": "ok", "GPU memory": "ok", "model hub": "ok",
+    }  # fmt: skip
+
+
+def test_no_driver(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    (found,) = [check for check in failing(planned(workspace), workspace) if "driver" in check.name]
+    assert "there is no NVIDIA driver here" in found.found
+    assert "install the driver" in found.remedy
+
+
+def test_a_driver_that_does_not_work_says_why(machine: Any, workspace: Workspace) -> None:
+    machine("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.", status=9)
+    assert "could not communicate" in failing(planned(workspace), workspace)[0].found
+
+
+def test_an_answer_that_cannot_be_read_is_an_error_and_no_crash(machine: Any) -> None:
+    machine("No devices were found")
+    with pytest.raises(LabError, match="cannot be read"):
+        nvidia.gpus()
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "state"),
+    [
+        ("535.104.05", "0.5.0", "ok"),
+        ("535.104.05", "0.19.0", "warn"),
+        ("525.60.13", "0.5.0", "warn"),
+        ("470.223.02", "0.5.0", "fail"),
+    ],
+)
+def test_the_driver_is_held_against_the_images_cuda(version: str, name: str, state: str) -> None:
+    assert driver(version, release(name)).state == state
+
+
+def test_no_container_toolkit(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc"))
+    (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "container toolkit"]
+    assert "no NVIDIA runtime" in found.found
+    assert "NVIDIA Container Toolkit" in found.remedy
+
+
+def test_a_chip_without_fp8(machine: Any, workspace: Workspace) -> None:
+    machine(A100)
+    (found,) = [check for check in failing(planned(workspace, quantization="fp8"), workspace) if check.name == "GPU"]
+    assert "computes no fp8" in found.found
+    assert "quantization=none" in found.remedy
+
+
+def test_more_ranks_than_gpus(machine: Any, workspace: Workspace) -> None:
+    machine(H100, H100)
+    (found,) = [check for check in failing(planned(workspace, tp_size=4), workspace) if check.name == "GPU"]
+    assert "4 GPUs, but there are 2" in found.found
+
+
+def test_too_little_memory_names_what_is_needed(machine: Any, workspace: Workspace) -> None:
+    machine(FULL)
+    (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "GPU memory"]
+    assert "9.4 of 85.5 GB free" in found.found
+    assert "need 16.8 GB" in found.found
+
+
+def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) -> None:
+    source = weights.parse("random:llama-2-7b")
+
+    def need(**changed: Any) -> float:
+        options = {"tp_size": 1, "pp_size": 1, "quantization": "none", **changed}
+        return (gpu_memory.needed(source, options, 0, workspace) or 0) - gpu_memory.OVERHEAD
+
+    assert need() == pytest.approx(2 * 6.74e9, rel=0.01)  # two bytes for each of Llama-2 7B's parameters
+    assert need(tp_size=2) == pytest.approx(need() / 2)
+    assert need(quantization="fp8") == pytest.approx(need() / 2, rel=0.05)
+
+
+def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Workspace) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
+    options = {"tp_size": 1, "pp_size": 1, "quantization": "none"}
+    found = gpu_memory.needed(weights.parse(str(tmp_path)), options, 0, workspace)
+    assert found == gpu_memory.OVERHEAD + 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)
+
+
+@pytest.mark.parametrize(
+    ("fault", "token", "said", "remedy"),
+    [
+        ("", "", "org/model may be fetched", ""),
+        ("401", "", "no token is set", "HF_TOKEN"),
+        ("401", TOKEN, "not valid", "HF_TOKEN"),
+        ("gated", TOKEN, "(403)", "accept them"),
+        ("no-revision", TOKEN, "no revision", "revisions"),
+    ],
+)
+def test_the_hub_is_asked_before_anything_is_fetched(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, fault: str, token: str, said: str, remedy: str
+) -> None:
+    hub = FakeHub({"config.json": b"{}"})
+    hub.fault = fault
+    with serve(hub) as endpoint:
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        monkeypatch.setenv("HF_TOKEN", token)
+        plan = planned(workspace, model="hub:org/model@abc")
+        (found,) = [check for check in gpu_checks(plan, "compose", workspace) if check.name == "model hub"]
+    assert said in found.found
+    assert remedy in found.remedy
+    assert TOKEN not in found.found + found.remedy
+
+
+def test_a_hub_that_does_not_answer_is_told_from_one_that_refuses(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    (found,) = [c for c in failing(planned(workspace, model="hub:org/model"), workspace) if c.name == "model hub"]
+    assert "the hub does not answer" in found.found
+
+
+def test_an_engine_of_another_chip_is_refused(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(workspace, model="shipped:tiny-gpt2")
+    build = next(step.image_build for step in plan.steps if step.image_build)
+    folder = build.locate(workspace)
+    folder.mkdir(parents=True)
+    for name in ("config.json", "rank0.engine"):
+        (folder / name).write_text("x")
+    manifest = {
+        "key": build.key, "options": dict(build.options), "hardware": asdict(GpuInfo("NVIDIA A100", "8.0", "535", "")),
+        "weights": weights.identity(build.source, workspace),
+        "files": weights.store.files.measure(folder, "manifest.json"),
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(images, "digest", lambda image: "")
+    (found,) = [check for check in failing(plan, workspace) if check.name == "engine"]
+    assert "built for another target (NVIDIA A100)" in found.found
+    assert build.key in found.remedy
+
+
+def test_doctor_prints_the_checklist_with_its_remedies(
+    machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(A100)
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc"))
+    monkeypatch.setattr(docker_engine, "containers", lambda *wanted: [])
+    arguments = ["doctor", "inflight-batching", "--profile", "gpu", "--set", "quantization=fp8"]
+    done = CliRunner().invoke(cli, arguments)
+    assert isinstance(done.exception, LabError)
+    for text in ("NVIDIA driver", "535.104.05", "NVIDIA Container Toolkit", "computes no fp8", "GPU memory"):
+        assert text in done.stdout
+
+
+class Untouched:
+    """A runtime that must not be asked to make anything."""
+
+    name = "compose"
+
+    def prepare(self, *arguments: Any) -> None:
+        pytest.fail("something was made")
+
+
+def test_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
+    machine(FULL)
+    with pytest.raises(LabError, match=r"GPU memory: 9\.4 of 85\.5 GB free") as caught:
+        prepare(planned(workspace), Untouched(), Silent(), workspace)  # type: ignore[arg-type]
+    assert "tp_size=2" in caught.value.remedy
