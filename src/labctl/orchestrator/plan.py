@@ -159,7 +159,7 @@ def make_plan(
         request=request,
         server_args=[text for item in stack.server.args if (text := str(expand(item, scope)))],
         server_env={key: str(expand(value, scope)) for key, value in stack.server.env.items()},
-        image=release.image if release else str(expand(stack.image, scope)),
+        image=_image(stack, release, choices.profile),
         tokenizer_dir=str(expand(stack.tokenizer, host)),
         release=release,
         fetched=fetched,
@@ -178,6 +178,13 @@ def _release(stack: Stack, choices: Choices) -> Release | None:
             "leave it out, or use --profile gpu",
         )
     return None
+
+
+def _image(stack: Stack, release: Release | None, profile: str) -> str:
+    """The image that the server's is made of; on the cpu profile it is made from nothing."""
+    if release:
+        return release.image
+    return stack.image or (releases.PLAIN_IMAGE if profile == "gpu" else "")
 
 
 def expand(value: Any, scope: Mapping[str, Any]) -> Any:
