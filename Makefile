@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 
-.PHONY: help setup test test-unit bench lint format down clean
+.PHONY: help setup test test-unit bench lint format down clean model triton
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +22,17 @@ lab-iterative: $(READY) ## lab 02: iterative scheduling with GPT-2
 lab-llama: $(READY) ## lab 03: Llama on Hugging Face against a compiled engine
 	@$(BIN)/labctl run llama $(ARGS)
 
+lab-codegen: $(READY) ## lab 04: a load test of CodeGen with dynamic batching
+	@$(BIN)/labctl run codegen $(ARGS)
+
 lab-batching: $(READY) ## lab 05: static against in-flight batching
 	@$(BIN)/labctl run batching $(ARGS)
+
+model: $(READY) ## the weights of lab 04
+	@$(BIN)/labctl weights pull codegen $(ARGS)
+
+triton: $(READY) ## bring lab 04's stack up; it stays up
+	@$(BIN)/labctl up codegen $(ARGS)
 
 test: $(READY) ## all tests (those of the compose runtime need a Docker engine)
 	@$(BIN)/python -m pytest $(ARGS)

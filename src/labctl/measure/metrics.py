@@ -37,6 +37,16 @@ class ModelCounters:
     def compute_us(self) -> float:
         return self.compute_input_us + self.compute_infer_us + self.compute_output_us
 
+    @property
+    def queue_ms(self) -> float:
+        """Mean time of a request in the queue."""
+        return self.queue_us / self.succeeded / 1e3 if self.succeeded else 0.0
+
+    @property
+    def compute_ms(self) -> float:
+        """Mean time of a request in the model, its inputs and outputs included."""
+        return self.compute_us / self.succeeded / 1e3 if self.succeeded else 0.0
+
 
 FIELDS = {
     "nv_inference_request_success": "succeeded",

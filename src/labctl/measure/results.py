@@ -18,7 +18,7 @@ from labctl.measure.records import RequestRecord
 from labctl.workspace import atomic_write
 
 SCHEMA_VERSION = 1
-PACKAGES = ("numpy", "tritonclient", "torch", "transformers", "openvino-genai", "nvidia-pytriton")
+PACKAGES = ("numpy", "tritonclient", "torch", "transformers", "openvino-genai", "nvidia-pytriton", "locust")
 
 
 def versions() -> dict[str, str]:

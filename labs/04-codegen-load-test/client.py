@@ -1,0 +1,102 @@
+"""Lab 04's client: Locust's users in steps, for each output length, and what Triton counted meanwhile.
+
+Run by ``labctl run codegen``, once with dynamic batching and once without. First the users ask a model that does
+nothing: that is what the load generator can do, and the rest must stay below it.
+"""
+
+import sys
+from dataclasses import asdict
+
+from locustfile import PROMPTS, CodegenGrpc, CodegenHttp, payload
+
+from labctl import readiness
+from labctl.measure import context, results, stats, steplog, stepped
+from labctl.measure.tables import table
+
+GENERATOR, NOTHING = "codegen-350M-mono-gptj", "nothing"
+SIDES = ("preprocessing", "postprocessing")
+QUICK_STEPS = (32,)
+CEILING_USERS = 32
+USERS = {"http": CodegenHttp, "grpc": CodegenGrpc}
+TRACE_S = 1.0  # so much of the last step goes into the trace
+
+
+def users(lab, protocols, model: str, tokens: int) -> list:
+    """The user classes for these protocols, asking ``model`` for ``tokens`` tokens."""
+    hosts = {"http": f"http://{lab.endpoints['http']}", "grpc": lab.endpoints["grpc"]}
+    more = {"model": model, "payloads": [payload(prompt, tokens) for prompt in PROMPTS]}
+    return [type(name, (USERS[name],), {**more, "host": hosts[name]}) for name in protocols]
+
+
+def steps(lab) -> list[int]:
+    if lab.quick:
+        return [*QUICK_STEPS]
+    every, last = int(lab.settings["users_per_step"]), int(lab.settings["users"])
+    return [*range(every, last, every), last]
+
+
+def describe(load: stepped.Load) -> dict:
+    """A load as it goes into the phase's file."""
+    counted = load.counted().models
+    infer = counted[GENERATOR].compute_infer_us
+    return {
+        "steps": [
+            {
+                "users": step.users,
+                "requests_per_second": step.requests_per_second,
+                "request_latency": stats.summarize(step.latencies_ms),
+                "generator": stepped.counters(step.counters.models[GENERATOR]),
+            }
+            for step in load.steps
+        ],
+        "seconds": load.seconds(GENERATOR),
+        "models": {name: stepped.counters(row) for name, row in counted.items()},
+        "shares": {name: counted[name].compute_infer_us / infer for name in SIDES},
+    }
+
+
+def main() -> None:
+    lab = context.load(sys.argv[1])
+    wanted = lab.settings["protocol"]
+    protocols = ("http", "grpc") if wanted == "both" else (wanted,)
+    warmup, seconds = float(lab.settings["warmup_seconds"]), float(lab.settings["step_seconds"])
+    metrics = lab.endpoints["metrics"]
+
+    def tell(text: str) -> None:
+        print(f"  {text}", flush=True)
+
+    print(f"\n{lab.phase}: what the load generator can do, on a model that does nothing")
+    ceiling = {}
+    for name in protocols:
+        load = stepped.run(users(lab, [name], NOTHING, 1), [CEILING_USERS], 2.0, 1.0, metrics, 0, lambda text: None)
+        ceiling[name] = load.steps[0].requests_per_second
+        tell(f"{name}: {ceiling[name]:.0f} requests/s")
+
+    data = {"triton": readiness.server_version(lab.endpoints["http"]), "ceiling": ceiling, "lengths": {}}
+    every, rows = [], []
+    for tokens in lab.settings["lengths"]:
+        print(f"\n{lab.phase}: {tokens} tokens, {' and '.join(protocols)} users")
+        load = stepped.run(
+            users(lab, protocols, "ensemble", tokens), steps(lab), seconds - warmup, warmup, metrics, tokens, tell
+        )
+        data["lengths"][str(tokens)] = describe(load)
+        last = load.steps[-1]
+        for step in load.steps:
+            found, counted = stats.summarize(step.latencies_ms), step.counters.models[GENERATOR]
+            rows.append(
+                (tokens, step.users, f"{step.requests_per_second:.0f}", f"{found['p50']:.0f}", f"{found['p95']:.0f}",
+                 f"{counted.mean_batch:.1f}", f"{counted.queue_ms:.1f}", f"{counted.compute_ms:.1f}")
+            )  # fmt: skip
+        executed = steplog.read(lab.run_dir, GENERATOR, since=last.ended - TRACE_S)
+        data["lengths"][str(tokens)]["trace"] = {
+            "records": [r.to_json() for r in load.records if last.ended - TRACE_S < r.start and r.end < last.ended],
+            "steps": [asdict(step) for step in executed if step.ended < last.ended],
+        }
+        every += load.records
+    header = ("tokens", "users", "RPS", "p50 ms", "p95 ms", "mean batch", "queue ms", "compute ms")
+    print("\n" + table(rows, header, right=range(len(header))))
+    results.write_phase(lab.out, lab.phase, data, every)
+
+
+if __name__ == "__main__":
+    main()
