@@ -41,8 +41,8 @@ def main() -> None:
     rows = [row(data) for data in phases.values()]
     text = ["# Lab 01: sequence batcher", "", markdown(rows, HEADER), "", "![slots](slots.png)"]
     if results.has_phase(out, "semantics"):
-        said = results.read_phase(out, "semantics")["said"]
-        text += ["", "## What Triton says", "", markdown(list(said.items()), ("what was done", "answer"))]
+        said = [(s["what"], s["answer"], "; ".join(s["log"])) for s in results.read_phase(out, "semantics")["said"]]
+        text += ["", "## What Triton says", "", markdown(said, ("what was done", "to the client", "in its log"))]
     atomic_write(out / "report.md", "\n".join(text) + "\n")
     print("\nSide by side\n" + table(rows, HEADER, right=(2, 3, 4, 5, 6, 7, 8)))
 

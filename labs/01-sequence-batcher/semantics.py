@@ -3,9 +3,11 @@
 That phase keeps an idle sequence for a short time only, and has few places, so that everything happens soon.
 """
 
+import re
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from labctl import readiness
 from labctl.errors import LabError
@@ -13,6 +15,7 @@ from labctl.measure import context, results
 from labctl.measure.sequences import SequenceClient, identifiers
 
 TEXT = "I have lived in"
+REMARKABLE = ("conflict", "max sequence idle exceeded", "backlog")  # what Triton's log tells, beyond the usual course
 
 
 def main() -> None:
@@ -20,61 +23,73 @@ def main() -> None:
     protocol, id_type = lab.settings["protocol"], lab.settings["correlation_id"]
     idle = int(lab.settings["max_sequence_idle_microseconds"]) / 1e6
     places = int(lab.settings["max_candidate_sequences"]) * int(lab.settings["instances"])
-    new = iter(identifiers(100, id_type, 5001))
-    wrong = 7 if id_type == "string" else "seven"
+    ids = identifiers(100, id_type, 5001)
+    other = identifiers(1, "uint64" if id_type == "string" else "string")[0]
 
     with SequenceClient(lab.endpoints[protocol], protocol, id_type) as client:
 
-        def forgot_start() -> str:
-            return client.ask(TEXT, next(new))
+        def ask(text: str, id, **flags: bool) -> str:
+            return f"answered {client.ask(text, id, **flags)!r}"
 
-        def reused_id() -> str:
-            id = next(new)
-            client.ask(TEXT, id, start=True)
-            return client.ask("Anna", id, start=True, end=True)
+        def forgot_start(id) -> str:
+            return ask(TEXT, id)
 
-        def after_the_end() -> str:
-            id = next(new)
-            client.ask(TEXT, id, start=True, end=True)
-            return client.ask(TEXT, id)
+        def after_the_end(id) -> str:
+            ask(TEXT, id, start=True, end=True)
+            return ask(TEXT, id)
 
-        def idled() -> str:
-            id = next(new)
-            client.ask(TEXT, id, start=True)
+        def started_twice(id) -> str:
+            ask(TEXT, id, start=True)
+            return ask("Anna", id, start=True, end=True)
+
+        def idled(id) -> str:
+            ask(TEXT, id, start=True)
             time.sleep(idle * 2 + 0.5)  # Triton's reaper looks now and then
-            return client.ask(TEXT, id)
+            return ask(TEXT, id)
 
-        def too_many() -> str:
+        def too_many(id) -> str:
             for _ in range(places):
-                client.ask(TEXT, next(new), start=True)
+                ask(TEXT, ids.pop(), start=True)
             began = time.monotonic()
-            client.ask(TEXT, next(new), start=True, end=True)
-            return f"answered, {time.monotonic() - began:.1f} s later: when another had idled for {idle:g} s"
+            answer = ask(TEXT, id, start=True, end=True)
+            return f"{answer} after {time.monotonic() - began:.1f} s, when another had idled for {idle:g} s"
 
-        def other_type() -> str:
-            return client.ask(TEXT, wrong, start=True, end=True)
+        def of_the_other_type(id) -> str:
+            return ask(TEXT, other, start=True, end=True)
 
-        trials: dict[str, Callable[[], str]] = {
+        trials: dict[str, Callable] = {
             "the first request has no START": forgot_start,
             "a request after END": after_the_end,
-            "START again in the middle of a sequence": reused_id,
+            "START again in the middle of a sequence": started_twice,
             f"nothing sent for longer than {idle:g} s": idled,
-            f"{places + 1} sequences, where {places} have a place": too_many,
-            "a correlation id of the other type": other_type,
+            f"{places + 1} sequences where {places} have a place": too_many,
+            "a correlation id of the other type": of_the_other_type,
         }
-        said = {name: tell(trial) for name, trial in trials.items()}
+        said = []
+        for name, trial in trials.items():
+            id = ids.pop(0)
+            answer = outcome(trial, id)
+            said.append({"what": name, "answer": answer, "log": remarks(lab.run_dir / "triton.log", id)})
     print()
-    for name, answer in said.items():
-        print(f"{name}\n    {answer}")
+    for entry in said:
+        print("\n".join([entry["what"], f"    client: {entry['answer']}", *(f"    log: {t}" for t in entry["log"])]))
     data = {"triton": readiness.server_version(lab.endpoints["http"]), "said": said}
     results.write_phase(lab.out, lab.phase, data, [])
 
 
-def tell(trial: Callable[[], str]) -> str:
+def outcome(trial: Callable, id: int | str) -> str:
     try:
-        return f"accepted: {trial()!r}"
+        return trial(id)
     except LabError as error:
-        return f"refused: {error.what}: {error.why}"
+        return f"{error.what}: {error.why}"
+
+
+def remarks(log: Path, id: int | str) -> list[str]:
+    """The remarkable lines of Triton's log on one sequence."""
+    about = re.compile(rf'"(?P<text>[^"]*\b(?:CORRID|sequence) {re.escape(str(id))}\b[^"]*)"')
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = (about.search(line) for line in lines if any(word in line for word in REMARKABLE))
+    return [match["text"] for match in found if match]
 
 
 if __name__ == "__main__":

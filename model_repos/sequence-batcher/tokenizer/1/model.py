@@ -23,6 +23,8 @@ class TritonPythonModel:
         folder = Path(parameter(args, "model_path"))
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.context = json.loads((folder / "config.json").read_text(encoding="utf-8"))["n_positions"]
+        batching = json.loads(args["model_config"])["sequence_batching"]
+        self.numbered = any(entry["name"] == "CORR_ID" for entry in batching["control_input"])
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
@@ -32,7 +34,8 @@ class TritonPythonModel:
             if not control(request, "READY"):  # an empty slot, filled up by Direct: answered with anything
                 responses.append(answer([0]))
                 continue
-            rows.append((row, control(request, "CORR_ID"), control(request, "START"), control(request, "END")))
+            id = control(request, "CORR_ID") if self.numbered else request.correlation_id()
+            rows.append((row, id, control(request, "START"), control(request, "END")))
             try:
                 responses.append(answer(self.encode(request)))
             except BadInput as error:
@@ -54,9 +57,8 @@ class TritonPythonModel:
 
 
 def control(request, name):
-    """A control input: one number, or (a string CORR_ID) one text."""
-    value = pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0]
-    return value.decode() if isinstance(value, bytes) else int(value)
+    """A control input: one number."""
+    return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0])
 
 
 def answer(ids):
