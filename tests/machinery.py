@@ -24,8 +24,18 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = (".dockerignore", "compose.yaml", "compose.gpu.yaml", "docker", "labs", "model_repos", "pyproject.toml")
-LARGE = ("models", "src")
+PARTS = (
+    ".dockerignore",
+    "compose.yaml",
+    "compose.gpu.yaml",
+    "docker",
+    "labs",
+    "model_repos",
+    "models",
+    "pyproject.toml",
+    "src",
+)
+FAULTS = Path(__file__).parent / "faults_lab"
 DEADLINE_S = 120.0
 
 
@@ -65,18 +75,20 @@ def eventually(check: Callable[[], Any], timeout: float = DEADLINE_S) -> Any:
 
 
 def copy_of_the_checkout(root: Path, source: Path = ROOT) -> Path:
-    """A checkout that a test may change and in which a person's stacks are not seen.
-
-    A copy of the copy ``source`` shares its large folders, which nobody changes.
-    """
+    """A checkout that a test may change and in which a person's stacks are not seen."""
     root.mkdir()
-    for name in (*SMALL, *LARGE):
-        if name in LARGE and source != ROOT:
-            (root / name).symlink_to(source / name)
-        elif (source / name).is_dir():
+    for name in PARTS:
+        if (source / name).is_dir():
             shutil.copytree(source / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
             shutil.copy2(source / name, root / name)
+    return root
+
+
+def with_faults_lab(root: Path) -> Path:
+    """The same checkout with the lab of faults in it: stacks ``quick`` and ``quick-too``, up in a second or two."""
+    shutil.copytree(FAULTS, root / "labs" / "99-faults", ignore=shutil.ignore_patterns("models"))
+    shutil.copytree(FAULTS / "models", root / "model_repos" / "faults")
     return root
 
 
@@ -92,6 +104,11 @@ def engine() -> docker.DockerClient | str:
         return docker_engine.engine()
     except LabError as error:
         return str(error)
+
+
+def leftovers(root: Path, stack: str) -> list[str]:
+    """What is still there of a stack on Docker."""
+    return runtime(root).leftovers(stack)
 
 
 def container(root: Path, stack: str) -> Any:

@@ -107,7 +107,7 @@ def disk_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        free = shutil.disk_usage(_existing(target)).free
+        free = _free(target)
         why = f"{(error.strerror or str(error)).lower()} ({_megabytes(free)} MB free on that disk)"
         raise LabError(f"cannot write {target}", why, MAKE_ROOM) from error
 
@@ -118,7 +118,7 @@ def need_space(where: Path, needed: int) -> None:
     Raises:
         LabError: with the space needed and the space there is.
     """
-    free = shutil.disk_usage(_existing(where)).free
+    free = _free(where)
     if free < needed:
         raise LabError(
             f"no space left to write {where}",
@@ -127,8 +127,9 @@ def need_space(where: Path, needed: int) -> None:
         )
 
 
-def _existing(path: Path) -> Path:
-    return next(place for place in (path, *path.parents) if place.exists())
+def _free(path: Path) -> int:
+    """Bytes free on the disk of ``path``, which itself may not be there yet, or be replaced just now."""
+    return shutil.disk_usage(next(place for place in path.absolute().parents if place.exists())).free
 
 
 def _megabytes(count: int) -> str:

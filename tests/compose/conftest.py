@@ -1,40 +1,58 @@
-"""A Docker engine and checkouts of the tests' own: a person's stacks are not touched."""
+"""A Docker engine, the images, and checkouts of the tests' own: a person's stacks are not touched."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import docker
 import pytest
-from containers import copy_of_the_checkout, labctl, leftovers
-from pytest_docker.plugin import get_docker_ip
-
-from labctl.errors import LabError
-from labctl.runtimes import docker_engine
+from machinery import copy_of_the_checkout, labctl, runtime, status, with_faults_lab
 
 
 @pytest.fixture(scope="session", autouse=True)
-def engine() -> docker.DockerClient:
-    """A Docker engine. Where LABS_REQUIRE_DOCKER is set its absence is a failure, elsewhere a reason to skip."""
-    try:
-        client = docker_engine.engine()
-        docker_engine.require_compose()
-    except LabError as error:
-        if os.environ.get("LABS_REQUIRE_DOCKER"):
-            pytest.fail(f"LABS_REQUIRE_DOCKER is set: {error}")
-        pytest.skip(str(error))
-    assert get_docker_ip()
-    return client
+def docker_is_here(images: None) -> None:
+    """Every test in this folder needs both."""
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
-    """A checkout for one test, in which nothing may be left."""
-    root = copy_of_the_checkout(tmp_path / "own")
+def own(tmp_path: Path, snapshot: Path) -> Iterator[Path]:
+    """A checkout for one test with the lab of faults in it; when it ends, nothing of it may be left."""
+    root = with_faults_lab(copy_of_the_checkout(tmp_path / "own", snapshot))
     try:
         yield root
     finally:
         labctl("down", "--all", root=root, check=False)
-        assert leftovers(root) == []
+        assert runtime(root).stacks() == set()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator[Path]:
+    """A checkout whose stacks several tests look at; nothing of it may be left in the end."""
+    root = with_faults_lab(copy_of_the_checkout(tmp_path_factory.mktemp("shared") / "checkout", snapshot))
+    try:
+        yield root
+    finally:
+        labctl("down", "--all", root=root)
+        assert runtime(root).stacks() == set()
+
+
+@pytest.fixture(scope="session")
+def in_containers(shared: Path) -> Callable[..., dict[str, Any]]:
+    """``in_containers("codegen", model="...")``: that stack up in containers, once for all who ask for the same.
+
+    Returns ``labctl status --json``: endpoints, models, settings.
+    """
+    up: dict[str, dict[str, Any]] = {}
+
+    def bring(stack: str, **settings: Any) -> dict[str, Any]:
+        if up.get(stack) == settings:
+            return status(shared, stack)
+        if stack in up:
+            labctl("down", stack, root=shared)
+        chosen = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        labctl("up", stack, "--runtime", "compose", "--ports", "auto", *chosen, root=shared)
+        up[stack] = settings
+        return status(shared, stack)
+
+    return bring

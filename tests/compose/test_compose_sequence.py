@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from containers import labctl, leftovers, status
 from gpt2_reference import Reference
+from machinery import labctl, leftovers, status
 
 from labctl.measure import slot_log, slots, steplog
 from labctl.measure.records import RequestRecord

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machinery import copy_of_the_checkout, labctl, processes_about, runtime
-
-FAULTS = Path(__file__).parent / "faults_lab"
+from machinery import copy_of_the_checkout, labctl, processes_about, runtime, with_faults_lab
 
 
 @pytest.fixture(params=["local", "compose"])
@@ -23,9 +20,7 @@ def where(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def own(tmp_path: Path, snapshot: Path, where: str) -> Iterator[Path]:
     """A checkout for one test with the lab of faults in it; when it ends, nothing of it may be left."""
-    root = copy_of_the_checkout(tmp_path / "own", snapshot)
-    shutil.copytree(FAULTS, root / "labs" / "99-faults", ignore=shutil.ignore_patterns("models"))
-    shutil.copytree(FAULTS / "models", root / "model_repos" / "faults")
+    root = with_faults_lab(copy_of_the_checkout(tmp_path / "own", snapshot))
     try:
         yield root
     finally:

@@ -138,7 +138,7 @@ def test_a_full_disk_leaves_the_old_repository_intact(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(LabError, match="cannot write") as caught:
         repository.render(request(tmp_path, {**GOOD, "size": 9}))
-    assert "No space left" in caught.value.why
+    assert "no space left" in caught.value.why
     assert str(tmp_path / "out") in caught.value.what
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").max_batch_size == 4
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".out")] == []

@@ -29,6 +29,7 @@ COMMANDS = {
     "compare": ("bench", "Results side by side, with ratios."),
     "infer": ("infer", "One answer from a model of a running stack."),
     "metrics": ("metrics", "Triton's counters as a table."),
+    "chat": ("chat", "A chat page for a stack's text models, on loopback."),
     "weights": ("weights", "Pull, list and prune model weights."),
     "engines": ("engines", "Build, list and prune compiled engines."),
     "down": ("stacks", "Take a stack down; nothing of it is left, and that is checked."),

@@ -14,7 +14,7 @@ from labctl.orchestrator.plan import Choices, make_plan
 @click.command("render")
 @opt.stack_argument
 @opt.choices
-@click.option("--runtime", type=click.Choice(["compose", "local"]), default="local", show_default=True,
+@click.option("--runtime", type=click.Choice(["compose", "local"]), default="compose", show_default=True,
               help="Whose paths the repository holds.")  # fmt: skip
 @click.option(
     "--output",
@@ -22,7 +22,10 @@ from labctl.orchestrator.plan import Choices, make_plan
     help="Where to; default: the stack's folder.",
 )
 def render_command(stack: str, choices: Choices, runtime: str, output: Path | None) -> None:
-    """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started."""
+    """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
+
+    With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand.
+    """
     session = opt.open_session()
     lab, name = session.catalog.stack(stack)
     plan = make_plan(
@@ -34,4 +37,8 @@ def render_command(stack: str, choices: Choices, runtime: str, output: Path | No
         output and output.absolute(),
     )
     rendered = repository.render(plan.request)
+    if runtime == "compose" and output is None:  # what compose.yaml mounts is there, and the server, nobody, can write
+        session.workspace.cache.mkdir(parents=True, exist_ok=True)
+        session.workspace.run_dir(name).mkdir(exist_ok=True)
+        session.workspace.run_dir(name).chmod(0o1777)
     click.echo(f"{rendered.path}: {', '.join(rendered.models)}")

@@ -7,8 +7,8 @@ tensors (labs 03 and 05, with or without a batch dimension), `INPUT_0`.. (lab 04
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,19 @@ TEXT = ("text_input", "INPUT_0")
 LIMIT = ("max_tokens", "INPUT_1")
 STREAM = ("stream", "streaming")
 OUTPUT = ("text_output", "OUTPUT_0")
-_TYPES: Mapping[str, Any] = {"BYTES": np.object_, "UINT32": np.uint32, "INT32": np.int32, "BOOL": np.bool_}
+# How a token is chosen, by the names of request parameters (lab 02); as tensors they are called otherwise.
+SAMPLING: Mapping[str, Sequence[str]] = {
+    "temperature": ("temperature",),
+    "top_k": ("top_k", "runtime_top_k"),
+    "top_p": ("top_p", "runtime_top_p"),
+    "repetition_penalty": ("repetition_penalty",),
+    "seed": ("random_seed",),
+}
+_BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
+_TYPES: Mapping[str, Any] = {
+    "BYTES": np.object_, "UINT32": np.uint32, "INT32": np.int32, "UINT64": np.uint64, "FP32": np.float32,
+    "BOOL": np.bool_,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,12 +54,29 @@ class Input:
 
 @dataclass(frozen=True)
 class TextModel:
-    """A model that continues a text. ``decoupled``: it answers token by token, with what is new alone."""
+    """A model that continues a text.
+
+    Attributes:
+        decoupled: it answers token by token, with what is new alone.
+        sampling: the inputs that say how a token is chosen, by the names of ``SAMPLING``; lab 02 has none, but takes
+            parameters.
+    """
 
     name: str
     inputs: Mapping[str, Input]
     output: str
     decoupled: bool
+    sampling: Mapping[str, Input] = field(default_factory=dict)
+
+    @property
+    def by_parameter(self) -> bool:
+        """Whether limits and sampling are request parameters, not tensors."""
+        return not any(name in self.inputs for name in LIMIT)
+
+    @property
+    def choices(self) -> Sequence[str]:
+        """What of ``SAMPLING`` the model heeds."""
+        return _BY_PARAMETER if self.by_parameter else tuple(self.sampling)
 
     @classmethod
     def of(cls, endpoint: str, name: str) -> TextModel:
@@ -64,27 +93,42 @@ class TextModel:
                 decoupled = _decoupled(client, config)
             except InferenceServerException as error:
                 raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
-        wanted = {
+        every = {
             item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
             for item in config.input
-            if not item.optional or item.name in STREAM
         }
+        wanted = {item.name: every[item.name] for item in config.input if not item.optional or item.name in STREAM}
+        sampling = {what: every[name] for what, names in SAMPLING.items() for name in names if name in every}
         output = next((item.name for item in config.output if item.name in OUTPUT), "")
         if not output or not any(key in wanted for key in TEXT):
             raise LabError(f"{name} does not continue texts", f"its inputs: {', '.join(wanted)}")
-        return cls(name, wanted, output, decoupled)
+        return cls(name, wanted, output, decoupled, sampling)
 
-    def send(self, stream: TextStream, prompt: str, tokens: int, to_the_end: bool = False) -> RequestRecord:
-        """Ask for ``tokens`` more tokens; ``to_the_end``: an end-of-text token does not end the answer."""
+    def send(
+        self, stream: TextStream, prompt: str, tokens: int, to_the_end: bool = False,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> RequestRecord:  # fmt: skip
+        """Ask for ``tokens`` more tokens.
+
+        Args:
+            to_the_end: an end-of-text token does not end the answer.
+            sampling: values by the names of ``SAMPLING``; one that the model does not heed is left out.
+        """
+        asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
         made = [
             wanted.filled(_value(name, prompt, tokens))
             for name, wanted in self.inputs.items()
             if self.decoupled or name not in STREAM
         ]
-        if any(name in self.inputs for name in LIMIT):
+        if not self.by_parameter:
+            made += [self.sampling[name].filled(value) for name, value in asked.items()]
             count = 0 if self.decoupled else tokens
             return stream.send_inputs(self.name, prompt, made, output=self.output, tokens=count)
-        return stream.send_inputs(self.name, prompt, made, output=self.output, max_tokens=tokens, ignore_eos=to_the_end)
+        # As text, which every version of the client can send as a parameter.
+        texts: dict[str, Any] = {name: str(value) for name, value in asked.items()}
+        return stream.send_inputs(
+            self.name, prompt, made, output=self.output, max_tokens=tokens, ignore_eos=to_the_end, **texts
+        )
 
 
 def _value(name: str, prompt: str, tokens: int) -> Any:

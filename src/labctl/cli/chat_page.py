@@ -1,0 +1,132 @@
+"""The chat page: a prompt, the answer as it comes, and the dials of sampling. Made with Gradio."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is told to anybody
+
+import gradio as gr
+
+from labctl.errors import LabError
+from labctl.measure import conversation
+from labctl.measure.text_model import TextModel
+
+History = list[dict[str, str]]
+CSS = ".message code, .message pre {white-space: pre-wrap !important}"
+FONTS = ["system-ui", "sans-serif"]  # of the machine: the page asks no other server
+#: name: (label, least, most, step, at first). Top-k is on, so that a temperature alone asks for sampling everywhere.
+DIALS: dict[str, tuple[str, float, float, float, float]] = {
+    "temperature": ("Temperature (0: always the likeliest token)", 0.0, 2.0, 0.05, 0.0),
+    "top_k": ("Top-k (0: off)", 0, 200, 1, 50),
+    "top_p": ("Top-p (0: off)", 0.0, 1.0, 0.05, 0.0),
+    "repetition_penalty": ("Repetition penalty (1: off)", 0.5, 2.0, 0.05, 1.0),
+    "seed": ("Seed (-1: another answer each time)", -1, 1000, 1, -1),
+}
+
+
+class Page:
+    """The page of one stack. ``models`` are those of the stack; the ones that continue texts can be chosen."""
+
+    def __init__(self, endpoint: str, models: Sequence[str], chosen: str, tokenizer_dir: str, title: str) -> None:
+        self.endpoint, self.tokenizer_dir, self.title = endpoint, tokenizer_dir, title
+        self.models: dict[str, TextModel] = {}
+        for name in models:
+            with contextlib.suppress(LabError):
+                self.models[name] = TextModel.of(endpoint, name)
+        if not self.models:
+            TextModel.of(endpoint, chosen)  # says why
+        self.chosen = chosen if chosen in self.models else next(iter(self.models))
+
+    def build(self) -> gr.Blocks:
+        heeded = {name for model in self.models.values() for name in model.choices}
+        with gr.Blocks(title=self.title, analytics_enabled=False) as blocks:
+            gr.Markdown(f"## {self.title}")
+            with gr.Row():
+                with gr.Column(scale=3):
+                    chat = gr.Chatbot(label="Texts", height=480, elem_id="texts")
+                    speed = gr.Markdown("", elem_id="speed")
+                    prompt = gr.Textbox(label="The beginning of a text", lines=3, elem_id="prompt", autofocus=True)
+                    with gr.Row():
+                        send = gr.Button("Continue it", variant="primary", elem_id="send")
+                        gr.ClearButton([chat, speed], value="Clear")
+                with gr.Column(scale=1):
+                    model = gr.Dropdown([*self.models], value=self.chosen, label="Model", elem_id="model")
+                    tokens = gr.Slider(1, 512, 64, step=1, label="Tokens at most", elem_id="tokens")
+                    dials = {
+                        name: gr.Slider(least, most, usual, step=step, label=label, elem_id=name)
+                        for name, (label, least, most, step, usual) in DIALS.items()
+                        if name in heeded
+                    }
+            inputs = [prompt, chat, model, tokens, *dials.values()]
+            for event in (send.click, prompt.submit):
+                event(self.answer(tuple(dials)), inputs, [chat, speed])
+        return blocks
+
+    def answer(self, names: Sequence[str]) -> Any:
+        """What the button does; ``names`` are the dials that the page has."""
+
+        def run(prompt: str, history: History, model: str, tokens: float, *values: float) -> Iterator[Any]:
+            history = [*history, {"role": "user", "content": fenced(prompt)}]
+            sampling = wishes(dict(zip(names, values, strict=True)))
+            try:
+                for part in conversation.ask(self.endpoint, model, prompt, int(tokens), sampling, self.tokenizer_dir):
+                    yield [*history, {"role": "assistant", "content": fenced(part.text)}], part.speed
+            except LabError as error:
+                yield (
+                    [*history, {"role": "assistant", "content": f"**{error.what}**\n\n{error.why}\n\n{error.remedy}"}],
+                    "",
+                )
+
+        return run
+
+
+def wishes(values: dict[str, float]) -> dict[str, Any]:
+    """The dials as a model is told them: whole numbers where it wants them, no seed below 0."""
+    whole = ("top_k", "seed")
+    said = {name: int(value) if name in whole else float(value) for name, value in values.items()}
+    return {name: value for name, value in said.items() if name != "seed" or value >= 0}
+
+
+def fenced(text: str) -> str:
+    """The text as it is: no Markdown of its own, spaces and lines kept."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"
+
+
+@contextlib.contextmanager
+def serve(page: Page, address: str, port: int) -> Iterator[str]:
+    """The page for the time of a block; yields where it is.
+
+    Raises:
+        LabError: the port is taken.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise LabError(f"port {port} is taken", str(error), "labctl chat ... --port 0 takes a free one") from error
+        port = probe.getsockname()[1]
+    blocks = page.build()
+    theme = gr.themes.Soft(font=FONTS, font_mono=["monospace"])
+    blocks.queue(default_concurrency_limit=8).launch(
+        server_name=address, server_port=port, prevent_thread_lock=True, quiet=True, share=False, css=CSS, theme=theme,
+        footer_links=[], show_error=True,
+    )  # fmt: skip
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        blocks.close(verbose=False)
+
+
+def wait() -> None:
+    """Until Ctrl-C."""
+    threading.Event().wait()

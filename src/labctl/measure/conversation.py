@@ -1,0 +1,75 @@
+"""One answer for a person who watches: the text as it grows, and how fast it came."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.errors import LabError
+from labctl.measure.records import RequestRecord
+from labctl.measure.stream import TextStream
+from labctl.measure.text_model import TextModel
+
+END = "<|endoftext|>"  # lab 04 ends each text with it
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer so far: ``text`` is prompt and continuation; ``speed`` is told when it is whole."""
+
+    text: str
+    speed: str = ""
+
+
+def ask(
+    endpoint: str, model: str, prompt: str, tokens: int, sampling: Mapping[str, Any], tokenizer_dir: str = ""
+) -> Iterator[Answer]:
+    """The answer as it grows, at least once; the last one is whole.
+
+    Raises:
+        LabError: in Triton's words.
+    """
+    if not prompt.strip():
+        raise LabError("there is nothing to continue", "", "type the beginning of a text")
+    arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    asked = TextModel.of(endpoint, model)
+    with TextStream(endpoint, on_token=lambda record: arrived.put(True)) as stream:
+        record = asked.send(stream, prompt, tokens, sampling=sampling)
+        before = prompt if asked.decoupled else ""
+        while asked.decoupled and not record.end:
+            try:
+                arrived.get(timeout=0.2)
+            except queue.Empty:
+                stream.check()
+                continue
+            if not record.end:
+                yield Answer(before + record.text)
+        stream.wait(record, timeout=TIMEOUT_S)
+    text = (before + record.text).partition(END)[0]
+    if not asked.decoupled:
+        record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir) or tokens
+    yield Answer(text, speed(record, asked.decoupled))
+
+
+def speed(record: RequestRecord, streamed: bool) -> str:
+    """Time to the first token and tokens/s, in words; a whole answer has no first token."""
+    seconds = record.latency_ms / 1e3
+    rate = f"{record.output_tokens} tokens in {seconds:.2f} s, {record.output_tokens / max(seconds, 1e-9):.1f} tokens/s"
+    first = f"first token after {record.ttft_ms:.0f} ms"
+    return f"{first}; {rate}" if streamed else f"the whole answer came after {record.ttft_ms:.0f} ms; {rate}"
+
+
+def count_tokens(text: str, tokenizer_dir: str) -> int:
+    """Tokens of a text; 0 where there is no tokenizer to ask."""
+    path = Path(tokenizer_dir) / "tokenizer.json"
+    if not tokenizer_dir or not path.is_file():
+        return 0
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return 0
+    return len(Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids)

@@ -1,0 +1,165 @@
+"""The faults that only containers and their engine know."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machinery import DEADLINE_S, container, eventually, labctl, leftovers, started, status
+
+STACK = "quick"
+ON = ("--runtime", "compose", "--ports", "auto")
+
+
+def failing_up(root: Path, *settings: str, **env: str) -> str:
+    """What an ``up`` says that fails, soon, and leaves nothing."""
+    began = time.monotonic()
+    done: subprocess.CompletedProcess[str] = labctl("up", STACK, *settings, *ON, root=root, check=False, **env)
+    assert done.returncode == 1, done.stderr
+    assert time.monotonic() - began < 60, "it waited to the end"
+    assert leftovers(root, STACK) == []
+    return done.stderr
+
+
+def test_a_model_that_needs_more_memory_than_there_is_is_named_as_oom_killed(own: Path) -> None:
+    assert "OOM-killed" in failing_up(own, "--set", "behaviour=hog", LABS_MEMORY="400m")
+
+
+def test_a_crash_loop_is_a_failure(own: Path) -> None:
+    path = own / "compose.yaml"
+    path.write_text(path.read_text().replace('restart: "no"', "restart: always"))
+    assert "crash loop" in failing_up(own, "--set", "behaviour=kill")
+
+
+class EngineThatDies:
+    """A way to the real engine that a test can cut: what labctl then sees is an engine that died."""
+
+    def __init__(self, path: Path) -> None:
+        self.host = f"unix://{path}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._open = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                there = socket.socket(socket.AF_UNIX)
+                there.connect("/var/run/docker.sock")
+                self._open += [here, there]
+                for ends in ((here, there), (there, here)):
+                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def die(self) -> None:
+        for end in self._open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@pytest.fixture
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineThatDies]:
+    engine = EngineThatDies(tmp_path_factory.mktemp("e") / "docker.sock")
+    try:
+        yield engine
+    finally:
+        engine.die()
+
+
+def test_an_engine_that_dies_during_the_wait_ends_it(own: Path, mortal: EngineThatDies) -> None:
+    loading = ("--set", "behaviour=slow", "--set", "seconds=100")
+    with started(own, "up", STACK, *loading, *ON, DOCKER_HOST=mortal.host) as process:
+        eventually(lambda: (c := container(own, STACK)) and c.status == "running")
+        mortal.die()
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1, err
+    assert "Docker engine" in err
+    assert "Traceback" not in err
+    labctl("down", STACK, root=own)
+    assert leftovers(own, STACK) == []
+
+
+def test_a_network_that_is_still_in_use_is_named_and_down_may_be_said_again(own: Path, engine: Any) -> None:
+    labctl("up", STACK, *ON, root=own)
+    network = next(iter(container(own, STACK).attrs["NetworkSettings"]["Networks"]))
+    image = container(own, STACK).attrs["Config"]["Image"]
+    guest = engine.containers.run(image, ["60"], entrypoint="sleep", network=network, detach=True, remove=True)
+    try:
+        done = labctl("down", STACK, root=own, check=False)
+        assert done.returncode == 1
+        assert network in done.stderr and guest.name in done.stderr
+    finally:
+        guest.kill()
+    eventually(lambda: guest.id not in {c.id for c in engine.containers.list(all=True)})
+    labctl("down", STACK, root=own)
+    assert leftovers(own, STACK) == []
+    assert "was not up" in labctl("down", STACK, root=own).stdout
+
+
+def test_the_orphan_of_a_renamed_service_goes_with_the_stack(own: Path, engine: Any) -> None:
+    labctl("up", STACK, *ON, root=own)
+    found = container(own, STACK)
+    labels = {**found.labels, "com.docker.compose.service": "old-name", "labs.service": "old-name"}
+    network = next(iter(found.attrs["NetworkSettings"]["Networks"]))
+    engine.containers.create(found.attrs["Config"]["Image"], labels=labels, network=network)
+    labctl("down", STACK, root=own)
+    assert leftovers(own, STACK) == []
+
+
+def test_what_a_killed_labctl_left_of_its_builder_goes_with_down_all(own: Path) -> None:
+    script = "import sys, time; print('begun', file=sys.stderr, flush=True); time.sleep(600)"
+    code = (
+        "import sys; from pathlib import Path; from machinery import runtime; from labctl.report import Silent\n"
+        f"r = runtime(Path(sys.argv[1])); r.prepare('cpu', Silent()); r.tool(['-c', {script!r}], Silent())"
+    )
+    here = Path(__file__).parents[1]
+    process = subprocess.Popen(["python", "-c", code, str(own)], cwd=here, start_new_session=True)
+    try:
+        eventually(lambda: leftovers(own, "builder"), DEADLINE_S)
+    finally:
+        process.kill()
+        process.wait()
+    labctl("down", "--all", root=own)
+    assert leftovers(own, "builder") == []
+
+
+def test_the_gpu_profile_without_an_nvidia_runtime_is_refused_before_anything_is_made(own: Path, engine: Any) -> None:
+    if "nvidia" in engine.info()["Runtimes"]:
+        pytest.skip("this engine has an NVIDIA runtime")
+    assert "NVIDIA" in failing_up(own, "--profile", "gpu")
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "words"),
+    [
+        ("FROM debian:bookworm-slim\nRUN echo no such luck && false\n", "no such luck"),
+        ("FROM localhost:9/no/such:image\n", "localhost:9"),
+    ],
+)
+def test_an_image_that_cannot_be_made_is_found_before_any_container(own: Path, dockerfile: str, words: str) -> None:
+    (own / "docker" / "server.cpu.Dockerfile").write_text(dockerfile)
+    said = failing_up(own)
+    assert "cannot be built" in said and words in said
+
+
+def test_a_stack_of_another_checkout_is_not_seen(own: Path, shared: Path, in_containers: Any) -> None:
+    in_containers(STACK)
+    assert status(own, STACK)["state"] == "absent"
+    labctl("down", "--all", root=own)
+    assert status(shared, STACK)["state"] == "ready"

@@ -1,0 +1,83 @@
+"""What the chat page says to a model and to a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli import chat_page
+from labctl.cli.main import cli
+from labctl.errors import LabError
+from labctl.measure import conversation
+from labctl.measure.conversation import Answer
+from labctl.measure.records import RequestRecord
+from labctl.measure.text_model import TextModel
+
+
+def test_every_dial_is_said_but_a_seed_that_is_off() -> None:
+    values = {"temperature": 0, "top_k": 7.0, "top_p": 0.5, "repetition_penalty": 1, "seed": -1.0}
+    assert chat_page.wishes(values) == {"temperature": 0.0, "top_k": 7, "top_p": 0.5, "repetition_penalty": 1.0}
+    assert chat_page.wishes({"seed": 3.0}) == {"seed": 3}
+
+
+@pytest.mark.parametrize("text", ["def f():\n    return '*not* **Markdown**'", "a ``` b ```` c"])
+def test_a_text_is_shown_as_it_is_whatever_is_in_it(text: str) -> None:
+    shown = chat_page.fenced(text)
+    fence = shown.split("\n")[0]
+    assert shown == f"{fence}\n{text}\n{fence}"
+    assert fence not in text
+
+
+def page(monkeypatch: pytest.MonkeyPatch, ask: Any) -> chat_page.Page:
+    model = TextModel("m", {}, "text_output", decoupled=True)
+    monkeypatch.setattr(TextModel, "of", lambda endpoint, name: model)
+    monkeypatch.setattr(conversation, "ask", ask)
+    return chat_page.Page("nowhere:1", ["m"], "m", "", "A lab")
+
+
+def test_an_answer_grows_under_the_prompt_and_the_speed_is_told_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def ask(*arguments: Any) -> Any:
+        asked.append(arguments)
+        yield from (Answer("a b"), Answer("a b c", "fast"))
+
+    run = page(monkeypatch, ask).answer(("temperature", "seed"))
+    shown = [*run("a", [], "m", 5.0, 0.5, 9.0)]
+    assert [(history[-1]["content"], speed) for history, speed in shown] == [
+        (chat_page.fenced("a b"), ""),
+        (chat_page.fenced("a b c"), "fast"),
+    ]
+    assert asked == [("nowhere:1", "m", "a", 5, {"temperature": 0.5, "seed": 9}, "")]
+
+
+def test_an_error_is_an_answer_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*arguments: Any) -> Any:
+        raise LabError("m answered with an error", "temperature: too hot", "labctl status")
+        yield
+
+    ((history, speed),) = page(monkeypatch, ask).answer(())("a", [], "m", 5.0)
+    assert speed == ""
+    for part in ("m answered with an error", "temperature: too hot", "labctl status"):
+        assert part in history[-1]["content"]
+
+
+def test_the_speed_of_a_streamed_and_of_a_whole_answer_is_told_differently() -> None:
+    streamed = RequestRecord("1", "m", "a", start=1.0, responses=[(1.1, "b"), (1.5, "c")])
+    assert conversation.speed(streamed, True) == "first token after 100 ms; 2 tokens in 0.50 s, 4.0 tokens/s"
+    whole = RequestRecord("1", "m", "a", start=1.0, responses=[(1.5, "b c")], tokens=2)
+    assert conversation.speed(whole, False) == "the whole answer came after 500 ms; 2 tokens in 0.50 s, 4.0 tokens/s"
+
+
+def test_chat_with_a_stack_that_is_not_up_says_how_to_bring_it_up() -> None:
+    result = CliRunner().invoke(cli, ["chat", "codegen"])
+    assert isinstance(result.exception, LabError)
+    assert result.exception.remedy == "labctl up codegen"
+
+
+def test_chat_with_a_stack_without_texts_names_those_that_have_some() -> None:
+    result = CliRunner().invoke(cli, ["chat", "sequence-batcher"])
+    assert isinstance(result.exception, LabError)
+    assert "iterative" in result.exception.remedy
