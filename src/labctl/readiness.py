@@ -21,6 +21,7 @@ from labctl.errors import LabError
 POLL_S = 0.05
 LOG_S = 1.0  # between two looks into the log
 LOADED = re.compile(r"successfully loaded '([^']+)'")
+DEAD_STUB = re.compile(r"Stub process '(?P<model>.+)_\d+_\d+' is not healthy")
 LOG_TAIL = 12
 
 
@@ -94,6 +95,21 @@ def probe(endpoint: str, model: str, request: ProbeLike, timeout: float) -> None
     text = body.decode(errors="replace").strip()
     if status != 200 or '"error"' in text[:200]:
         raise LabError(f"model {model} is READY but answers with an error", triton_message(text))
+
+
+def dead_stubs(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
+    """Models whose python stub has died, with Triton's words. It still calls them READY, and never starts them anew.
+
+    Each probe is one tiny inference; one that takes longer than ``timeout`` seconds meets a busy model, not a dead one.
+    """
+    dead = {}
+    for model, request in probes.items():
+        try:
+            probe(endpoint, model, request, timeout)
+        except LabError as error:
+            if match := DEAD_STUB.search(error.why):
+                dead[match["model"]] = error.why
+    return dead
 
 
 def triton_message(text: str) -> str:

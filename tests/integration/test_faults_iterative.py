@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +74,7 @@ def test_a_client_whose_server_stops_fails_and_averages_nothing(own: Path) -> No
 
 
 @pytest.mark.parametrize("model", ["simple-gpt2", "iterative-gpt2"])
-def test_a_killed_stub_is_started_again_or_its_model_reported(own: Path, model: str) -> None:
+def test_a_model_whose_stub_is_killed_is_reported_and_the_other_serves_on(own: Path, model: str) -> None:
     up(own)
     server = server_of(own)
     assert server
@@ -83,12 +82,9 @@ def test_a_killed_stub_is_started_again_or_its_model_reported(own: Path, model: 
     stub.kill()
     eventually(lambda: not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE)
 
-    def answers_or_is_reported() -> bool:
-        done = labctl("infer", STACK, "-m", model, "-p", "I have lived in", "-o", "3", root=own, check=False)
-        rows = {row["name"]: row["state"] for row in shown(own)["models"]}
-        return done.returncode == 0 or rows[model] == "UNAVAILABLE"
-
-    eventually(answers_or_is_reported)
+    rows = {row["name"]: row["state"] for row in shown(own)["models"]}
+    assert rows[model] == "UNAVAILABLE"
+    assert state(own) == "degraded"
     other = "simple-gpt2" if model == "iterative-gpt2" else "iterative-gpt2"
     assert labctl("infer", STACK, "-m", other, "-p", "I have lived in", "-o", "3", root=own).stdout
 
@@ -105,26 +101,3 @@ def test_ten_thousand_requests_at_once_are_all_answered_in_bounded_memory(own: P
     everyone = [server, *server.children(recursive=True)]
     assert sum(process.memory_info().rss for process in everyone) < 4 * 2**30
     assert state(own) == "ready"
-
-
-def test_cancelled_sequences_that_hold_every_place_are_told_as_stalled_and_it_passes(own: Path) -> None:
-    up(own, "--set", "max_candidate_sequences=4", "--set", "max_sequence_idle_microseconds=15000000")
-    endpoint = shown(own)["endpoints"]["grpc"]
-    for _ in range(6):
-        with Stream(endpoint, "iterative-gpt2") as stream:
-            stream.send("cancelled", b"I have lived in", {"max_tokens": 900, "ignore_eos": True})
-            stream.next()
-    with Stream(endpoint, "iterative-gpt2") as stream:
-        stream.send("waiting", b"Hello", {"max_tokens": 5})
-        eventually(lambda: state(own) == "stalled", 15)
-
-    def answers() -> bool:
-        with Stream(endpoint, "iterative-gpt2") as stream:
-            stream.send("later", b"Hello", {"max_tokens": 2})
-            try:
-                return bool(stream.next(timeout=3)[1])
-            except queue.Empty:
-                return False
-
-    eventually(answers)
-    eventually(lambda: state(own) == "ready")

@@ -23,6 +23,9 @@ class FakeTriton:
     def on_index(self) -> None:
         """Called at each poll of the repository index; a test may replace it."""
 
+    def on_metrics(self) -> None:
+        """Called before the counters are told; a test may replace it."""
+
 
 @contextmanager
 def serve(fake: FakeTriton) -> Iterator[str]:
@@ -31,6 +34,7 @@ def serve(fake: FakeTriton) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/metrics":
+                fake.on_metrics()
                 self._reply(200, fake.metrics)
             elif self.path == "/v2":
                 self._reply(200, json.dumps({"version": "2.51.0"}))

@@ -131,3 +131,12 @@ def test_before_triton_answers_its_log_tells_how_far_each_model_is() -> None:
     with pytest.raises(LabError, match=r"not ready within 3 s: b\n"):
         wait("127.0.0.1:9", "a", "b", log=lambda: log, progress=told.append, timeout=3.0)
     assert "a ready, b loading" in told
+
+
+def test_a_dead_stub_is_named_also_where_an_ensemble_meets_it_and_a_busy_model_is_not(
+    fake: FakeTriton, endpoint: str
+) -> None:
+    words = "in ensemble 'e', Stub process 'step_one_0_0' is not healthy."
+    fake.answers["/v2/models/e/infer"] = (500, '{"error": "' + words + '"}')
+    fake.answers["/v2/models/busy/infer"] = (400, '{"error": "try again later"}')
+    assert readiness.dead_stubs(endpoint, {"e": Probe(body={}), "busy": Probe(body={})}) == {"step_one": words}

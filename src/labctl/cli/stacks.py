@@ -37,7 +37,7 @@ def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, ver
         raise
     if handle.already:
         session.report.note(f"{name} was already up with these settings")
-    shown = status(session, name)
+    shown = status(session, name, ask=False)  # they have just answered
     click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
 
 
@@ -116,6 +116,8 @@ def _describe(shown: dict[str, Any]) -> str:
             "Requests wait but nothing is executed: cancelled sequences still hold Triton's slots. They come back\n"
             "when they have been idle for max_sequence_idle_microseconds."
         )
+    if shown["state"] == "degraded":
+        parts.append(f"Not every model answers. The log: labctl logs {shown['stack']}; then: labctl down, labctl up")
     if shown["state"] == "failed":
         parts.append(f"The server is gone. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")
     return "\n\n".join(parts)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl import engines, weights
-from labctl.catalog import Artifact, Lab, Mapped, Stack
+from labctl.catalog import Artifact, Lab, Mapped, Probe, Stack
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
 from labctl.orchestrator.overlays import overlaid
@@ -124,10 +124,7 @@ def make_plan(
         host[f"artifacts.{key}"] = str(step.path)
         scope[f"artifacts.{key}"] = server_path(step.path)
 
-    probes = {
-        model: probe.model_copy(update={"body": expand(probe.body, scope)}) for model, probe in stack.probes.items()
-    }
-    stack = stack.model_copy(update={"probes": probes})
+    stack = stack.model_copy(update={"probes": probes(stack, scope)})
     serving: dict[str, Any] = {key: expand(value, scope) for key, value in (stack.tensorrt_llm or {}).items()}
     own = [workspace.model_repos / folder for folder in stack.repository]
     fetched = workspace.templates_cache / release.name if release and not choices.templates else None
@@ -219,6 +216,13 @@ def _choose(mapped: Mapped, scope: Mapping[str, Any]) -> Any:
     if chosen not in mapped.map:
         raise LabError(f"the manifest has no text for {mapped.setting}={chosen}", f"it has: {', '.join(mapped.map)}")
     return mapped.map[chosen]
+
+
+def probes(stack: Stack, scope: Mapping[str, Any]) -> dict[str, Probe]:
+    """The stack's tiny inferences, with the values of ``scope`` in their bodies."""
+    return {
+        model: probe.model_copy(update={"body": expand(probe.body, scope)}) for model, probe in stack.probes.items()
+    }
 
 
 def _step(name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace) -> Step:

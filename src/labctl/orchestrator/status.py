@@ -9,16 +9,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from labctl import readiness
+from labctl.catalog import Probe
+from labctl.errors import LabError
 from labctl.measure import metrics
 from labctl.orchestrator.lock import holder
+from labctl.orchestrator.overlays import overlaid
+from labctl.orchestrator.plan import probes
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record
 
 STALL_WINDOW_S = 1.5  # requests wait and nothing is executed for this long: longer than any step of ours
 
 
-def status(session: Session, stack: str) -> dict[str, Any]:
-    """The status object of one stack, as ``labctl status STACK --json`` prints it (design: the command line)."""
+def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
+    """The status object of one stack, as ``labctl status STACK --json`` prints it (design: the command line).
+
+    Args:
+        ask: ask the models of an idle stack for a tiny answer each; else what Triton says of them is believed.
+    """
     _, action = holder(session.workspace, stack)
     found = session.find(stack)
     record = found[1] if found else session.remembered(stack)
@@ -30,15 +38,20 @@ def status(session: Session, stack: str) -> dict[str, Any]:
         state = {"up": "starting", "down": "stopping"}.get(action, "failed")
         return _object(stack, record.lab, state, record)
     models = _models(record)
+    live = readiness.is_live(record.endpoints.http)
+    stalled = live and not action and bool(stalled_models(record))
+    if ask and live and not action and not stalled:
+        dead = readiness.dead_stubs(record.endpoints.http, _probes(session, record))
+        models = [m | {"state": "UNAVAILABLE", "reason": dead[m["name"]]} if m["name"] in dead else m for m in models]
     ready = [m for m in models if m["state"] == "READY"]
     if action == "down":
         state = "stopping"
-    elif action == "up" or not readiness.is_live(record.endpoints.http):
+    elif action == "up" or not live:
         state = "starting"
     elif len(ready) < len(models):
         state = "degraded"
     else:
-        state = "stalled" if stalled_models(record) else "ready"
+        state = "stalled" if stalled else "ready"
     return _object(stack, record.lab, state, record, models, _effective(session, record))
 
 
@@ -79,6 +92,16 @@ def _models(record: Record) -> list[dict[str, str]]:
                 for s in readiness.model_states(record.endpoints.http)}  # fmt: skip
     unknown = {"version": "", "state": "UNAVAILABLE", "reason": "not in Triton's repository index"}
     return [rows.get(name, {"name": name, **unknown}) for name in record.models]
+
+
+def _probes(session: Session, record: Record) -> Mapping[str, Probe]:
+    """The stack's probes with the settings that it runs with."""
+    scope = {f"settings.{key}": value for key, value in record.settings.items()}
+    with contextlib.suppress(LabError, KeyError):  # a lab that was changed since
+        stack = session.catalog.stack(record.stack)[0].stacks[record.stack]
+        stack = overlaid(stack, record.profile, record.settings)
+        return probes(stack, scope)
+    return {}
 
 
 def _effective(session: Session, record: Record) -> Mapping[str, Any]:

@@ -1,0 +1,87 @@
+"""What ``labctl status`` tells of a server that says of itself that all is well."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_triton import FakeTriton, serve
+from labctl.orchestrator import status as told
+from labctl.orchestrator.session import Session
+from labctl.report import Silent
+from labctl.runtimes.base import Endpoints, Record
+from labctl.workspace import Workspace
+
+MODELS = ["simple-gpt2", "iterative-gpt2"]
+COUNTERS = """nv_inference_exec_count{{model="iterative-gpt2",version="1"}} {executed}
+nv_inference_pending_request_count{{model="iterative-gpt2",version="1"}} {pending}
+"""
+
+
+class FakeRuntime:
+    """A runtime on which one stack is up."""
+
+    name = "local"
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def find(self, stack: str) -> Record:
+        return self._record
+
+
+@pytest.fixture
+def fake() -> FakeTriton:
+    fake = FakeTriton()
+    fake.index = [{"name": name, "version": "1", "state": "READY", "reason": ""} for name in MODELS]
+    fake.metrics = COUNTERS.format(executed=5, pending=0)
+    return fake
+
+
+@pytest.fixture
+def status(fake: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    session = Session.open(Silent())
+    session = Session(Workspace(tmp_path, tmp_path / "cache"), session.catalog, session.report)
+    with serve(fake) as where:
+        lab, _ = session.catalog.stack("iterative")
+        settings = {key: setting.default for key, setting in lab.settings.items()}
+        record = Record(
+            "iterative", lab.folder, "local", "cpu", settings, MODELS, Endpoints(where, "127.0.0.1:1", where)
+        )
+        monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
+        yield lambda: told.status(session, "iterative")
+
+
+def test_a_stack_whose_models_answer_is_ready(status: Any) -> None:
+    assert status()["state"] == "ready"
+
+
+def test_a_model_whose_stub_died_is_unavailable_although_triton_calls_it_ready(fake: FakeTriton, status: Any) -> None:
+    words = "Failed to process the request(s): Stub process 'simple-gpt2_0_0' is not healthy."
+    fake.answers["/v2/models/simple-gpt2/generate_stream"] = (200, 'data: {"error": "' + words + '"}')
+    shown = status()
+    assert shown["state"] == "degraded"
+    assert {row["name"]: (row["state"], row["reason"]) for row in shown["models"]} == {
+        "simple-gpt2": ("UNAVAILABLE", words),
+        "iterative-gpt2": ("READY", ""),
+    }
+
+
+def test_waiting_requests_of_which_none_is_executed_are_a_stall(fake: FakeTriton, status: Any) -> None:
+    fake.metrics = COUNTERS.format(executed=5, pending=2)
+    assert status()["state"] == "stalled"
+    assert not any("generate" in call for call in fake.calls), "a stalled model was asked for one more answer"
+
+
+def test_waiting_requests_are_no_stall_while_others_are_executed(fake: FakeTriton, status: Any) -> None:
+    executed = itertools.count()
+
+    def one_more() -> None:
+        fake.metrics = COUNTERS.format(executed=next(executed), pending=2)
+
+    fake.on_metrics = one_more  # type: ignore[method-assign]
+    assert status()["state"] == "ready"
