@@ -16,6 +16,9 @@ setup: $(READY) ## make .venv with labctl and everything that the labs need
 $(READY): pyproject.toml scripts/setup.sh
 	@scripts/setup.sh "$(PYTHON)"
 
+lab-sequence: $(READY) ## lab 01: the sequence batcher, Direct and Oldest
+	@$(BIN)/labctl run sequence $(ARGS)
+
 lab-iterative: $(READY) ## lab 02: iterative scheduling with GPT-2
 	@$(BIN)/labctl run iterative $(ARGS)
 
