@@ -24,7 +24,9 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of weights for the whole session (LABS_TEST_CACHE keeps one between sessions)."""
-    folder = Path(os.environ.get("LABS_TEST_CACHE") or tmp_path_factory.mktemp("cache"))
+    # A folder in pytest's, which is the caller's alone: a server in a container may be nobody.
+    folder = Path(os.environ.get("LABS_TEST_CACHE") or tmp_path_factory.mktemp("cache") / "labs")
+    folder.mkdir(exist_ok=True)
     os.environ["LABS_CACHE"] = str(folder)
     return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from labctl.errors import LabError
 from labctl.runtimes import docker_engine
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_projects import Projects
 from labctl.workspace import Workspace
 
 
@@ -79,3 +81,15 @@ def test_paths_are_those_of_the_mounts(tmp_path: Path) -> None:
     assert runtime.client_path(workspace.labs / "l" / "client.py") == "/labs/checkout/labs/l/client.py"
     with pytest.raises(LabError, match="cannot see"):
         runtime.server_path(Path("/somewhere/else"))
+
+
+@pytest.mark.parametrize(("uid", "mode", "refused"), [(0, 0o700, True), (0, 0o755, False), (1000, 0o700, False)])
+def test_a_cache_that_the_server_cannot_look_into_is_refused(
+    uid: int, mode: int, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(mode)
+    monkeypatch.setattr("os.getuid", lambda: uid)
+    with pytest.raises(LabError, match=str(cache)) if refused else contextlib.nullcontext():
+        Projects(Workspace(tmp_path, cache)).require_readable_cache()

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from labctl.engines.protocol import Builder
 from labctl.errors import LabError
@@ -22,45 +20,13 @@ from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Launch, Record
 from labctl.runtimes.calls import BUILDER, REPORT, Call
 from labctl.runtimes.compose_projects import NOBODY, Projects
+from labctl.runtimes.compose_server import ComposeServer
 from labctl.runtimes.compose_shown import ComposeShown
 from labctl.runtimes.hub_token import hub_token, pipe
 from labctl.runtimes.tools import tool_failed
 from labctl.workspace import Workspace, atomic_write, replace_dir
 
-ENGINE_PATIENCE_S = 3.0
 KEPT_LOG_LINES = 20_000
-
-
-class ComposeServer:
-    """A server container that is being watched."""
-
-    def __init__(self, container: Any, record: Record) -> None:
-        self._container = container
-        self._record = record
-        self._silent_since: float | None = None
-
-    @property
-    def record(self) -> Record:
-        return self._record
-
-    def exited(self) -> str | None:
-        """Raises LabError when the engine itself stays silent."""
-        import docker.errors
-
-        from labctl.runtimes import docker_engine
-
-        try:
-            self._container.reload()
-        except docker.errors.NotFound:
-            return "its container was removed"
-        except docker_engine.ENGINE_ERRORS as error:
-            now = time.monotonic()
-            self._silent_since = self._silent_since or now
-            if now - self._silent_since > ENGINE_PATIENCE_S:
-                raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
-            return None
-        self._silent_since = None
-        return docker_engine.how_ended(self._container.attrs)
 
 
 class ComposeRuntime(ComposeShown):
@@ -86,6 +52,7 @@ class ComposeRuntime(ComposeShown):
 
     def prepare(self, profile: str, report: Report, image: str = "") -> None:
         self.check(profile)
+        self._projects.require_readable_cache()
         self._server_image = images.server_image(self.workspace, profile, image)
         if image and not images.exists(image):  # also its digest is wanted, which a build alone would not keep
             report.step(f"image {image} (many gigabytes)")
@@ -125,7 +92,6 @@ class ComposeRuntime(ComposeShown):
     # -- the serving environment ---------------------------------------------------------------------------------
 
     def tool(self, argv: Sequence[str], report: Report) -> str:
-        self.workspace.cache.mkdir(parents=True, exist_ok=True)
         image = images.server_image(self.workspace, calls.TOOLS)
         secrets = {}
         with contextlib.ExitStack() as cleaning:
@@ -149,10 +115,7 @@ class ComposeRuntime(ComposeShown):
             yield name
         finally:
             docker_engine.remove(name)
-            if project in (
-                BUILDER,
-                REPORT,
-            ):  # Compose makes the project's network, also for those who have no use of it
+            if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
                 docker_engine.discard(docker_engine.networks(self._root, project))
 
     def _argument(self, text: str) -> str:
@@ -190,7 +153,6 @@ class ComposeRuntime(ComposeShown):
 
         record = launch.record
         record = dataclasses.replace(record, server={"project": self._projects.name(record.stack)})
-        self.workspace.cache.mkdir(parents=True, exist_ok=True)  # a mount needs it, also where it stays empty
         if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
             os.chown(launch.run_dir, NOBODY, NOBODY)
         launch = dataclasses.replace(launch, record=record)

@@ -46,6 +46,21 @@ class Projects:
             f"put it below {workspace.cache}, or use --runtime local",
         )
 
+    def require_readable_cache(self) -> None:
+        """Make the cache, which is mounted also where it stays empty, and see that the server can look into it.
+
+        Raises:
+            LabError: called by root, the server is nobody, and the folder is root's alone.
+        """
+        cache = self.workspace.cache
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.getuid() == 0 and cache.stat().st_mode & 0o005 != 0o005:
+            raise LabError(
+                f"the server cannot look into {cache}",
+                "called by root, it runs as nobody (65534), and the folder is root's alone",
+                f"chmod o+rx {cache}, or another LABS_CACHE",
+            )
+
     def override_path(self, stack: str) -> Path:
         return self.workspace.stack_dir(stack) / "compose.json"
 

@@ -1,0 +1,43 @@
+"""A server container that is being watched: is it still on its way, and if not, how did it end?"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from labctl.errors import LabError
+from labctl.runtimes.base import Record
+
+ENGINE_PATIENCE_S = 3.0
+
+
+class ComposeServer:
+    """A server container that is being watched."""
+
+    def __init__(self, container: Any, record: Record) -> None:
+        self._container = container
+        self._record = record
+        self._silent_since: float | None = None
+
+    @property
+    def record(self) -> Record:
+        return self._record
+
+    def exited(self) -> str | None:
+        """Raises LabError when the engine itself stays silent."""
+        import docker.errors
+
+        from labctl.runtimes import docker_engine
+
+        try:
+            self._container.reload()
+        except docker.errors.NotFound:
+            return "its container was removed"
+        except docker_engine.ENGINE_ERRORS as error:
+            now = time.monotonic()
+            self._silent_since = self._silent_since or now
+            if now - self._silent_since > ENGINE_PATIENCE_S:
+                raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
+            return None
+        self._silent_since = None
+        return docker_engine.how_ended(self._container.attrs)
