@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -129,7 +130,7 @@ def test_what_a_killed_labctl_left_of_its_builder_goes_with_down_all(own: Path) 
         f"r = runtime(Path(sys.argv[1])); r.prepare('cpu', Silent()); r.tool(['-c', {script!r}], Silent())"
     )
     here = Path(__file__).parents[1]
-    process = subprocess.Popen(["python", "-c", code, str(own)], cwd=here, start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-c", code, str(own)], cwd=here, start_new_session=True)
     try:
         eventually(lambda: leftovers(own, "builder"), DEADLINE_S)
     finally:
