@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import iterative, llm, start_up
+from benchmarks import compose_up, iterative, llm, sequence, start_up
 from labctl.measure.results import machine, versions
 from labctl.workspace import Workspace, atomic_write
 
@@ -18,7 +18,9 @@ ALL = {
     "iterative": iterative.run,
     "batching": llm.batching,
     "hundred": llm.hundred,
+    "sequence": sequence.run,
     "start-up": start_up.run,
+    "compose-up": compose_up.run,
 }
 
 
