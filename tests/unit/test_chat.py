@@ -47,6 +47,7 @@ def test_an_answer_grows_under_the_prompt_and_the_speed_is_told_at_its_end(monke
     run = page(monkeypatch, ask).answer(("temperature", "seed"))
     shown = [*run("a", [], "m", 5.0, 0.5, 9.0)]
     assert [(history[-1]["content"], speed) for history, speed in shown] == [
+        (chat_page.fenced("a"), ""),
         (chat_page.fenced("a b"), ""),
         (chat_page.fenced("a b c"), "fast"),
     ]
@@ -58,7 +59,7 @@ def test_an_error_is_an_answer_in_plain_words(monkeypatch: pytest.MonkeyPatch) -
         raise LabError("m answered with an error", "temperature: too hot", "labctl status")
         yield
 
-    ((history, speed),) = page(monkeypatch, ask).answer(())("a", [], "m", 5.0)
+    *_, (history, speed) = page(monkeypatch, ask).answer(())("a", [], "m", 5.0)
     assert speed == ""
     for part in ("m answered with an error", "temperature: too hot", "labctl status"):
         assert part in history[-1]["content"]
@@ -69,6 +70,8 @@ def test_the_speed_of_a_streamed_and_of_a_whole_answer_is_told_differently() -> 
     assert conversation.speed(streamed, True) == "first token after 100 ms; 2 tokens in 0.50 s, 4.0 tokens/s"
     whole = RequestRecord("1", "m", "a", start=1.0, responses=[(1.5, "b c")], tokens=2)
     assert conversation.speed(whole, False) == "the whole answer came after 500 ms; 2 tokens in 0.50 s, 4.0 tokens/s"
+    whole.tokens = 0  # nobody could count them
+    assert conversation.speed(whole, False) == "the whole answer came after 500 ms"
 
 
 def test_chat_with_a_stack_that_is_not_up_says_how_to_bring_it_up() -> None:

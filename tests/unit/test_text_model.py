@@ -36,6 +36,7 @@ CODEGEN = """
 max_batch_size: 16
 input { name: "INPUT_0" data_type: TYPE_STRING dims: -1 } input { name: "INPUT_1" data_type: TYPE_UINT32 dims: -1 }
 input { name: "INPUT_2" data_type: TYPE_STRING dims: -1 }
+input { name: "end_id" data_type: TYPE_UINT32 dims: 1 optional: true }
 output { name: "sequence_length" data_type: TYPE_UINT32 dims: -1 }
 output { name: "OUTPUT_0" data_type: TYPE_STRING dims: -1 dims: -1 }
 """
@@ -69,10 +70,10 @@ class FakeStream:
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def asked(config: str, engine: str = "") -> FakeStream:
+    def asked(config: str, engine: str = "", to_the_end: bool = False) -> FakeStream:
         monkeypatch.setattr(FakeClient, "configs", {"model": config, "engine": engine})
         monkeypatch.setattr(text_model.grpcclient, "InferenceServerClient", FakeClient)
-        return TextModel.of("nowhere", "model").send(FakeStream(), "Hello", 7)  # type: ignore[arg-type, return-value]
+        return TextModel.of("nowhere", "model").send(FakeStream(), "Hello", 7, to_the_end)  # type: ignore[arg-type, return-value]
 
     return asked
 
@@ -104,6 +105,11 @@ def test_the_output_is_found_among_several(ask: Any) -> None:
     sent = ask(CODEGEN)
     assert sent.output == "OUTPUT_0"
     assert sent.inputs["INPUT_2"] == ("BYTES", (1, 1))
+
+
+def test_an_answer_that_must_have_its_full_length_is_told_an_end_that_never_comes(ask: Any) -> None:
+    assert "end_id" not in ask(CODEGEN).inputs
+    assert ask(CODEGEN, to_the_end=True).inputs["end_id"] == ("UINT32", (1, 1))
 
 
 def test_a_model_that_takes_no_text_is_refused_by_name(ask: Any) -> None:

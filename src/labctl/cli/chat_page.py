@@ -73,6 +73,7 @@ class Page:
 
         def run(prompt: str, history: History, model: str, tokens: float, *values: float) -> Iterator[Any]:
             history = [*history, {"role": "user", "content": fenced(prompt)}]
+            yield history, ""  # what is told of the last answer's speed is not of this one
             sampling = wishes(dict(zip(names, values, strict=True)))
             try:
                 for part in conversation.ask(self.endpoint, model, prompt, int(tokens), sampling, self.tokenizer_dir):

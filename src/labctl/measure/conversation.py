@@ -51,16 +51,18 @@ def ask(
         stream.wait(record, timeout=TIMEOUT_S)
     text = (before + record.text).partition(END)[0]
     if not asked.decoupled:
-        record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir) or tokens
+        record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir)
     yield Answer(text, speed(record, asked.decoupled))
 
 
 def speed(record: RequestRecord, streamed: bool) -> str:
-    """Time to the first token and tokens/s, in words; a whole answer has no first token."""
+    """Time to the first token and tokens/s, in words; a whole answer has no first token, and may not be counted."""
     seconds = record.latency_ms / 1e3
     rate = f"{record.output_tokens} tokens in {seconds:.2f} s, {record.output_tokens / max(seconds, 1e-9):.1f} tokens/s"
-    first = f"first token after {record.ttft_ms:.0f} ms"
-    return f"{first}; {rate}" if streamed else f"the whole answer came after {record.ttft_ms:.0f} ms; {rate}"
+    if streamed:
+        return f"first token after {record.ttft_ms:.0f} ms; {rate}"
+    whole = f"the whole answer came after {record.ttft_ms:.0f} ms"
+    return f"{whole}; {rate}" if record.tokens else whole
 
 
 def count_tokens(text: str, tokenizer_dir: str) -> int:

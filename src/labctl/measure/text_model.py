@@ -32,6 +32,7 @@ SAMPLING: Mapping[str, Sequence[str]] = {
     "seed": ("random_seed",),
 }
 _BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
+NEVER = 2**32 - 1  # an id that ends a text and is in no vocabulary: the text goes on
 _TYPES: Mapping[str, Any] = {
     "BYTES": np.object_, "UINT32": np.uint32, "INT32": np.int32, "UINT64": np.uint64, "FP32": np.float32,
     "BOOL": np.bool_,
@@ -67,6 +68,7 @@ class TextModel:
     output: str
     decoupled: bool
     sampling: Mapping[str, Input] = field(default_factory=dict)
+    end: Input | None = None
 
     @property
     def by_parameter(self) -> bool:
@@ -102,7 +104,7 @@ class TextModel:
         output = next((item.name for item in config.output if item.name in OUTPUT), "")
         if not output or not any(key in wanted for key in TEXT):
             raise LabError(f"{name} does not continue texts", f"its inputs: {', '.join(wanted)}")
-        return cls(name, wanted, output, decoupled, sampling)
+        return cls(name, wanted, output, decoupled, sampling, every.get("end_id") if "INPUT_0" in every else None)
 
     def send(
         self, stream: TextStream, prompt: str, tokens: int, to_the_end: bool = False,
@@ -122,6 +124,7 @@ class TextModel:
         ]
         if not self.by_parameter:
             made += [self.sampling[name].filled(value) for name, value in asked.items()]
+            made += [self.end.filled(NEVER)] if self.end and to_the_end else []
             count = 0 if self.decoupled else tokens
             return stream.send_inputs(self.name, prompt, made, output=self.output, tokens=count)
         # As text, which every version of the client can send as a parameter.

@@ -1,0 +1,123 @@
+"""A stepped load: what counts and what does not, who is asked, and that nothing is averaged after a failure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_triton import FakeTriton, serve
+from labctl.measure import loadplot, stepped
+from labctl.measure.metrics import ModelCounters, Snapshot
+from labctl.measure.records import RequestRecord
+from labctl.measure.stepped import Load, Step
+
+COUNTERS = """\
+nv_inference_request_success{model="m",version="1"} 7
+nv_inference_count{model="m",version="1"} 7
+nv_inference_exec_count{model="m",version="1"} 2
+nv_inference_pending_request_count{model="m",version="1"} 0
+"""
+# Locust changes the standard library for gevent: only a process of its own may import it.
+CHILD = """
+import json, sys
+from labctl.measure.locust_users import TritonHttpUser
+import numpy as np
+from labctl.errors import LabError
+from labctl.measure import stepped
+
+def payload(input_class, output_class):
+    text = input_class("text", [1], "BYTES")
+    text.set_data_from_numpy(np.array([b"hello"], dtype=np.object_))
+    return [text], [output_class("answer")]
+
+endpoint = sys.argv[1]
+users = [type("User", (TritonHttpUser,), {"host": f"http://{endpoint}", "model": "m", "payloads": [payload]})]
+try:
+    load = stepped.run(users, [1, 3], 0.3, 0.1, endpoint, 5, lambda text: None)
+    rows = [[step.users, len(step.latencies_ms), step.ended - step.began] for step in load.steps]
+    print(json.dumps({"steps": rows, "records": len(load.records), "tokens": load.records[0].output_tokens}))
+except LabError as error:
+    print(json.dumps({"what": error.what, "why": error.why}))
+"""
+
+
+def record(start: float, end: float) -> RequestRecord:
+    return RequestRecord("1", "m", "", start=start, end=end, responses=[(end, "")], tokens=8)
+
+
+def counted(requests: float, executions: float, queue_us: float) -> Snapshot:
+    return Snapshot(
+        {"m": ModelCounters(succeeded=requests, inferences=requests, exec_count=executions, queue_us=queue_us)}
+    )
+
+
+def a_load() -> Load:
+    """Two seconds under load, then a server that works off the rest."""
+    scrapes = [(100.0, 0, counted(10, 10, 0)), (101.0, 2, counted(14, 11, 8_000)), (102.0, 4, counted(20, 13, 14_000)),
+               (105.0, 0, counted(22, 14, 20_000))]  # fmt: skip
+    ends = [100.4, 100.8, 101.2, 101.4, 101.9, 104.0]
+    return Load([], scrapes, [record(end - 0.2, end) for end in ends])
+
+
+def test_each_second_has_its_own_answers_batches_and_queue_times() -> None:
+    first, second = a_load().seconds("m")
+    assert (first["t"], first["users"], first["requests_per_second"]) == (1.0, 2, 2.0)
+    assert (second["t"], second["users"], second["requests_per_second"]) == (2.0, 4, 3.0)
+    assert (first["mean_batch"], second["mean_batch"]) == (4.0, 3.0)
+    assert (first["queue_ms"], second["queue_ms"]) == (2.0, 1.0)
+    assert second["p50"] == pytest.approx(200)
+
+
+def test_the_whole_load_counts_what_was_asked_before_its_end_and_answered_after() -> None:
+    assert a_load().counted().models["m"].inferences == 12
+
+
+def test_a_steps_rate_is_over_its_own_time() -> None:
+    assert Step(4, 10.0, 12.0, Snapshot(), [5.0] * 30).requests_per_second == 15.0
+
+
+def test_the_picture_has_a_column_for_each_length_and_is_written_whole(tmp_path: Path) -> None:
+    seconds = a_load().seconds("m")
+    loadplot.draw(
+        {"8 tokens": {"with": seconds, "without": seconds}, "32 tokens": {"with": seconds}}, tmp_path / "p.png", "title"
+    )
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+
+
+def generate(status: int, body: str) -> tuple[Any, list[str]]:
+    """What a load on a server that answers so is made into, and the paths that were asked."""
+    fake = FakeTriton()
+    fake.metrics, fake.answers = COUNTERS, {"/v2/models/m/infer": (status, body)}
+    with serve(fake) as endpoint:
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, endpoint], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), fake.calls
+
+
+def test_users_ask_as_soon_as_they_are_answered_and_the_warm_up_is_left_out() -> None:
+    found, calls = generate(200, "{}")
+    assert [users for users, _, _ in found["steps"]] == [1, 3]
+    assert all(answers > 5 and seconds == pytest.approx(0.3, abs=0.2) for _, answers, seconds in found["steps"])
+    assert sum(answers for _, answers, _ in found["steps"]) < found["records"] <= len(calls)
+    assert found["tokens"] == 5
+
+
+def test_one_failure_is_enough_for_nothing_to_be_averaged() -> None:
+    found, _ = generate(400, '{"error": "no luck today"}')
+    assert "requests failed; nothing is averaged" in found["what"]
+    assert "no luck today" in found["why"]
+
+
+def test_a_models_counters_go_into_a_result_with_what_follows_from_them() -> None:
+    row = stepped.counters(
+        ModelCounters(succeeded=4, inferences=8, exec_count=2, queue_us=8_000, compute_infer_us=4_000)
+    )
+    assert (row["mean_batch"], row["queue_ms"], row["compute_ms"]) == (4.0, 2.0, 1.0)
