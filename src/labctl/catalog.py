@@ -84,6 +84,7 @@ class Overlay(_Strict):
 
     ``tensorrt_llm``: the models are those of a TensorRT-LLM release, filled with these settings
     (repository/releases.py); then nothing of the stack's own repository, parameters and replacements is taken over.
+    ``image_only``: it needs Triton backends that only NVIDIA's image has; the setting that does without.
     """
 
     image: str = ""
@@ -96,6 +97,7 @@ class Overlay(_Strict):
     optional: list[str] = []
     server: Server | None = None
     tensorrt_llm: dict[str, Any] | None = None
+    image_only: str = ""
 
 
 class Variant(Overlay):
@@ -125,6 +127,7 @@ class Stack(_Strict):
     variants: list[Variant] = []
     image: str = ""
     tensorrt_llm: dict[str, Any] | None = None
+    image_only: str = ""
 
     @model_validator(mode="before")
     @classmethod

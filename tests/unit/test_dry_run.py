@@ -146,3 +146,13 @@ def test_building_engines_starts_no_server() -> None:
 def test_a_runtime_that_has_no_tensorrt_llm_is_refused_before_anything_is_told() -> None:
     done = CliRunner().invoke(cli, ["up", STACK, "--profile", "gpu", "--runtime", "local", "--dry-run"])
     assert "TensorRT-LLM runs in NVIDIA's image only" in str(done.exception)
+
+
+def test_backends_of_nvidias_image_are_refused_without_it_and_the_way_around_is_named() -> None:
+    done = CliRunner().invoke(cli, ["up", "sequence", "--profile", "gpu", "--runtime", "local", "--dry-run"])
+    assert isinstance(done.exception, LabError)
+    assert "served by backends of NVIDIA's image" in done.exception.what
+    assert done.exception.remedy.endswith("--set backends=python")
+    around = ["--set", "backends=python"]
+    done = CliRunner().invoke(cli, ["up", "sequence", "--profile", "gpu", "--runtime", "local", "--dry-run", *around])
+    assert "generator_onnx/1/model.py" in done.stdout

@@ -10,6 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from labctl import catalog, repository
+from labctl.errors import LabError
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.workspace import Workspace
 
@@ -50,6 +51,18 @@ def test_each_profile_has_its_own_generators_with_the_same_tensors(
     assert (tmp_path / "repository" / "generator_onnx" / "1" / "model.onnx").is_symlink()
     assert (tmp_path / "repository" / "generator_torchscript" / "1" / "model.pt").is_symlink()
     assert (tmp_path / "repository" / "generator_onnx" / "1" / "model.py").exists() == (profile == "cpu")
+
+
+def test_python_models_stand_in_for_the_native_backends_on_a_gpu_too(tmp_path: Path) -> None:
+    configs = render(tmp_path, "gpu", backends="python")
+    generators = [configs["generator_onnx"], configs["generator_torchscript"]]
+    assert [config.backend for config in generators] == ["python", "python"]
+    assert {config.instance_group[0].kind for config in generators} == {1}
+
+
+def test_the_native_backends_are_refused_where_there_is_no_gpu_profile(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="backends=native is not served on the cpu profile"):
+        render(tmp_path, backends="native")
 
 
 @pytest.mark.parametrize("generator", ["onnx", "torchscript"])

@@ -45,8 +45,16 @@ def prepare(plan: Plan, runtime: Runtime, report: Report, workspace: Workspace) 
 
 def refuse(plan: Plan, runtime: Runtime) -> None:
     """Raises LabError for a runtime that cannot serve what was planned."""
-    if plan.release and runtime.name == "local":
+    if runtime.name != "local":
+        return
+    if plan.release:
         raise LabError(*NEEDS_IMAGE)
+    if plan.stack.image_only:
+        raise LabError(
+            f"{plan.name} is served by backends of NVIDIA's image",
+            "the local runtime takes Triton from its wheel, which has the python backend alone",
+            f"use --runtime compose, or --set {plan.stack.image_only}",
+        )
 
 
 def _in_image(plan: Plan, step: Step, runtime: Runtime, report: Report, workspace: Workspace) -> str:
