@@ -158,7 +158,8 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 def replace_dir(target: Path) -> Iterator[Path]:
     """Yield an empty sibling folder that takes the place of ``target`` on success and vanishes on failure.
 
-    The old folder stays whole until the new one is complete; a reader sees either the one or the other.
+    The old folder stays whole until the new one is complete; a reader sees either the one or the other. Everybody may
+    read what is in it: a server in a container may be nobody.
     """
     fresh: Path | None = None
     with disk_errors(target):
@@ -167,6 +168,11 @@ def replace_dir(target: Path) -> Iterator[Path]:
         try:
             fresh.chmod(0o755)
             yield fresh
+            for path in fresh.rglob("*"):  # some libraries make files that are their owner's alone
+                mode = path.lstat().st_mode
+                wanted = mode | (0o755 if path.is_dir() else 0o444)
+                if mode != wanted and not path.is_symlink():
+                    path.chmod(wanted)
             _swap(fresh, target)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)

@@ -37,6 +37,19 @@ def test_a_failed_folder_leaves_the_old_one_and_no_trace(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_everybody_may_read_a_folder_that_was_made(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch(0o600)
+    with replace_dir(tmp_path / "out") as fresh:
+        (fresh / "sub").mkdir(0o700)
+        (fresh / "sub" / "mine").touch(0o600)
+        (fresh / "run").touch(0o700)
+        (fresh / "link").symlink_to(elsewhere)
+    modes = {path.name: path.lstat().st_mode & 0o777 for path in (tmp_path / "out").rglob("*") if not path.is_symlink()}
+    assert modes == {"sub": 0o755, "mine": 0o644, "run": 0o744}
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_failed_file_leaves_the_old_one_and_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     atomic_write(tmp_path / "f", "old")
 
