@@ -51,7 +51,8 @@ def test_every_command_explains_itself(name: str) -> None:
     assert COMMANDS[name][1].split(",")[0].split(".")[0].split()[0] in result.output or "Usage:" in result.output
 
 
-def test_the_labs_are_listed_for_people_and_programs(checkout: Path) -> None:
+def test_the_labs_are_listed_for_people_and_programs(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # nobody is asked
     code, out, _ = run("list")
     assert code == 0
     assert "iterative" in out
@@ -102,6 +103,7 @@ def test_render_needs_no_weights_no_docker_and_no_server(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     code, _, err = run("render", "iterative", "--set", "model=random:gpt2", "--output", str(tmp_path / "r"))
     assert code == 0, err
     text = (tmp_path / "r" / "iterative-gpt2" / "config.pbtxt").read_text()
