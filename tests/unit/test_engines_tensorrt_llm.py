@@ -82,6 +82,13 @@ def test_several_gpus_are_asked_for_only_when_there_are_several(release: str) ->
     assert "--tp_size 2 --pp_size 2" in "".join(lines(release=release, tp_size=2, pp_size=2))
 
 
+@pytest.mark.parametrize("setting", ["chunked_context", "kv_cache_reuse"])
+def test_prompts_in_pieces_need_an_engine_that_reads_the_paged_cache(setting: str) -> None:
+    flag = "--use_paged_context_fmha enable"
+    assert flag not in lines(release="0.17.0")[-1]
+    assert flag in lines(release="0.17.0", **{setting: True})[-1]
+
+
 def test_a_folder_with_spaces_stays_one_word() -> None:
     (argv,) = commands(build(release="0.5.0").options, Path("/my weights"), Path("/s"), Path("/o"))
     assert "/my weights" in argv

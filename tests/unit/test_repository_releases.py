@@ -138,6 +138,21 @@ def test_a_batching_type_that_a_release_lacks_is_refused_before_anything_starts(
     assert without.check_combination({"gpt_model_type": "inflight_fused_batching"}) == []
 
 
+def test_a_switch_that_a_release_lacks_is_refused_and_the_first_release_with_it_named() -> None:
+    with pytest.raises(LabError, match=r"TensorRT-LLM 0\.5\.0 knows no enable_chunked_context") as caught:
+        release("0.5.0").check_combination({"enable_chunked_context": True})
+    assert caught.value.remedy.startswith("--release 0.8.0 or newer")
+    assert release("0.5.0").check_combination({"enable_chunked_context": False}) == []
+    assert release("0.8.0").check_combination({"enable_chunked_context": True}) == []
+
+
+def test_a_limit_that_a_release_lacks_is_told_with_the_one_that_holds() -> None:
+    settings = {"max_num_sequences": 9, "max_batch_size": 64}
+    assert release("0.5.0").effective(settings) == {}
+    assert release("0.17.0").effective(settings)["max_num_sequences"]["effective"] == "64"
+    assert "max_num_sequences in effect: 64, not 9" in release("0.17.0").check_combination(settings)[0]
+
+
 def test_a_deprecated_batching_type_is_served_with_a_notice() -> None:
     assert release("0.5.0").check_combination({"gpt_model_type": "V1"}) == []
     assert "deprecated" in release("0.17.0").check_combination({"gpt_model_type": "V1"})[0]

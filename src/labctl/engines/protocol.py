@@ -38,7 +38,7 @@ class Option:
         Raises:
             LabError: it is none of the choices, or no number of at least ``minimum``.
         """
-        text = str(value)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
         if isinstance(self.default, int):
             if text.isdecimal() and int(text) >= self.minimum:
                 return int(text)

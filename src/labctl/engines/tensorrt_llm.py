@@ -53,6 +53,8 @@ class TensorRtLlm:
         "max_batch_size": Option(64),
         "max_input_len": Option(2048),
         "max_output_len": Option(512),
+        "chunked_context": Option("false", ("false", "true")),
+        "kv_cache_reuse": Option("false", ("false", "true")),
     }
     essential = ("config.json", "*.engine")
 
@@ -103,7 +105,9 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
     if model not in row["models"]:
         raise LabError(f"release {options['release']} has no builder for {model}")
     world = options["tp_size"] * options["pp_size"]
-    facts = {**options, "parallel": world > 1}
+    # Both read a prompt in pieces, against keys and values that are in the paged cache already.
+    pieces = "true" in (options["chunked_context"], options["kv_cache_reuse"])
+    facts = {**options, "parallel": world > 1, "paged_context": pieces}
     values = {
         **options,
         "weights": weights,

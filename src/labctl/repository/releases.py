@@ -116,8 +116,17 @@ class Release(BaseModel):
                 f"static batching ({STATIC}) was removed from it; it serves: {', '.join(self.batching_types)}"
                 if batching == STATIC
                 else f"it serves: {', '.join(self.batching_types)}",
-                f"--release {DEFAULT_RELEASE}, or --set gpt_model_type={self.batching_types[0]}",
+                f"--release {DEFAULT_RELEASE}, or in-flight batching: the stack inflight-batching of lab 05, "
+                f"--set gpt_model_type={self.batching_types[0]} in lab 03",
             )
+        for key, value in settings.items():
+            if value is True and not self.knows(key):
+                later = next((r.name for r in table().values() if r.knows(key)), "")
+                raise LabError(
+                    f"TensorRT-LLM {self.name} knows no {key}",
+                    "its templates have no place for it, so that it would be left out silently",
+                    f"--release {later} or newer, or --set {key}=false" if later else f"--set {key}=false",
+                )
         if batching in self.deprecated:
             notices.append(f"TensorRT-LLM {self.name} still serves {batching}, but calls it deprecated")
         asked = settings.get("batch_scheduler_policy", FALLBACK_POLICY)
@@ -132,8 +141,22 @@ class Release(BaseModel):
             notices.append(f"{name} in effect: {item['effective']}, not {item['asked']} ({item['reason']})")
         return notices
 
+    def knows(self, setting: str) -> bool:
+        """True if this release's templates have a place for a stack's setting."""
+        if setting == "gpt_model_type":
+            return True
+        return _NAMES.get(setting, setting) in (*self.required, *self.defaults, *self.optional)
+
     def effective(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         """What will be in force where it is not what the settings ask for: by setting, the words and the reason."""
+        found = self._policy_in_effect(settings)
+        sequences, engine = settings.get("max_num_sequences"), settings.get("max_batch_size")
+        if None not in (sequences, engine) and sequences != engine and not self.knows("max_num_sequences"):
+            reason = f"TensorRT-LLM {self.name} has no such parameter: the engine's own max_batch_size holds"
+            found["max_num_sequences"] = {"asked": str(sequences), "effective": str(engine), "reason": reason}
+        return found
+
+    def _policy_in_effect(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
         found, reason = effective_policy(
             self,
