@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import compose_up, iterative, llm, sequence, start_up
+from benchmarks import codegen, compose_up, iterative, llm, sequence, start_up
 from labctl.measure.results import machine, versions
 from labctl.workspace import Workspace, atomic_write
 
@@ -19,6 +19,8 @@ ALL = {
     "batching": llm.batching,
     "hundred": llm.hundred,
     "sequence": sequence.run,
+    "codegen": codegen.stepped,
+    "codegen-350m": codegen.true_shape,
     "start-up": start_up.run,
     "compose-up": compose_up.run,
 }

@@ -1,4 +1,4 @@
-# A lab's clients: labctl with its base requirements, no torch, no Triton.
+# A lab's clients: labctl with its base requirements and those of EXTRAS (pyproject.toml), no torch, no Triton.
 
 FROM scratch AS wheels
 
@@ -14,8 +14,9 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,t
 RUN python3 -m venv /opt/labs
 ENV PATH=/opt/labs/bin:$PATH
 COPY pyproject.toml docker/install-packages.sh /build/
+ARG EXTRAS=load
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
-    /build/install-packages.sh
+    /build/install-packages.sh $EXTRAS
 
 FROM packages AS labs
 # An edited README must not rebuild an image; the package's metadata only needs that there is one.

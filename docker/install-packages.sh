@@ -11,7 +11,8 @@ if [ "${1:-}" = --project ]; then
     exec pip install --no-deps --target "$3" "$2"
 fi
 
-if [ $# -gt 0 ]; then
+serves=$(case " $* " in *" serve "*) echo yes ;; esac)
+if [ "$serves" ]; then
     index=${LABS_TORCH_INDEX:-}
     cpu_index=https://download.pytorch.org/whl/cpu
     if [ -z "$index" ] && python3 -c "import urllib.request as u; u.urlopen('$cpu_index/torch/', timeout=4).read(1)" 2>/dev/null; then
@@ -28,4 +29,4 @@ PY
 pip install -r /tmp/requirements.txt
 rm /tmp/requirements.txt
 # --no-deps: only the server inside the first is used, and the second would pull in a CUDA build of torchvision.
-[ $# -eq 0 ] || pip install --no-deps nvidia-pytriton==0.7.0 optimum-intel==2.2.0
+[ ! "$serves" ] || pip install --no-deps nvidia-pytriton==0.7.0 optimum-intel==2.2.0

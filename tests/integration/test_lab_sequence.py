@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -192,8 +194,36 @@ def test_a_sequence_must_begin_with_start_and_is_over_after_end(server: LabServe
 def named(lab_server: Callable[..., LabServer]) -> LabServer:
     """Correlation ids are texts, an idle sequence is dropped soon, and few have a place."""
     return lab_server(
-        STACK, correlation_id="string", max_batch_size=2, threads=1, max_sequence_idle_microseconds=1_000_000
-    )
+        STACK, correlation_id="string", strategy="oldest", max_candidate_sequences=2, threads=1, log_verbose=True,
+        max_sequence_idle_microseconds=2_000_000,
+    )  # fmt: skip
+
+
+TOLD = {
+    "the first request has no START": "must specify the START flag on the first request of the sequence",
+    "a request after END": "must specify the START flag on the first request of the sequence",
+    "START again in the middle of a sequence": "conflict",
+    "nothing sent for longer than 2 s": "max sequence idle exceeded",
+    "3 sequences where 2 have a place": "into new backlog",
+    "a correlation id of the other type": "is not of the type that this server declares",
+}
+
+
+def test_what_the_lab_tells_of_broken_rules_is_what_triton_says(named: LabServer, tmp_path: Path) -> None:
+    given = {
+        "lab": STACK, "stack": STACK, "phase": "semantics", "profile": "cpu", "runtime": "local", "quick": False,
+        "endpoints": {"http": named.http, "grpc": named.grpc}, "settings": named.settings, "out": str(tmp_path),
+        "run_dir": str(named.run_dir), "tokenizer_dir": "", "color": False,
+    }  # fmt: skip
+    (tmp_path / "context.json").write_text(json.dumps(given))
+    script = ROOT / "labs" / "01-sequence-batcher" / "semantics.py"
+    subprocess.run([sys.executable, script, tmp_path / "context.json"], check=True, timeout=120)
+    said = {entry["what"]: entry for entry in json.loads((tmp_path / "semantics.json").read_text())["said"]}
+    assert set(said) == set(TOLD)
+    for what, words in TOLD.items():
+        assert words in " ".join([said[what]["answer"], *said[what]["log"]]), said[what]
+    assert TOLD["a request after END"] in said["nothing sent for longer than 2 s"]["answer"]
+    assert said["START again in the middle of a sequence"]["answer"].startswith("answered")
 
 
 def test_sequences_may_be_named_with_texts(named: LabServer) -> None:
@@ -236,3 +266,19 @@ def test_a_damaged_export_is_refused_before_anything_starts(
     assert done.returncode == 1
     assert f"{onnx} is damaged" in done.stderr and "labctl engines prune onnx-" in done.stderr
     assert json.loads(labctl("status", STACK, "--json", root=own).stdout)["state"] == "absent"
+
+
+def test_the_lab_proves_its_lesson_and_draws_the_slots(own: Path) -> None:
+    labctl(
+        "run", "sequence", "--quick", "--strict", "--runtime", "local", "--ports", "auto", "--json", "r.json", root=own
+    )
+    (folder,) = (own / "results" / "01-sequence-batcher").iterdir()
+    assert {verdict["name"] for verdict in json.loads((own / "r.json").read_text())["verdicts"] if verdict["met"]} == {
+        "direct-keeps-the-slot", "oldest-moves", "timeline-agrees",
+    }  # fmt: skip
+    timelines = json.loads((folder / "slots.json").read_text())
+    seen = {name: sorted(stay["id"] for stay in data["stays"]) for name, data in timelines.items()}
+    assert set(seen) == {"direct-slots", "oldest-slots"}
+    assert all(ids == ["1001", "1002", "1003", "1004"] for ids in seen.values())
+    assert (folder / "slots.png").read_bytes().startswith(b"\x89PNG")
+    assert "| oldest | onnx |" in (folder / "report.md").read_text()

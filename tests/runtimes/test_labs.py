@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from machinery import labctl, runtime
+from machinery import ROOT, labctl, runtime
+
+OPTIONS = ("--quick", "--strict", "--ports", "auto", "--json", "r.json")
+SAID = {"local": "runtime local: no Docker engine answers", "compose": "runtime compose: a Docker engine answers"}
 
 
-@pytest.mark.parametrize("lab", ["faults", "iterative"])
-def test_a_lab_runs_whole_and_its_results_are_the_callers(own: Path, where: str, lab: str) -> None:
-    done = labctl(
-        "run", lab, "--quick", "--strict", "--runtime", where, "--ports", "auto", "--json", "r.json", root=own
-    )
-    assert all(verdict["met"] for verdict in json.loads((own / "r.json").read_text())["verdicts"]), done.stdout
-    files = [path for path in (own / "results").rglob("*") if path.is_file()]
+def proves_its_lesson_and_leaves_nothing(root: Path, where: str) -> None:
+    """Every verdict was met; the results are the caller's own files; no server and no container is left."""
+    assert all(verdict["met"] for verdict in json.loads((root / "r.json").read_text())["verdicts"])
+    files = [path for path in (root / "results").rglob("*") if path.is_file()]
     assert {path.stat().st_uid for path in files} == {os.getuid()}
-    assert runtime(own, where).stacks() == set()
+    assert runtime(root, where).stacks() == set()
+
+
+def test_a_lab_runs_whole_and_its_results_are_the_callers(own: Path, where: str) -> None:
+    labctl("run", "faults", "--runtime", where, *OPTIONS, root=own)
+    proves_its_lesson_and_leaves_nothing(own, where)
+
+
+def test_make_lab_takes_containers_where_an_engine_answers_and_says_so(
+    own: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(ROOT / "Makefile", own)
+    (own / ".venv").symlink_to(sys.prefix)
+    if where == "local":
+        monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    # The environment is that of the tests: it is not to be made anew, whatever its age.
+    command = ["make", "-o", ".venv/.ready", "lab-iterative", f"ARGS=--verbose {' '.join(OPTIONS)}"]
+    done = subprocess.run(command, cwd=own, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert SAID[where] in done.stderr
+    composed = [line for line in done.stderr.splitlines() if "$ docker compose" in line]
+    served = any(line.endswith(" triton") for line in composed)
+    asked = any(" client " in line and "client.py" in line for line in composed)
+    assert served == asked == (where == "compose")
+    proves_its_lesson_and_leaves_nothing(own, where)

@@ -71,8 +71,15 @@ def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() ->
     ]  # fmt: skip
     assert [part in line for part, line in zip(told, lines(found), strict=True)] == [True] * len(told)
     assert found["runtime"] == "compose"
-    assert len(found["containers"]) == 1
-    assert "1 GPU" in found["containers"][0]
+
+
+def test_every_container_is_told_with_its_image_and_its_gpus() -> None:
+    found = shown("--profile", "gpu", "--release", "0.17.0")
+    names = [line.partition(":")[0].rpartition("-")[2] for line in found["containers"]]
+    assert [name for name in names if name != "1"][1:] == ["builder", "builder"]  # the tools' image, then the server's
+    assert "never started" in found["containers"][0]
+    assert ", 1 GPU, gone when it ends" in found["containers"][2]
+    assert ", 1 GPU, on 127.0.0.1:8000" in found["containers"][3]
 
 
 def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
@@ -90,7 +97,7 @@ def test_two_gpus_and_fp8_reach_the_builder_and_the_launch_script(release: str) 
     text = "\n".join(lines(found))
     assert "--tp_size 2" in text
     assert "--qformat fp8" in text
-    assert "launch-ranks /app/scripts/launch_triton_server.py 2" in found["containers"][0]
+    assert "launch-ranks /app/scripts/launch_triton_server.py 2" in found["containers"][-1]
     assert {c["env"].get("LABS_GPUS") for c in found["commands"]} == {None, "2"}
 
 
@@ -135,12 +142,48 @@ def test_a_run_shows_every_phase_and_its_client() -> None:
     assert "05-batching-policies/report.py" in done.stdout
 
 
+def test_a_run_takes_each_phases_stack_down_before_the_next_and_prepares_once() -> None:
+    done = CliRunner().invoke(cli, ["run", "llama", "--dry-run", "--profile", "gpu"], catch_exceptions=False)
+    told = [line for line in done.stdout.splitlines() if line.startswith("  $ ")]
+    steps = [
+        word
+        for line in told
+        for word in ("pull nvcr", "build.py", "up --detach", "client.py", " down ")
+        if word in line
+    ]
+    assert steps == ["pull nvcr", "build.py", *["up --detach", "client.py", " down "] * 2]
+
+
+def test_what_every_command_is_given_is_said_once() -> None:
+    done = CliRunner().invoke(cli, ["up", STACK, "--dry-run", "--profile", "gpu"], catch_exceptions=False)
+    assert done.stdout.count("LABS_CACHE=") == 1
+    assert done.stdout.count("LABS_SERVER_IMAGE=") > 1
+    assert "  # the server of inflight-batching\n  $ LABS_STACK=inflight-batching " in done.stdout
+
+
+def test_a_render_shows_the_files_and_writes_none(empty: Path) -> None:
+    before = sorted(empty.rglob("*"))
+    done = CliRunner().invoke(cli, ["render", "iterative", "--profile", "gpu", "--dry-run"], catch_exceptions=False)
+    assert "repository/iterative-gpt2/config.pbtxt" in done.stdout
+    assert "commands: none" in done.stdout
+    assert sorted(empty.rglob("*")) == before
+
+
+@pytest.mark.parametrize("lab", ["sequence", "iterative", "llama", "codegen", "batching"])
+def test_every_lab_has_a_dry_run_on_the_gpu_profile(empty: Path, lab: str) -> None:
+    before = sorted(empty.rglob("*"))
+    done = CliRunner().invoke(cli, ["run", lab, "--dry-run", "--profile", "gpu"], catch_exceptions=False)
+    assert "nvcr.io/nvidia/tritonserver:" in done.stdout
+    assert "/report.py" in done.stdout
+    assert sorted(empty.rglob("*")) == before
+
+
 def test_building_engines_starts_no_server() -> None:
     arguments = ["engines", "build", "llama", "--profile", "gpu", "--dry-run"]
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert "llama/build.py" in done.stdout
     assert "--detach" not in done.stdout
-    assert "containers: none" in done.stdout
+    assert "-triton-1:" not in done.stdout
 
 
 def test_a_runtime_that_has_no_tensorrt_llm_is_refused_before_anything_is_told() -> None:

@@ -14,6 +14,7 @@ from labctl.catalog import load
 from labctl.cli.main import cli
 from labctl.errors import LabError
 from labctl.orchestrator.plan import Choices, make_plan
+from labctl.repository import releases
 from labctl.repository.releases import release
 from labctl.workspace import Workspace
 from test_repository_releases import RELEASES, templates
@@ -63,7 +64,10 @@ def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             tree(folder, name)
         chosen = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         arguments = ["--release", name, "--templates", str(folder), "--output", str(output), *chosen]
-        CliRunner().invoke(cli, ["render", stack, "--profile", "gpu", *arguments], catch_exceptions=False)
+        done = CliRunner().invoke(cli, ["render", stack, "--profile", "gpu", *arguments])
+        if isinstance(done.exception, LabError):
+            raise done.exception
+        assert done.exit_code == 0, done.output
         return {
             path.parent.name: text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
             for path in output.glob("*/config.pbtxt")
@@ -90,6 +94,31 @@ def test_in_flight_batching_renders_from_the_templates_alone(render: Any, name: 
 def test_static_batching_is_v1_wherever_it_is_served(render: Any, name: str) -> None:
     config = render("static-batching", name)["tensorrt_llm"]
     assert word(config, release(name).batching_parameter or "gpt_model_type") == "V1"
+
+
+@pytest.fixture
+def without_v1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table in which 0.19.0 has lost static batching, as the releases after it have."""
+    changed = release("0.19.0").model_copy(update={"batching_types": ("inflight_fused_batching",), "deprecated": ()})
+    full = {**releases.table(), "0.19.0": changed}
+    monkeypatch.setattr(releases, "table", lambda: full)
+
+
+def test_a_release_without_v1_refuses_static_batching_alone(without_v1: None, render: Any, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"TensorRT-LLM 0\.19\.0 does not serve gpt_model_type=V1") as caught:
+        render("static-batching", "0.19.0")
+    assert "inflight-batching" in caught.value.remedy
+    assert not (tmp_path / "out").exists()
+    assert render("inflight-batching", "0.19.0")
+    assert render("llama", "0.19.0")
+
+
+def test_templates_of_another_release_are_told_apart(render: Any, tmp_path: Path) -> None:
+    tree(tmp_path / "0.5.0-templates", "0.19.0")
+    with pytest.raises(LabError, match="cannot be rendered") as caught:
+        render("inflight-batching", "0.5.0")
+    assert any("batching_strategy: no value is given" in line for line in caught.value.details)
+    assert "the templates must be those of TensorRT-LLM 0.5.0" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", RELEASES)

@@ -10,6 +10,7 @@ from labctl.measure.timeline import COLORS, GREY
 
 Seconds = Sequence[Mapping[str, float]]
 ROWS = ("users", "requests/s", "latency, ms", "mean batch", "queue, ms")
+LOGARITHMIC = ("latency, ms", "queue, ms")  # the variants differ by orders of magnitude
 
 
 def draw(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -> None:
@@ -35,13 +36,17 @@ def draw(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -
     for row, label in zip(axes, ROWS, strict=True):
         row[0].set_ylabel(label, fontsize=9)
         for axis in row:
-            axis.set_ylim(0)
+            if label in LOGARITHMIC:
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+            else:
+                axis.set_ylim(0)
             axis.grid(alpha=0.25)
             axis.tick_params(labelsize=8)
             for side in ("top", "right"):
                 axis.spines[side].set_visible(False)
-    axes[1][0].legend(frameon=False, fontsize=8, loc="upper left")
-    axes[2][0].legend(frameon=False, fontsize=8, loc="upper left")
+    lines = [*axes[1][0].get_lines(), mpl.lines.Line2D([], [], color=GREY, linewidth=1, linestyle="--", label="p95")]
+    figure.legend(handles=lines, loc="upper right", bbox_to_anchor=(0.9, 0.975), frameon=False, fontsize=9, ncols=9)
     figure.suptitle(title, x=0.01, y=0.96, ha="left", fontsize=13, fontweight="bold")
     temporary = path.with_name(f".{path.name}.part")
     figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
@@ -58,7 +63,7 @@ def _lines(axes: Sequence[Any], variant: str, seconds: Seconds, color: str) -> N
 
     users.step(times, series("users"), where="pre", color=GREY, linewidth=1.2)
     throughput.plot(times, series("requests_per_second"), color=color, linewidth=1.6, label=variant)
-    latency.plot(times, series("p50"), color=color, linewidth=1.6, label=f"{variant}, p50")
-    latency.plot(times, series("p95"), color=color, linewidth=1, linestyle="--", label=f"{variant}, p95")
+    latency.plot(times, series("p50"), color=color, linewidth=1.6)
+    latency.plot(times, series("p95"), color=color, linewidth=1, linestyle="--")
     batch.plot(times, series("mean_batch"), color=color, linewidth=1.6)
     queue.plot(times, series("queue_ms"), color=color, linewidth=1.6)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labctl import repository
 from labctl.catalog import Lab
 from labctl.engines.tensorrt_llm import commands
-from labctl.orchestrator.plan import Plan, make_plan
+from labctl.orchestrator.plan import Plan, Step, make_plan
 from labctl.orchestrator.prepare import refuse
 from labctl.orchestrator.run import chosen_phases, phase_choices
 from labctl.orchestrator.session import Session
@@ -29,13 +29,16 @@ class DryRun:
     files: list[str] = field(default_factory=list)
     containers: list[str] = field(default_factory=list)
 
-    def add(self, other: DryRun) -> None:
-        """Take over what this one has not named yet."""
-        for mine, theirs in (
-            (self.notices, other.notices), (self.files, other.files), (self.containers, other.containers)
-        ):  # fmt: skip
-            mine += [text for text in theirs if text not in mine]
-        self.commands += [shown for shown in other.commands if shown not in self.commands]
+    def run(self, commands: Iterable[Shown], again: bool = True) -> None:
+        """Add commands and the containers that they make; without ``again`` only those that are not there yet."""
+        for shown in commands:
+            if again or shown not in self.commands:
+                self.commands.append(shown)
+            if shown.container and shown.container not in self.containers:
+                self.containers.append(shown.container)
+
+    def write(self, *files: str) -> None:
+        self.files += [name for name in files if name not in self.files]
 
 
 def dry_up(session: Session, lab: Lab, stack: str, options: UpOptions, only_engines: bool = False) -> DryRun:
@@ -45,28 +48,75 @@ def dry_up(session: Session, lab: Lab, stack: str, options: UpOptions, only_engi
         LabError: what ``up`` would refuse before it makes anything.
     """
     runtime = session.likely(options.runtime, options.choices.profile)
+    found = DryRun(runtime.name, options.choices.profile)
+    _add(session, lab, stack, options, runtime, found, only_engines)
+    return found
+
+
+def dry_render(plan: Plan, runtime: Runtime) -> DryRun:
+    """What ``labctl render`` would write. Raises LabError for what it would refuse."""
+    names = repository.listing(plan.request)
+    return DryRun(
+        runtime.name, plan.profile, list(plan.notices), files=[str(plan.request.output / name) for name in names]
+    )
+
+
+def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: str = "") -> DryRun:
+    """What ``labctl run`` would do: each phase's stack, its client, and down again; then the report."""
+    assert lab.run is not None
+    out = session.workspace.results_dir(lab.folder) / "TIME"
+    runtime = session.likely(options.runtime, options.choices.profile)
+    found = DryRun(runtime.name, options.choices.profile)
+    folder = session.workspace.labs / lab.folder
+    for phase in chosen_phases(lab, options.choices.profile, quick, only):
+        choices = phase_choices(options.choices, phase)
+        _add(session, lab, phase.stack, dataclasses.replace(options, choices=choices), runtime, found)
+        context = out / f"context-{phase.name}.json"
+        found.write(str(context))
+        client = _seen(runtime, folder / phase.client, context)
+        found.run(runtime.show_client(f"the client of phase {phase.name}", client, phase.stack))
+        found.run(runtime.show_stop(phase.stack))
+    found.write(*(str(out / name) for name in ("result.json", "report.md")), f"{out}/ (what else the clients write)")
+    found.run(runtime.show_client("the report", _seen(runtime, folder / lab.run.report, out), ""))
+    return found
+
+
+def _add(
+    session: Session, lab: Lab, stack: str, options: UpOptions, runtime: Runtime, found: DryRun,
+    only_engines: bool = False,
+) -> None:  # fmt: skip
     plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
     refuse(plan, runtime)
-    found = DryRun(runtime.name, plan.profile, list(plan.notices))
-    found.commands += runtime.show_prepare(plan.profile, plan.image)
-    if plan.release and plan.fetched and not plan.fetched.is_dir() and not only_engines:
-        found.commands += runtime.show_copy_out(plan.image, plan.release.templates, plan.fetched)
-        found.files.append(f"{plan.fetched}/")
-    for step in plan.steps:
-        if step.ready():
-            continue
-        found.files.append(f"{step.path}/")
-        if step.image_build is None:
-            found.commands += runtime.show_tool(step.argv)
-            continue
-        build = step.image_build
-        scratch = step.path.with_name(f".checkpoint-{step.path.name}")
-        weights = next(s.path for s in plan.steps if s.image_build is None)
-        for argv in commands(build.options, weights, scratch, step.path):
-            found.commands += runtime.show_build(plan.image, plan.ranks, argv)
+    found.notices += [notice for notice in plan.notices if notice not in found.notices]
+    _prepare(plan, runtime, found, only_engines)
     if not only_engines:
         _server(session, plan, runtime, options, found)
-    return found
+
+
+def _prepare(plan: Plan, runtime: Runtime, found: DryRun, only_engines: bool) -> None:
+    """Images, templates, weights, engines: once, however many phases need them."""
+    found.run(runtime.show_prepare(plan.profile, plan.image), again=False)
+    if plan.release and plan.fetched and not plan.fetched.is_dir():
+        found.run(runtime.show_copy_out(plan.image, plan.release.templates, plan.fetched), again=False)
+        found.write(f"{plan.fetched}/")
+    for step in plan.steps:
+        if not step.ready():
+            found.write(f"{step.path}/")
+            found.run(_make(step, plan, runtime), again=False)
+
+
+def _make(step: Step, plan: Plan, runtime: Runtime) -> list[Shown]:
+    build = step.image_build
+    if build is None:
+        return runtime.show_tool(step.title, step.argv)
+    scratch = step.path.with_name(f".checkpoint-{step.path.name}")
+    weights = next(s.path for s in plan.steps if s.image_build is None)
+    steps = commands(build.options, weights, scratch, step.path)
+    return [
+        shown
+        for number, argv in enumerate(steps, 1)
+        for shown in runtime.show_build(f"{step.title}, step {number} of {len(steps)}", plan.image, plan.ranks, argv)
+    ]
 
 
 def _server(session: Session, plan: Plan, runtime: Runtime, options: UpOptions, found: DryRun) -> None:
@@ -78,10 +128,8 @@ def _server(session: Session, plan: Plan, runtime: Runtime, options: UpOptions, 
         tokenizer_dir=plan.tokenizer_dir, effective=plan.effective,
     )  # fmt: skip
     launch = launch_of(session.workspace, plan, record, bind)
-    found.files += _files(plan)
-    found.files += [*runtime.show_files(launch), str(launch.log_file), f"{launch.run_dir}/"]
-    found.commands += runtime.show_start(launch)
-    found.containers += runtime.show_containers(launch)
+    found.write(*_files(plan), *runtime.show_files(launch), str(launch.log_file), f"{launch.run_dir}/")
+    found.run(runtime.show_start(launch))
 
 
 def _files(plan: Plan) -> list[str]:
@@ -89,24 +137,6 @@ def _files(plan: Plan) -> list[str]:
     waiting = plan.fetched is not None and not plan.fetched.is_dir()
     names = [f"{model}/" for model in plan.stack.models] if waiting else repository.listing(plan.request)
     return [str(plan.request.output / name) + ("/" if name.endswith("/") else "") for name in names]
-
-
-def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: str = "") -> DryRun:
-    """What ``labctl run`` would do: each phase's stack and client, then the report."""
-    assert lab.run is not None
-    out = session.workspace.results_dir(lab.folder) / "TIME"
-    runtime = session.likely(options.runtime, options.choices.profile)
-    found = DryRun(runtime.name, options.choices.profile)
-    folder = session.workspace.labs / lab.folder
-    for phase in chosen_phases(lab, options.choices.profile, quick, only):
-        choices = phase_choices(options.choices, phase)
-        found.add(dry_up(session, lab, phase.stack, dataclasses.replace(options, choices=choices)))
-        context = out / f"context-{phase.name}.json"
-        found.files.append(str(context))
-        found.commands += runtime.show_client(_seen(runtime, folder / phase.client, context), phase.stack)
-    found.files += [str(out / name) for name in ("result.json", "report.md")]
-    found.commands += runtime.show_client(_seen(runtime, folder / lab.run.report, out), "")
-    return found
 
 
 def _seen(runtime: Runtime, *paths: Path) -> Sequence[str]:

@@ -145,6 +145,10 @@ def make_plan(
             ),
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
+        hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or labctl up {name}, "
+        "which copies them out of its image"
+        if release
+        else "",
     )
     return Plan(
         lab=lab,

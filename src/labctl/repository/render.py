@@ -17,7 +17,7 @@ from labctl.workspace import need_space, replace_dir
 CONFIG = "config.pbtxt"
 BLOCK = 4096  # bytes that even a short file takes on a disk
 FAMILY = "inflight_batcher_llm"  # of upstream's template families, the one that the labs serve
-_NOT_COPIED = {"__pycache__", ".gitkeep"}
+_NOT_COPIED = {"__pycache__", ".gitkeep", ".tmp"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class RenderRequest:
         defaults: a value per placeholder that has none in ``parameters``; templates need not use them.
         optional: keys for which an empty value is a meaning of its own.
         place: links, by their path in the repository; their targets are paths as the server sees them.
+        hint: which templates are meant and where they come from, for the remedy of an error.
     """
 
     sources: Sequence[Path]
@@ -51,6 +52,7 @@ class RenderRequest:
     optional: Collection[str] = ()
     replacements: Sequence[Replacement] = ()
     place: Mapping[str, str] = field(default_factory=dict)
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _filled(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
         raise LabError(
             f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
             "",
-            "correct what is named above; nothing was written",
+            "; ".join(filter(None, ("correct what is named above; nothing was written", request.hint))),
             details=[str(problem) for problem in problems],
         )
     return files, texts
@@ -123,7 +125,9 @@ def _collect(request: RenderRequest) -> dict[str, Path]:
     missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
     if missing:
         where = ", ".join(map(str, request.sources))
-        raise LabError(f"no template for {', '.join(missing)}", f"looked for MODEL/{CONFIG} below {where}")
+        raise LabError(
+            f"no template for {', '.join(missing)}", f"looked for MODEL/{CONFIG} below {where}", request.hint
+        )
     return files
 
 

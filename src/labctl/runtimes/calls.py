@@ -96,7 +96,7 @@ def serve(launch: Launch, image: str) -> Call:
     )
     env = {
         "LABS_SERVER_IMAGE": image,
-        "LABS_SERVER_ARGS": shlex.join(arguments),
+        **({"LABS_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
         "LABS_REPOSITORY": str(launch.repository),
         "LABS_BIND": launch.bind,
         "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics,
@@ -108,6 +108,11 @@ def serve(launch: Launch, image: str) -> Call:
         env["LABS_GPUS"] = str(launch.ranks)
     command = ("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans", "triton")
     return Call(launch.record.stack, command, env, launch.record.profile)
+
+
+def down(force: bool = False) -> tuple[str, ...]:
+    """Stop a stack and remove all of its project; Compose finds it by its labels."""
+    return ("down", "--remove-orphans", "--volumes", *(("--timeout", "0") if force else ()))
 
 
 def service(launch: Launch) -> dict[str, object]:

@@ -199,8 +199,7 @@ class ComposeRuntime(ComposeShown):
         if not self.leftovers(stack):
             return
         self._keep_log(stack)
-        command = ["down", "--remove-orphans", "--volumes", *(["--timeout", "0"] if force else [])]
-        self._projects.run(stack, command, report, self._projects.environment(stack), files=False)
+        self._projects.run(stack, calls.down(force), report, self._projects.environment(stack), files=False)
         self._sweep(stack)
         # A file of nobody's in a folder of ours is handed back to the caller.
         if os.getuid() == 0 and (run := self.workspace.run_dir(stack)).is_dir():

@@ -123,23 +123,23 @@ class LocalRuntime:
     def show_copy_out(self, image: str, path: str, target: Path) -> list[Shown]:
         raise LabError(*NEEDS_IMAGE)
 
-    def show_tool(self, argv: Sequence[str]) -> list[Shown]:
-        return [Shown([sys.executable, *argv])]
+    def show_tool(self, title: str, argv: Sequence[str]) -> list[Shown]:
+        return [Shown(title, [sys.executable, *argv])]
 
-    def show_build(self, image: str, gpus: int, argv: Sequence[str]) -> list[Shown]:
+    def show_build(self, title: str, image: str, gpus: int, argv: Sequence[str]) -> list[Shown]:
         raise LabError(*NEEDS_IMAGE)
 
     def show_start(self, launch: Launch) -> list[Shown]:
-        return [Shown(self._argv(launch, wheel.find_wheel()), launch.env)]
-
-    def show_containers(self, launch: Launch) -> list[str]:
-        return []
+        return [Shown(f"the server of {launch.record.stack}", self._argv(launch, wheel.find_wheel()), launch.env)]
 
     def show_files(self, launch: Launch) -> list[str]:
         return []
 
-    def show_client(self, argv: Sequence[str], stack: str) -> list[Shown]:
-        return self.show_tool(argv)
+    def show_client(self, title: str, argv: Sequence[str], stack: str) -> list[Shown]:
+        return self.show_tool(title, argv)
+
+    def show_stop(self, stack: str) -> list[Shown]:
+        return []  # the server's process is asked to end; no command is run
 
     # -- the server ----------------------------------------------------------------------------------------------
 
