@@ -79,25 +79,29 @@ class Bench(_Strict):
     model: str
 
 
-class Overlay(_Strict):
-    """What a profile changes of a stack; each key replaces or extends the stack's own.
-
-    ``tensorrt_llm``: the models are those of a TensorRT-LLM release, filled with these settings
-    (repository/releases.py); then nothing of the stack's own repository, parameters and replacements is taken over.
-    ``image_only``: it needs Triton backends that only NVIDIA's image has; the setting that does without.
-    """
+class _Content(_Strict):
+    """What a stack has, and what may be laid over it."""
 
     image: str = ""
-    repository: list[str] = []
-    parameters: dict[str, Any] = {}
     artifacts: dict[str, Artifact] = {}
-    place: dict[str, str] = {}
-    replacements: list[Replacement] = []
-    models: list[Name] | None = None
+    parameters: dict[str, Any] = {}
     optional: list[str] = []
+    replacements: list[Replacement] = []
+    place: dict[str, str] = {}
+    tensorrt_llm: dict[str, Any] | None = None  # the models are a TensorRT-LLM release's, filled with these settings
+    image_only: str = ""  # only NVIDIA's image has the backends that serve it; the setting that does without
+
+
+class Overlay(_Content):
+    """What a profile changes of a stack; each key replaces or extends the stack's own.
+
+    With ``tensorrt_llm`` nothing of the stack's own repository, parameters and replacements is taken over.
+    """
+
+    repository: list[str] = []
+    models: list[Name] | None = None
     server: Server | None = None
-    tensorrt_llm: dict[str, Any] | None = None
-    image_only: str = ""
+    copies: int | None = None
 
 
 class Variant(Overlay):
@@ -107,27 +111,20 @@ class Variant(Overlay):
     profiles: list[Literal["cpu", "gpu"]] = ["cpu", "gpu"]
 
 
-class Stack(_Strict):
+class Stack(_Content):
     """One Triton server with one model repository."""
 
     title: str
     repository: list[str]
     models: list[Name] = Field(min_length=1)
     settings: dict[str, Any] = {}
-    artifacts: dict[str, Artifact] = {}
-    parameters: dict[str, Any] = {}
-    optional: list[str] = []
-    replacements: list[Replacement] = []
-    place: dict[str, str] = {}
     tokenizer: str = ""
     server: Server = Server()
     probes: dict[str, Probe] = {}
     bench: Bench | None = None
     profiles: dict[Literal["cpu", "gpu"], Overlay] = {}
     variants: list[Variant] = []
-    image: str = ""
-    tensorrt_llm: dict[str, Any] | None = None
-    image_only: str = ""
+    copies: int = 0  # models that each hold all weights, besides an engine; a GPU must have room for them
 
     @model_validator(mode="before")
     @classmethod

@@ -157,6 +157,7 @@ def test_lab_03_has_its_hugging_face_models_beside_the_releases_own(render: Any,
     assert {"ensemble", "tensorrt_llm", "llama-python", "llama-python-batched"} <= set(configs)
     group = configs["llama-python"].instance_group[0]
     assert group.kind == model_config_pb2.ModelInstanceGroup.KIND_GPU
+    assert list(group.gpus) == [0]  # without it there is one instance on each
 
 
 def plan(tmp_path: Path, stack: str, profile: str = "gpu", release: str = "", **settings: Any) -> Any:

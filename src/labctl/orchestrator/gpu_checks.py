@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import psutil
+
 from labctl import weights
+from labctl.engines import Build
 from labctl.engines.tensorrt_llm import GpuInfo, check_target, require
 from labctl.errors import LabError
-from labctl.orchestrator.gpu_memory import needed
+from labctl.orchestrator.gpu_memory import copies_bytes, engine_bytes, weights_bytes
 from labctl.orchestrator.plan import Plan
 from labctl.preflight import Check, from_error
 from labctl.repository.releases import Release
@@ -19,6 +24,8 @@ from labctl.runtimes.nvidia import Gpu
 from labctl.workspace import Workspace
 
 CUDA_12 = (525, 60, 13)  # the oldest driver that runs programs of any CUDA 12
+GPU_SHM = "2g"  # compose.gpu.yaml's own
+SHM_NEEDED = 2**30
 BUILD_FACTOR = 3  # weights, checkpoint and engine lie side by side while one is built
 
 
@@ -41,7 +48,7 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Ch
     if runtime == "compose":
         checks.append(from_error("container toolkit", _toolkit))
     if plan:
-        checks += _of_plan(plan, gpus, workspace)
+        checks += _of_plan(plan, gpus, runtime, workspace)
     return checks
 
 
@@ -57,26 +64,24 @@ def driver(version: str, release: Release | None) -> Check:
     return Check(name, "ok", version)
 
 
-def _of_plan(plan: Plan, gpus: list[Gpu], workspace: Workspace) -> Iterator[Check]:
-    for step in plan.steps:
-        if step.image_build is None:
-            continue
-        build = step.image_build
-        if gpus:
-            first = gpus[0]
-            info = GpuInfo(first.name, first.compute_capability, first.driver, "", len(gpus))
+def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[Check]:
+    builds = [(step, step.image_build) for step in plan.steps if step.image_build]
+    first = gpus[0] if gpus else None
+    if first:
+        info = GpuInfo(first.name, first.compute_capability, first.driver, "", len(gpus))
+        for _, build in builds:
             yield from_error("GPU", partial(_chip, info, build.options))
-            options = build.options
-            tokens = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0)
-            wanted = needed(
-                build.source, options, tokens or options["max_input_len"] + options["max_output_len"], workspace
-            )
-            yield _memory(gpus, plan.ranks, wanted)
+        if builds or plan.stack.copies:
+            yield _memory(gpus, plan, [build for _, build in builds], workspace)
+    if runtime == "compose":
+        yield _shm(plan)
+    for step, build in builds:
         if not step.ready():
-            yield _disk(plan, workspace)
-            yield from_error("model hub", partial(_hub, build.source, workspace))
-        elif gpus:
+            yield _disk(build, workspace)
+        elif first:
             yield from_error("engine", partial(_fits, build.manifest(workspace), plan.image))
+    if spec := plan.settings.get("model"):
+        yield from_error("model hub", partial(_hub, weights.parse(str(spec)), workspace))
 
 
 def _chip(info: GpuInfo, options: Mapping[str, Any]) -> str:
@@ -91,28 +96,68 @@ def _fits(manifest: Mapping[str, Any], image: str) -> str:
     return "built for this GPU and image"
 
 
-def _memory(gpus: list[Gpu], ranks: int, wanted: int | None) -> Check:
-    free = min(gpu.free for gpu in gpus[:ranks])
+def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspace) -> Check:
+    """Held against the GPU with the least room among those of the engine; all other models are on the first."""
+    free = min(gpu.free for gpu in gpus[: plan.ranks])
     found = f"{free / 1e9:.1f} of {gpus[0].memory / 1e9:.1f} GB free"
-    if wanted is None:
+    wanted: dict[str, int | None] = {}
+    for build in builds:
+        tokens = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0)
+        options = build.options
+        least = tokens or options["max_input_len"] + options["max_output_len"]
+        wanted["the engine and its smallest KV cache"] = engine_bytes(build.source, options, least, workspace)
+    if copies := plan.stack.copies:
+        said = f"{copies} model{'s' if copies > 1 else ''} of Hugging Face's library"
+        wanted[said] = copies_bytes(weights.parse(str(plan.settings["model"])), copies, workspace)
+        if "kv_cache_memory_mib" in plan.settings:
+            wanted["the KV cache"] = int(plan.settings["kv_cache_memory_mib"]) * 2**20
+    known = [size for size in wanted.values() if size is not None]
+    if len(known) < len(wanted):
         return Check("GPU memory", "ok", f"{found}; what the model needs is known once its weights are here")
-    said = f"{found}; the engine and its smallest KV cache need {wanted / 1e9:.1f} GB"
-    if free >= wanted:
-        return Check("GPU memory", "ok", said)
-    remedy = "--set tp_size=2 over two GPUs, --set quantization=fp8, a smaller model, or free the GPU"
-    return Check("GPU memory", "fail", said, remedy)
+    parts = " + ".join(f"{what} {size / 1e9:.1f}" for what, size in wanted.items() if size is not None)
+    needs = f"{found}; needed {sum(known) / 1e9:.1f} GB ({parts})"
+    if free >= sum(known):
+        return Check("GPU memory", "ok", needs)
+    return Check("GPU memory", "fail", needs, _smaller(plan))
 
 
-def _disk(plan: Plan, workspace: Workspace) -> Check:
+def _smaller(plan: Plan) -> str:
+    """What takes less memory, of the settings that this stack has."""
+    ways = [
+        ("tp_size", "--set tp_size=2 over two GPUs"),
+        ("quantization", "--set quantization=fp8"),
+        ("kv_cache_memory_mib", "a smaller --set kv_cache_memory_mib"),
+    ]
+    return ", ".join([*(text for key, text in ways if key in plan.settings), "a smaller model, or free the GPU"])
+
+
+def _shm(plan: Plan) -> Check:
+    """The container's /dev/shm lies in the machine's memory."""
+    size = plan.stack.server.shm_size or os.environ.get("LABS_SHM_SIZE") or GPU_SHM
+    wanted, free = _bytes(size), psutil.virtual_memory().available
+    if wanted < SHM_NEEDED:
+        return Check("shared memory", "fail", f"{size} for the container", "LABS_SHM_SIZE=2g, or unset it")
+    if free < wanted:
+        found = f"{size} for the container, but {free / 1e9:.1f} GB of memory are free"
+        return Check("shared memory", "warn", found, "free some memory: pages of /dev/shm are taken as they are used")
+    return Check("shared memory", "ok", f"{size} for the container")
+
+
+def _bytes(size: str) -> int:
+    """A size as Docker writes it ("256m"); 0 where it is none."""
+    match = re.fullmatch(r"(\d+)([bkmg]?)b?", size.strip().lower())
+    return int(match[1]) * {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]] if match else 0
+
+
+def _disk(build: Build, workspace: Workspace) -> Check:
     where = next(folder for folder in (workspace.cache, *workspace.cache.parents) if folder.exists())
     free = shutil.disk_usage(where).free
-    folders = [step.path for step in plan.steps if step.path.is_dir()]
-    sizes = [file.stat().st_size for folder in folders for file in folder.rglob("*.safetensors")]
-    builds = [step.image_build for step in plan.steps if step.image_build]
-    options = {"tp_size": 1, "pp_size": 1, "quantization": "none"}
-    model = sum(sizes) or max((needed(b.source, options, 0, workspace) or 0 for b in builds), default=0)
-    found = f"{free / 1e9:.1f} GB free for {workspace.cache}; building takes about {BUILD_FACTOR * model / 1e9:.0f} GB"
-    if free >= BUILD_FACTOR * model:
+    size = weights_bytes(build.source, workspace)
+    found = f"{free / 1e9:.1f} GB free for {workspace.cache}"
+    if size is None:
+        return Check("disk for engines", "ok", f"{found}; a build takes about {BUILD_FACTOR} times the model's size")
+    found += f"; a build takes about {BUILD_FACTOR * size / 1e9:.0f} GB"
+    if free >= BUILD_FACTOR * size:
         return Check("disk for engines", "ok", found)
     return Check("disk for engines", "fail", found, "free some space, or set LABS_CACHE to a folder on another disk")
 

@@ -1,4 +1,4 @@
-"""What of a GPU's memory an engine takes: its weights, the least KV cache it can do with, and CUDA around them."""
+"""What of a GPU's memory a stack takes: an engine's weights and least KV cache, other models' copies of the weights."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from labctl.weights.shapes import SHAPES
 from labctl.workspace import Workspace
 
 OVERHEAD = 2 * 10**9  # bytes: CUDA, TensorRT's activations and workspace
+COPY_OVERHEAD = 5 * 10**8  # bytes: a CUDA context of a process of its own
 # The configuration class's own values (Llama-2 7B), where a model's config.json leaves one out.
 LLAMA = {
     "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -20,8 +21,8 @@ LLAMA = {
 }  # fmt: skip
 
 
-def needed(source: Source, options: Mapping[str, Any], kv_tokens: int, workspace: Workspace) -> int | None:
-    """Bytes on each GPU; None where the model's shape is not known yet.
+def engine_bytes(source: Source, options: Mapping[str, Any], kv_tokens: int, workspace: Workspace) -> int | None:
+    """What an engine takes on each of its GPUs; None where the model's shape is not known yet.
 
     Args:
         options: the engine's: tp_size, pp_size, quantization.
@@ -31,14 +32,37 @@ def needed(source: Source, options: Mapping[str, Any], kv_tokens: int, workspace
     if shape is None:
         return None
     width = 1 if options["quantization"] == "fp8" else 2  # bytes a number
-    hidden, layers, heads = shape["hidden_size"], shape["num_hidden_layers"], shape["num_attention_heads"]
-    head = shape.get("head_dim") or hidden // heads
-    kv = (shape.get("num_key_value_heads") or heads) * head
-    attention = 2 * hidden * heads * head + 2 * hidden * kv
-    matrices = layers * (attention + 3 * hidden * shape["intermediate_size"])
+    cache = kv_tokens * 2 * shape["num_hidden_layers"] * _kv(shape) * width
+    return int((_weights(shape, width) + cache) / (options["tp_size"] * options["pp_size"])) + OVERHEAD
+
+
+def weights_bytes(source: Source, workspace: Workspace) -> int | None:
+    """The model's weights in 16 bits; None where its shape is not known yet."""
+    shape = _shape(source, workspace)
+    return None if shape is None else _weights(shape, 2)
+
+
+def copies_bytes(source: Source, copies: int, workspace: Workspace) -> int | None:
+    """What so many models take on the first GPU that each hold the weights as they are, in 16 bits."""
+    one = weights_bytes(source, workspace)
+    return None if one is None else copies * (one + COPY_OVERHEAD)
+
+
+def _weights(shape: Mapping[str, Any], width: int) -> int:
+    hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
+    attention = 2 * hidden * heads * _head(shape) + 2 * hidden * _kv(shape)
+    matrices = shape["num_hidden_layers"] * (attention + 3 * hidden * shape["intermediate_size"])
     embeddings = 2 * shape["vocab_size"] * hidden * 2  # never quantised
-    cache = kv_tokens * 2 * layers * kv * width
-    return int((matrices * width + embeddings + cache) / (options["tp_size"] * options["pp_size"])) + OVERHEAD
+    return int(matrices * width + embeddings)
+
+
+def _head(shape: Mapping[str, Any]) -> int:
+    return int(shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"])
+
+
+def _kv(shape: Mapping[str, Any]) -> int:
+    """Numbers of one token's keys (or values) in one layer."""
+    return int(shape.get("num_key_value_heads") or shape["num_attention_heads"]) * _head(shape)
 
 
 def _shape(source: Source, workspace: Workspace) -> dict[str, Any] | None:

@@ -44,6 +44,7 @@ def _over(stack: Stack, layer: Overlay) -> Stack:
             "models": layer.models or stack.models,
             "server": layer.server or stack.server,
             "image": layer.image or stack.image,
+            "copies": stack.copies if layer.copies is None else layer.copies,
             "image_only": layer.image_only or stack.image_only,
             "tensorrt_llm": stack.tensorrt_llm if own else layer.tensorrt_llm,
         }
