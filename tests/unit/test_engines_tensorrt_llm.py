@@ -76,6 +76,30 @@ def test_fp8_weights_are_quantised_first(release: str, first: str, last: str) ->
     assert last in steps[1]
 
 
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        ("0.5.0", ["/app/tensorrt_llm/examples/gptj/build.py --model_dir /s/gptj"]),
+        (
+            "0.17.0",
+            ["/app/examples/gptj/convert_checkpoint.py --model_dir /s/gptj", "trtllm-build --checkpoint_dir /s"],
+        ),
+        ("0.19.0", ["examples/models/contrib/gptj/convert_checkpoint.py --model_dir /s/gptj", "trtllm-build"]),
+    ],
+)
+def test_codegen_is_built_as_gptj_from_its_weights_in_gptjs_order(release: str, words: list[str]) -> None:
+    first, *steps = lines(release=release, model="codegen")
+    assert first == "python3 -m labserve.codegen_as_gptj /w /s/gptj"
+    assert [word in step for word, step in zip(words, steps, strict=True)] == [True] * len(words)
+
+
+@pytest.mark.parametrize("release", ["0.5.0", "0.8.0", "0.11.0", "0.14.0", "0.17.0", "0.19.0"])
+def test_gptj_is_built_in_fp8_and_over_two_gpus_by_every_release(release: str) -> None:
+    text = "\n".join(lines(release=release, model="gptj", quantization="fp8", tp_size=2))
+    assert "--qformat fp8" in text
+    assert "size 2" in text
+
+
 @pytest.mark.parametrize("release", ["0.5.0", "0.8.0", "0.19.0"])
 def test_several_gpus_are_asked_for_only_when_there_are_several(release: str) -> None:
     assert "tp_size" not in "".join(lines(release=release))
@@ -100,7 +124,7 @@ def test_a_folder_with_spaces_stays_one_word() -> None:
         {"release": "0.4.0"},
         {"release": "1.0.0"},
         {"release": "main"},
-        {"release": "0.5.0", "model": "gptj", "quantization": "fp8"},
+        {"release": "0.5.0", "model": "gptj", "pp_size": 2},
     ],
 )
 def test_what_a_release_cannot_do_is_refused(options: dict[str, str]) -> None:

@@ -45,7 +45,7 @@ class TensorRtLlm:
     recipe = "1"
     options: Mapping[str, Option] = {
         "release": Option("0.5.0"),
-        "model": Option("llama", ("llama", "gptj")),
+        "model": Option("llama", ("llama", "gptj", "codegen")),
         "dtype": Option("float16", ("float16", "bfloat16")),
         "quantization": Option("none", ("none", "fp8")),
         "tp_size": Option(1),
@@ -102,6 +102,10 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
     """
     row = builder(str(options["release"]))
     model = str(options["model"])
+    if model == "codegen":  # the same architecture, its weights in another order
+        reordered = scratch / "gptj"
+        step = ["python3", "-m", "labserve.codegen_as_gptj", str(weights), str(reordered)]
+        return [step, *commands({**options, "model": "gptj"}, reordered, scratch, output)]
     if model not in row["models"]:
         raise LabError(f"release {options['release']} has no builder for {model}")
     world = options["tp_size"] * options["pp_size"]
@@ -121,6 +125,12 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
     steps = [step for step in row["models"][model] if _applies(step, facts)]
     if options["quantization"] != "none" and not any(_mentions(step, "quantization") for step in row["models"][model]):
         raise LabError(f"release {options['release']} cannot build {model} with {options['quantization']} weights")
+    if options["pp_size"] > 1 and "{pp_size}" not in str(steps):
+        raise LabError(
+            f"release {options['release']} spreads {model} over GPUs by width only",
+            "it knows no pipeline parallelism for it",
+            "--set pp_size=1 with a larger tp_size, or a newer --release",
+        )
     return [_words(step["parts"], facts, values) for step in steps]
 
 
