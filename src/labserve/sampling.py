@@ -26,6 +26,11 @@ class Sampler:
         else:
             self._generator.manual_seed(seed)
 
+    @property
+    def seed(self) -> int:
+        """The seed that was given, or drawn where none was."""
+        return int(self._generator.initial_seed()) % 2**64
+
     @classmethod
     def of(cls, params: dict[str, Any]) -> "Sampler":
         """From parsed parameters: any of these asks for sampling, at temperature 1 if none is given."""

@@ -160,6 +160,19 @@ def test_lab_03_has_its_hugging_face_models_beside_the_releases_own(render: Any,
     assert list(group.gpus) == [0]  # without it there is one instance on each
 
 
+@pytest.mark.parametrize("name", RELEASES)
+def test_lab_04_has_its_own_models_around_the_releases_engine(render: Any, name: str) -> None:
+    configs = render("codegen", name, engine="tensorrt-llm", max_batch_size=16)
+    assert configs["tensorrt_llm"].backend == "tensorrtllm"
+    assert [tensor.name for tensor in configs["ensemble"].input][:2] == ["INPUT_0", "INPUT_1"]
+    adapter = configs["codegen-350M-mono-gptj"]
+    assert adapter.backend == "python"
+    assert adapter.max_batch_size == 16
+    assert adapter.dynamic_batching.max_queue_delay_microseconds == 2000
+    assert word(adapter, "integers") == ("UINT32" if name == "0.5.0" else "INT32")
+    assert word(adapter, "words_and_scores") == ("false" if name == "0.5.0" else "true")
+
+
 def plan(tmp_path: Path, stack: str, profile: str = "gpu", release: str = "", **settings: Any) -> Any:
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = load(workspace).stack(stack)

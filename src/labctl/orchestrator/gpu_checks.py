@@ -113,7 +113,7 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
             wanted["the KV cache"] = int(plan.settings["kv_cache_memory_mib"]) * 2**20
     known = [size for size in wanted.values() if size is not None]
     if len(known) < len(wanted):
-        return Check("GPU memory", "ok", f"{found}; what the model needs is known once its weights are here")
+        return Check("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
     parts = " + ".join(f"{what} {size / 1e9:.1f}" for what, size in wanted.items() if size is not None)
     needs = f"{found}; needed {sum(known) / 1e9:.1f} GB ({parts})"
     if free >= sum(known):

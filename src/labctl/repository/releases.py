@@ -70,6 +70,8 @@ class Release(BaseModel):
     batching_parameter: str
     policies: Names
     decoupled_fallback: Literal["always", "without_chunked_context", "never"]
+    integers: Literal["UINT32", "INT32"] = "INT32"
+    words_and_scores: bool = True
     required: Names
     defaults: Mapping[str, Value]
     optional: Names
@@ -81,9 +83,11 @@ class Release(BaseModel):
             settings: the stack's; those that this release's templates have a place for are taken over.
 
         Returns:
-            By placeholder; "" where empty means that the backend takes its own default.
+            By placeholder; "" where empty means that the backend takes its own default. With the ``trtllm_``
+            ones a model of the labs' own speaks to this release's ``tensorrt_llm``.
         """
         values: dict[str, Any] = {**dict.fromkeys(self.optional, ""), **self.defaults}
+        values |= {"trtllm_integers": self.integers, "trtllm_words_and_scores": self.words_and_scores}
         for setting, value in settings.items():
             if (name := _NAMES.get(setting, setting)) in values:
                 values[name] = value

@@ -1,0 +1,65 @@
+"""CodeGen by TensorRT-LLM: every row of a batch becomes a request to `tensorrt_llm`, and its answer a row again.
+
+Triton's dynamic batcher decides here who shares a batch, as in the original, and a batch is run to its end. The engine
+behind sees single requests, and batches them in flight.
+"""
+
+import asyncio
+import time
+
+import triton_python_backend_utils as pb_utils
+
+from labserve import codegen_request, trtllm_request
+from labserve.model_shape import Shape
+from labserve.steplog import StepLog
+from labserve.triton import instance, parameter
+
+ENGINE = "tensorrt_llm"
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.shape = Shape.of(parameter(args, "model_dir"))
+        self.dialect = trtllm_request.Dialect(
+            parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary
+        )
+        self.begun = 0  # rows so far: the step log's names for them
+        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+
+    async def execute(self, requests):
+        started, first = time.monotonic(), self.begun
+        responses = await asyncio.gather(*(self.answer(request) for request in requests))
+        self.log.write(started, list(range(first, self.begun)))
+        return responses
+
+    async def answer(self, request):
+        try:
+            rows = codegen_request.parse(reader(request), self.shape)
+            self.begun += len(rows)
+            await asyncio.gather(*(self.generate(row) for row in rows))
+        except Exception as error:  # this request fails, the others of its batch do not
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+        tensors = codegen_request.outputs(rows)
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in tensors.items()])
+
+    async def generate(self, row):
+        inputs = [pb_utils.Tensor(name, array) for name, array in self.dialect.inputs(row).items()]
+        names = self.dialect.outputs(row)
+        asked = pb_utils.InferenceRequest(model_name=ENGINE, requested_output_names=names, inputs=inputs)
+        answer = await asked.async_exec()
+        if answer.has_error():
+            raise RuntimeError(f"{ENGINE}: {answer.error().message()}")
+        trtllm_request.finish(row, *(pb_utils.get_output_tensor_by_name(answer, name).as_numpy() for name in names))
+
+    def finalize(self):
+        self.log.close()
+
+
+def reader(request):
+    """The request's inputs by name, as arrays; None for one that was not sent."""
+
+    def read(name):
+        tensor = pb_utils.get_input_tensor_by_name(request, name)
+        return None if tensor is None else tensor.as_numpy()
+
+    return read

@@ -1,0 +1,102 @@
+"""Lab 04's rows as requests to TensorRT-LLM's `tensorrt_llm`, in the dialect of each release, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labserve.codegen_request import Row, outputs
+from labserve.params import BadInput
+from labserve.sampling import Sampler
+from labserve.tensors import words
+from labserve.trtllm_request import Dialect, finish
+
+OLD, NEW = Dialect("UINT32", False, 800), Dialect("INT32", True, 800)
+
+
+def row(**given: Any) -> Row:
+    fields: dict[str, Any] = {"ids": [5, 6, 7], "prompt": 3, "limit": 4, "end_id": None, "sampler": Sampler(seed=9)}
+    return Row(**{**fields, **given})
+
+
+def value(tensors: dict[str, Any], name: str) -> Any:
+    return tensors[name].reshape(-1).tolist()[0]
+
+
+@pytest.mark.parametrize(("dialect", "kind"), [(OLD, np.uint32), (NEW, np.int32)])
+def test_a_request_is_a_batch_of_one_in_the_releases_own_integers(dialect: Dialect, kind: Any) -> None:
+    found = dialect.inputs(row())
+    assert found["input_ids"].tolist() == [[5, 6, 7]]
+    assert {len(tensor) for tensor in found.values()} == {1}
+    assert found["request_output_len"].dtype == found["runtime_top_k"].dtype == kind
+    assert found["input_ids"].dtype == found["input_lengths"].dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("sampler", "top_k", "top_p", "temperature"),
+    [
+        (Sampler(0.0), 1, 0.0, 1.0),
+        (Sampler(0.7), 0, 1.0, 0.7),  # both off would be greedy for the engine
+        (Sampler(1.3, top_k=40, top_p=0.95), 40, 0.95, 1.3),
+    ],
+)
+def test_greedy_stays_greedy_and_sampling_sampling(
+    sampler: Sampler, top_k: int, top_p: float, temperature: float
+) -> None:
+    found = NEW.inputs(row(sampler=sampler))
+    assert value(found, "runtime_top_k") == top_k
+    assert value(found, "runtime_top_p") == pytest.approx(top_p)
+    assert value(found, "temperature") == pytest.approx(temperature)
+
+
+def test_the_seed_is_the_clients() -> None:
+    assert value(NEW.inputs(row(sampler=Sampler(1.0, seed=2**63 + 1))), "random_seed") == 2**63 + 1
+
+
+def test_an_end_id_outside_the_vocabulary_is_not_sent() -> None:
+    assert value(NEW.inputs(row(end_id=7)), "end_id") == 7
+    assert "end_id" not in NEW.inputs(row(end_id=50256))
+
+
+def test_words_go_to_a_release_that_knows_them_and_bad_ones_are_refused_by_one_that_does_not() -> None:
+    asked = row(stop_words=[[1, 2], [3]], bad_words=[[4]])
+    found = NEW.inputs(asked)
+    assert found["stop_words_list"].shape == (1, 2, 3)
+    assert words(found["stop_words_list"]) == [[1, 2], [3]]
+    with pytest.raises(BadInput, match="bad_words_list"):
+        OLD.inputs(asked)
+    assert "stop_words_list" not in OLD.inputs(row(stop_words=[[1, 2]]))
+
+
+def test_scores_are_asked_for_where_they_are_wanted_and_known() -> None:
+    assert NEW.outputs(row(wants_log_probs=True)) == ["output_ids", "output_log_probs"]
+    assert NEW.outputs(row()) == OLD.outputs(row(wants_log_probs=True)) == ["output_ids"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [({}, [1, 2, 3, 4]), ({"end_id": 2}, [1, 2]), ({"stop_words": [[2, 3]]}, [1, 2, 3])],
+)
+def test_an_answer_ends_where_the_row_says(fields: dict[str, Any], end: list[int]) -> None:
+    one = row(**fields)
+    finish(one, np.array([[[5, 6, 7, 1, 2, 3, 4, 0, 0]]], dtype=np.int32))
+    assert one.ids == [5, 6, 7, *end]
+
+
+def test_the_answer_becomes_the_clients_four_tensors() -> None:
+    one = row(end_id=2, wants_log_probs=True)
+    finish(one, np.array([[[5, 6, 7, 1, 2, 2, 2]]]), np.array([[[-1.0, -0.5, 0.0, 0.0]]]))
+    found = outputs([one])
+    assert found["output_ids"].tolist() == [[[5, 6, 7, 1, 2, 2, 2]]]
+    assert found["sequence_length"].tolist() == [[5]]
+    assert found["cum_log_probs"].tolist() == [[-1.5]]
+
+
+def test_a_samplers_own_seed_is_the_one_that_it_draws_with() -> None:
+    sampler = Sampler(1.0)
+    again = Sampler(1.0, seed=sampler.seed)
+    logits = torch.zeros(1000)
+    assert [sampler.draw(logits) for _ in range(5)] == [again.draw(logits) for _ in range(5)]
