@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from labctl import readiness
-from labctl.measure import context, dataset, identity, results, stats
+from labctl.measure import context, dataset, identity, near_tie, results, stats
 from labctl.measure.records import RequestRecord
 from labctl.measure.stream import TextStream
 from labctl.measure.tables import table
@@ -24,13 +24,13 @@ PROMPTS = (
 TIMEOUT_S = 240.0
 
 
-def inputs(model: str, prompt: str, tokens: int, stream: bool = False) -> list:
+def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = False) -> list:
     """As the workshop's clients send them; `llama-python` has no batch dimension."""
+    limit = identity.tensor("max_tokens", tokens, identity.kind_of(endpoint, model, "max_tokens"))
     if model == UNBATCHED:
-        limit = identity.tensor("max_tokens", tokens, np.uint32)
         limit.set_shape([1])
         return [identity.text_tensor("text_input", prompt, (1,)), limit]
-    made = [identity.text_tensor("text_input", prompt), identity.tensor("max_tokens", tokens, np.uint32)]
+    made = [identity.text_tensor("text_input", prompt), limit]
     if model == ENGINE:
         made += [identity.text_tensor("bad_words", ""), identity.text_tensor("stop_words", "")]
         made += [identity.tensor("stream", True, np.bool_)] if stream else []
@@ -41,8 +41,8 @@ def at_once(endpoint: str, model: str, prompts: list[str], tokens: int) -> list[
     """All prompts in flight at the same time; every answer is there when this returns."""
     with identity.Unary(endpoint) as client:
         records = [
-            client.send(model, inputs(model, p, tokens), RequestRecord(f"{model}-{i}", model, p, tokens=tokens),
-                        "text_output")
+            client.send(model, inputs(endpoint, model, p, tokens),
+                        RequestRecord(f"{model}-{i}", model, p, tokens=tokens), "text_output")
             for i, p in enumerate(prompts)
         ]  # fmt: skip
         client.wait(TIMEOUT_S)
@@ -52,7 +52,7 @@ def at_once(endpoint: str, model: str, prompts: list[str], tokens: int) -> list[
 def streamed(endpoint: str, prompts: list[str], tokens: int) -> list[RequestRecord]:
     """All prompts through the streaming ensemble: one response for each token."""
     with TextStream(endpoint) as stream:
-        records = [stream.send_inputs(ENGINE, p, inputs(ENGINE, p, tokens, stream=True)) for p in prompts]
+        records = [stream.send_inputs(ENGINE, p, inputs(endpoint, ENGINE, p, tokens, stream=True)) for p in prompts]
         stream.wait(*records, timeout=TIMEOUT_S)
     return records
 
@@ -63,6 +63,14 @@ def divergence(tokenizer, one: str, other: str) -> int | None:
     if a == b:
         return None
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def is_near_tie(lab, tokenizer, text: str, place: int) -> bool:
+    """In fp32 throughout, an answer may part ways only where the two best tokens are as good as each other."""
+    if not lab.settings["exact"]:
+        return False
+    lead = near_tie.margin(lab.tokenizer_dir, tokenizer.encode(text).ids[:place])
+    return lead is not None and lead < near_tie.NEAR
 
 
 def main() -> None:
@@ -97,9 +105,16 @@ def main() -> None:
     print(table(rows, ("model", "total latency ms", "TTFT p50 ms", "tokens/s"), right=(1, 2, 3)))
     if not streaming:
         pairs = zip(answers[UNBATCHED], answers[ENGINE], strict=True)
-        data["divergence"] = [divergence(tokenizer, one, other) for one, other in pairs]
+        places = [divergence(tokenizer, one, other) for one, other in pairs]
+        ties = [
+            place is not None and is_near_tie(lab, tokenizer, text, place)
+            for place, text in zip(places, answers[UNBATCHED], strict=True)
+        ]
+        data["divergence"] = [None if tie else place for place, tie in zip(places, ties, strict=True)]
+        data["near_ties"] = sum(ties)
         apart = [place for place in data["divergence"] if place is not None]
         said = f"{len(prompts) - len(apart)} of {len(prompts)} answers of the engine are Hugging Face's"
+        said += f" ({sum(ties)} of them up to a token where the two best are equally good)" if any(ties) else ""
         print(said + (f"; the first divergence is at token {min(apart)}" if apart else ""))
     results.write_phase(lab.out, lab.phase, data, every)
 
