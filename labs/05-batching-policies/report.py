@@ -40,11 +40,12 @@ def main() -> None:
             inflight = phases[INFLIGHT][name]
             one, other = static["table"], inflight["table"]
             rows = [(r, f"{one[r]:,.2f}", f"{other[r]:,.2f}", f"{other[r] / one[r]:.3f}") for r in identity.ROWS]
-            steps = static["scheduling"]["steps"], inflight["scheduling"]["steps"]
-            rows.append(("Engine steps", f"{steps[0]:,}", f"{steps[1]:,}", f"{steps[1] / steps[0]:.3f}"))
+            metrics["ratios"][name] = {short: other[row] / one[row] for row, short in SHORT.items()}
+            if "steps" in static["scheduling"] and "steps" in inflight["scheduling"]:
+                steps = static["scheduling"]["steps"], inflight["scheduling"]["steps"]
+                rows.append(("Engine steps", f"{steps[0]:,}", f"{steps[1]:,}", f"{steps[1] / steps[0]:.3f}"))
+                metrics["ratios"][name]["engine_steps"] = steps[1] / steps[0]
             show(f"{name}: V1 against inflight_fused_batching", rows, ("", STATIC, INFLIGHT, "ratio"))
-            ratios = {short: other[row] / one[row] for row, short in SHORT.items()}
-            metrics["ratios"][name] = ratios | {"engine_steps": steps[1] / steps[0]}
             lanes += [lane(static, f"{name}, V1"), lane(inflight, f"{name}, inflight_fused_batching")]
     for phase, workloads in phases.items():
         metrics[phase.replace("-", "_")] = {
@@ -55,10 +56,12 @@ def main() -> None:
     for phase in policies:
         run = phases[phase]["chat"]
         metrics["policies"][phase] = run["scheduling"] | {short: run["table"][row] for row, short in SHORT.items()}
-        lanes.append(lane(run, f"chat, {run['scheduling']['kv_blocks']} KV blocks, {phase}"))
+        blocks = f"{run['scheduling']['kv_blocks']} KV blocks" if run["scheduling"] else "a small KV cache"
+        lanes.append(lane(run, f"chat, {blocks}, {phase}"))
     if policies:
         names = ("requests_per_second", "average_latency", "steps", "mean_batch", "max_kv_blocks_used", "preemptions")
-        rows = [(n, *(f"{metrics['policies'][p][n]:,.2f}" for p in policies)) for n in names]
+        known = [n for n in names if all(n in metrics["policies"][p] for p in policies)]
+        rows = [(n, *(f"{metrics['policies'][p][n]:,.2f}" for p in policies)) for n in known]
         show("A small KV cache: guaranteed_no_evict against max_utilization", rows, ("", *policies))
 
     first = next(iter(phases))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from labctl.errors import LabError
@@ -88,3 +90,34 @@ def test_the_csv_grows_by_one_line_per_run_under_one_header(tmp_path: Path) -> N
         identity.write_csv(tmp_path / "t.csv", {name: rows})
     lines = (tmp_path / "t.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["run", "one", "two"]
+
+
+class Server:
+    """A gRPC client whose server tells of one model's inputs."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def get_model_metadata(self, model: str) -> SimpleNamespace:
+        kind = {"old": "UINT32", "new": "INT32"}[self.endpoint]
+        return SimpleNamespace(inputs=[SimpleNamespace(name="request_output_len", datatype=kind)])
+
+
+@pytest.mark.parametrize(("server", "kind"), [("old", np.uint32), ("new", np.int32)])
+def test_integers_are_sent_as_the_servers_release_wants_them(
+    monkeypatch: pytest.MonkeyPatch, server: str, kind: type
+) -> None:
+    monkeypatch.setattr(identity.grpcclient, "InferenceServerClient", Server)
+    identity.kind_of.cache_clear()
+    assert identity.kind_of(server, "tensorrt_llm", "request_output_len") is kind
+
+
+def test_an_input_that_a_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity.grpcclient, "InferenceServerClient", Server)
+    with pytest.raises(LabError, match="no input max_tokens"):
+        identity.kind_of("new", "tensorrt_llm", "max_tokens")

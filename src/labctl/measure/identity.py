@@ -7,6 +7,7 @@ Avg. InFlight requests as the sum of all latencies over the total.
 from __future__ import annotations
 
 import csv
+import functools
 import gc
 import io
 import threading
@@ -68,6 +69,21 @@ def tensor(name: str, value: Any, kind: type[Any]) -> Any:
     made = grpcclient.InferInput(name, array.shape, _TYPES[kind])
     made.set_data_from_numpy(array)
     return made
+
+
+@functools.cache
+def kind_of(endpoint: str, model: str, name: str) -> type[Any]:
+    """The numpy type of a model's input, as the running server says: releases of TensorRT-LLM differ in integers.
+
+    Raises:
+        LabError: the model has no such input, or one of another kind.
+    """
+    with grpcclient.InferenceServerClient(endpoint) as client:
+        found = {item.name: item.datatype for item in client.get_model_metadata(model).inputs}
+    for kind, datatype in _TYPES.items():
+        if found.get(name) == datatype:
+            return kind
+    raise LabError(f"{model} has no input {name} of numbers", f"its inputs: {', '.join(found)}")
 
 
 def text_tensor(name: str, value: str, shape: Sequence[int] = (1, 1)) -> Any:
@@ -132,9 +148,10 @@ def run(
     Raises:
         LabError: a request failed, or is of the wrong length: nothing is averaged.
     """
+    length = kind_of(endpoint, "tensorrt_llm", "request_output_len")
     with Unary(endpoint) as client:
         for number in range(warmup):
-            _send(client, requests[number % len(requests)], f"warm-up-{number}")
+            _send(client, requests[number % len(requests)], f"warm-up-{number}", length)
         client.wait(timeout)
         # A collection of everything that was imported takes tenths of a second: not while requests are being sent.
         gc.collect()
@@ -143,7 +160,7 @@ def run(
         for number, request in enumerate(requests):
             if gap_s and records:
                 time.sleep(gap_s)
-            records.append(_send(client, request, f"request-{number}"))
+            records.append(_send(client, request, f"request-{number}", length))
         client.wait(timeout)
     gc.unfreeze()
     failed = [record for record in records if not record.ok]
@@ -155,12 +172,12 @@ def run(
     return records
 
 
-def _send(client: Unary, request: Ids, name: str) -> RequestRecord:
+def _send(client: Unary, request: Ids, name: str, length: type[Any]) -> RequestRecord:
     record = RequestRecord(name, "tensorrt_llm", request.name, input_tokens=len(request.prompt))
     inputs = [
         tensor("input_ids", request.prompt, np.int32),
         tensor("input_lengths", len(request.prompt), np.int32),
-        tensor("request_output_len", request.output_tokens, np.uint32),
+        tensor("request_output_len", request.output_tokens, length),
     ]
     return client.send("tensorrt_llm", inputs, record, "output_ids")
 
