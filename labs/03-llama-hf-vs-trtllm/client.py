@@ -67,7 +67,7 @@ def divergence(tokenizer, one: str, other: str) -> int | None:
 
 def is_near_tie(lab, tokenizer, text: str, place: int) -> bool:
     """In fp32 throughout, an answer may part ways only where the two best tokens are as good as each other."""
-    if not lab.settings["exact"]:
+    if not lab.settings.get("exact"):
         return False
     lead = near_tie.margin(lab.tokenizer_dir, tokenizer.encode(text).ids[:place])
     return lead is not None and lead < near_tie.NEAR
