@@ -21,6 +21,7 @@ from labctl.orchestrator import gpu_memory
 from labctl.orchestrator.gpu_checks import driver, gpu_checks
 from labctl.orchestrator.plan import Choices, Plan, make_plan
 from labctl.orchestrator.prepare import prepare
+from labctl.orchestrator.run import with_gpus
 from labctl.preflight import Check
 from labctl.report import Silent
 from labctl.repository.releases import release
@@ -277,3 +278,13 @@ def test_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, wor
     with pytest.raises(LabError, match=r"GPU memory: 9\.4 of 85\.5 GB free") as caught:
         prepare(planned(workspace), Untouched(), Silent(), workspace)  # type: ignore[arg-type]
     assert "tp_size=2" in caught.value.remedy
+
+
+def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine: Any) -> None:
+    result = {"settings": {"engine": "tensorrt-llm"}, "machine": {"cores": 8}, "metrics": {}}
+    found = with_gpus(result, Choices("gpu", release="0.17.0.post1"))
+    assert found["machine"]["cores"] == 8
+    assert found["machine"]["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
+    assert found["machine"]["gpus"][0]["driver"] == "550.54.15"
+    assert found["settings"]["release"] == "0.17.0"
+    assert "release" not in with_gpus({"settings": {}, "machine": {}}, Choices("gpu"))["settings"]

@@ -8,16 +8,19 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labctl.catalog import Lab, Phase, Verdict
+from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
 from labctl.measure.results import flatten
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions, sweep, take_down, up
+from labctl.repository import releases
+from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.settings import resolve
 from labctl.workspace import atomic_write
@@ -80,8 +83,20 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
     if code:
         raise LabError(f"the report of lab {lab.short} could not be made", f"exit status {code}", f"see {out}")
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    if options.choices.profile == "gpu":
+        result = with_gpus(result, options.choices)
+        atomic_write(out / "result.json", json.dumps(result, indent=1))
     flat = flatten(result.get("metrics", {}))
     return RunResult(out, result, [judge(verdict, flat) for verdict in lab.verdicts])
+
+
+def with_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
+    """A result with what the report's container cannot see: this machine's GPUs, and the release that served."""
+    gpus = [asdict(gpu) for gpu in nvidia.gpus()]
+    settings = dict(result["settings"])
+    if settings.get("engine") == TensorRtLlm.name:
+        settings["release"] = releases.release(choices.release).name
+    return {**result, "settings": settings, "machine": {**result["machine"], "gpus": gpus}}
 
 
 def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]:
