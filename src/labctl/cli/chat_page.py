@@ -49,7 +49,7 @@ class Page:
             gr.Markdown(f"## {self.title}")
             with gr.Row():
                 with gr.Column(scale=3):
-                    chat = gr.Chatbot(label="Texts", height=480, elem_id="texts")
+                    chat = gr.Chatbot(label="Texts", height=480, elem_id="texts", buttons=["copy_all"])
                     speed = gr.Markdown("", elem_id="speed")
                     prompt = gr.Textbox(label="The beginning of a text", lines=3, elem_id="prompt", autofocus=True)
                     with gr.Row():

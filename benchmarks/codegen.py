@@ -1,0 +1,93 @@
+"""Lab 04's yardsticks: the stepped load at four output lengths, and CodeGen's true 350M shape through the ensemble."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from labctl.measure import load, metrics, stats
+from labctl.measure.records import RequestRecord
+from labctl.measure.stream import TextStream
+from labctl.measure.tables import table
+from labctl.measure.text_model import TextModel
+from labctl.orchestrator.plan import Choices
+from labctl.orchestrator.run import ephemeral
+from labctl.orchestrator.run import run as run_lab
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.up import UpOptions
+from labctl.report import Silent
+
+LENGTHS = (8, 32, 128, 512)
+GENERATOR, SIDES = "codegen-350M-mono-gptj", ("preprocessing", "postprocessing")
+MODEL = "random:codegen-350m"
+USERS = 16
+REQUESTS = {8: 64, 32: 32, 128: 16, 512: 16}
+ONE_BY_ONE = (8, 32)  # longer answers one after the other take a quarter of an hour here
+PROMPT = "# return the maximum of a list\ndef"
+TIMEOUT_S = 600.0
+MOST_SHARE = 0.036  # published: 2.73 % + 0.83 % at 8 tokens
+
+
+def stepped(rounds: int) -> dict[str, Any]:
+    """The lab itself at every length: the shipped model, 10 users more with each step up to 80."""
+    session = Session.open(Silent())
+    choices = Choices(set={"lengths": [*LENGTHS]})
+    outcome = run_lab(session, session.catalog.lab("codegen"), UpOptions(choices, "local", "auto", 300.0), False, False)
+    for verdict in outcome.verdicts:
+        print(f"{'met' if verdict.met else 'NOT MET'}: {verdict.text}")
+    found: dict[str, Any] = dict(outcome.result["metrics"])
+    return found
+
+
+def true_shape(rounds: int) -> dict[str, Any]:
+    """RPS, mean batch and the share of pre- and postprocessing, with the 350M shape."""
+    session = Session.open(Silent())
+    found: dict[str, dict[str, Any]] = {}
+    for batching in (True, False):
+        settings = {"model": MODEL, "exact": False, "threads": 2, "dynamic_batching": batching}
+        lab, name = session.catalog.stack("codegen")
+        options = UpOptions(Choices(set=settings), "local", "auto", 600.0)
+        with ephemeral(session, lab, name, options) as handle:
+            endpoints = vars(handle.record.endpoints)
+            measure(endpoints, 8, USERS)  # a warm-up
+            for tokens in LENGTHS if batching else ONE_BY_ONE:
+                count = REQUESTS[tokens] if batching else USERS
+                found.setdefault(str(tokens), {})["batching" if batching else "one_by_one"] = measure(
+                    endpoints, tokens, count
+                )
+    rows = []
+    for tokens, variants in found.items():
+        for name, one in variants.items():
+            rows.append((tokens, name.replace("_", " "), f"{one['request_throughput']:.2f}",
+                         f"{one['request_latency']['p50']:.0f}", f"{one['mean_batch']:.1f}",
+                         *(f"{one['shares'][side]:.2%}" for side in SIDES)))  # fmt: skip
+    header = ("tokens", "batches", "RPS", "p50 ms", "mean batch", *SIDES)
+    print(f"{MODEL}, {USERS} users")
+    print(table(rows, header, right=(0, 2, 3, 4, 5, 6)))
+    for tokens, variants in found.items():
+        share = sum(variants["batching"]["shares"].values())
+        print(
+            f"{tokens} tokens: pre- and postprocessing take {share:.2%} of the inference time (limit: {MOST_SHARE:.1%})"
+        )
+    return found
+
+
+def measure(endpoints: dict[str, str], tokens: int, count: int) -> dict[str, Any]:
+    """``count`` requests by ``USERS`` users, each of whom asks again when answered."""
+    asked = TextModel.of(endpoints["grpc"], "ensemble")
+
+    def ask(stream: TextStream, number: int) -> RequestRecord:
+        return asked.send(stream, PROMPT, tokens, to_the_end=True)
+
+    before = metrics.scrape(endpoints["metrics"])
+    records = load.closed_loop(endpoints["grpc"], USERS, count, ask, TIMEOUT_S)
+    time.sleep(0.5)  # Triton counts a request a moment after its last response
+    counted = metrics.scrape(endpoints["metrics"]).since(before).models
+    row = counted[GENERATOR]
+    return {
+        **stats.metrics(records),
+        "inferences": row.inferences,
+        "exec_count": row.exec_count,
+        "mean_batch": row.mean_batch,
+        "shares": {side: counted[side].compute_infer_us / row.compute_infer_us for side in SIDES},
+    }
