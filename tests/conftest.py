@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import docker
@@ -12,6 +13,8 @@ import pytest
 from labctl.report import Silent
 
 ROOT = Path(__file__).resolve().parents[1]
+# A shell's background job ignores Ctrl-C, and so would every process that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
