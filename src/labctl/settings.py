@@ -101,10 +101,10 @@ class Setting(BaseModel):
                 return "a text"
         words = {"int": "a whole number", "float": "a number", "intlist": "whole numbers with commas"}[self.type]
         if self.min is not None and self.max is not None:
-            return f"{words} from {self.min:g} to {self.max:g}"
+            return f"{words} from {plain(self.min)} to {plain(self.max)}"
         if self.min is not None:
-            return f"{words}, at least {self.min:g}"
-        return words if self.max is None else f"{words}, at most {self.max:g}"
+            return f"{words}, at least {plain(self.min)}"
+        return words if self.max is None else f"{words}, at most {plain(self.max)}"
 
 
 def resolve(
@@ -156,3 +156,8 @@ def parse_assignments(items: tuple[str, ...]) -> dict[str, str]:
     if bad:
         raise LabError("--set takes key=value", f"got: {', '.join(bad)}", "for example --set kv_cache=false")
     return dict(item.split("=", 1) for item in items)
+
+
+def plain(number: float) -> str:
+    """1,000,000 and 0.01, never 1e+06."""
+    return f"{number:,.0f}" if number == int(number) else f"{number:,}"
