@@ -1,0 +1,65 @@
+"""Lab 04 end to end on a real Triton, as a person uses it, and its counters as they change."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from conftest import LabServer, labctl
+
+STACK = "codegen"
+
+
+def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
+    done = labctl(
+        "run", STACK, "--quick", "--strict", "--runtime", "local", "--ports", "auto", "--json", "r.json",
+        "--set", "lengths=16", "--set", "step_seconds=2", root=own,
+    )  # fmt: skip
+    result = json.loads((own / "r.json").read_text())
+    assert {v["name"] for v in result["verdicts"] if v["met"]} == {
+        "batching-pays",
+        "batches-formed",
+        "load-generator-is-not-the-bottleneck",
+    }
+    found = result["metrics"]
+    assert found["comparison"]["users"] == 32
+    assert found["batching"]["16"]["last"]["generator"]["mean_batch"] > 4
+    assert found["one_by_one"]["16"]["last"]["generator"]["mean_batch"] == 1
+    assert set(found["load_generator"]["by_protocol"]) == {"http", "grpc"}
+    (folder,) = (own / "results" / "04-codegen-load-test").iterdir()
+    names = {path.name for path in folder.iterdir()}
+    assert {"result.json", "requests.jsonl", "timeline.png", "trace.json", "report.md"} <= names
+    protocols = {json.loads(line)["parameters"]["protocol"] for line in (folder / "requests.jsonl").open()}
+    assert protocols == {"HTTP", "gRPC"}, "both kinds of users were to ask"
+    assert "dynamic batching formed batches of" in done.stdout
+
+
+def test_metrics_shows_what_each_second_brought_until_it_is_stopped(
+    lab_server: Callable[..., LabServer], checkout: Path
+) -> None:
+    lab_server(STACK)
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "labctl", "metrics", STACK, "--watch"],
+        cwd=checkout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert watching.stdout is not None
+    try:
+        until(watching.stdout, "in the last second")
+        labctl("infer", STACK, "-m", "ensemble", "-p", "def add(a, b):", "-o", "3", root=checkout)
+        row = until(watching.stdout, "ensemble", lambda words: words[1] != "0")
+        assert row[1:4] == ["1", "0", "1"]
+        os.killpg(watching.pid, signal.SIGINT)
+        assert watching.wait(30) == 130
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
+def until(lines: Iterable[str], beginning: str, right: Callable[[list[str]], bool] = lambda words: True) -> list[str]:
+    """The words of the next line that begins so and is right."""
+    return next(line.split() for line in lines if line.startswith(beginning) and right(line.split()))
