@@ -8,15 +8,21 @@ RUN rm -f /etc/apt/apt.conf.d/docker-clean \
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends ca-certificates libpython3.11 python3
 
+# pyproject.toml says much else: pip runs again only when this list is another.
+FROM python AS requirements
+ARG EXTRAS=load
+COPY pyproject.toml docker/install-packages.sh /build/
+RUN /build/install-packages.sh --list $EXTRAS >/requirements.txt
+
 FROM python AS packages
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv
 RUN python3 -m venv /opt/labs
 ENV PATH=/opt/labs/bin:$PATH
-COPY pyproject.toml docker/install-packages.sh /build/
-ARG EXTRAS=load
+COPY docker/install-packages.sh /build/
+COPY --from=requirements /requirements.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
-    /build/install-packages.sh $EXTRAS
+    /build/install-packages.sh /build/requirements.txt
 
 FROM packages AS labs
 # An edited README must not rebuild an image; the package's metadata only needs that there is one.

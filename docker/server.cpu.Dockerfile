@@ -13,17 +13,23 @@ RUN rm -f /etc/apt/apt.conf.d/docker-clean \
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends ca-certificates libpython3.11 python3
 
+# pyproject.toml says much else: pip runs again only when this list is another.
+FROM python AS requirements
+COPY pyproject.toml docker/install-packages.sh /build/
+RUN /build/install-packages.sh --list serve export >/requirements.txt
+
 FROM python AS tools
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv
 RUN python3 -m venv /opt/labs
 ENV PATH=/opt/labs/bin:$PATH
-COPY pyproject.toml docker/install-packages.sh /build/
+COPY docker/install-packages.sh /build/
 
 FROM tools AS packages
 ARG LABS_TORCH_INDEX=
+COPY --from=requirements /requirements.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
-    /build/install-packages.sh serve export
+    /build/install-packages.sh /build/requirements.txt
 COPY docker/slim-server.sh /build/
 RUN /build/slim-server.sh
 

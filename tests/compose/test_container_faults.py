@@ -157,6 +157,7 @@ def test_an_image_that_cannot_be_made_is_found_before_any_container(own: Path, d
     (own / "docker" / "server.cpu.Dockerfile").write_text(dockerfile)
     said = failing_up(own)
     assert "cannot be built" in said and words in said
+    assert "\n      #" in said.partition("error:")[0], "nothing was told while it was built"
 
 
 def test_a_stack_of_another_checkout_is_not_seen(own: Path, shared: Path, in_containers: Any) -> None:

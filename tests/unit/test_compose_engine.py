@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import LabError
-from labctl.runtimes import docker_engine
+from labctl.runtimes import docker_engine, processes
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_projects import Projects
 from labctl.workspace import Workspace
@@ -69,6 +69,15 @@ def test_a_new_enough_compose_is_accepted(version: str, tmp_path: Path, monkeypa
 def test_the_end_of_a_container_is_said_in_words(state: dict[str, object], restarts: int, words: str | None) -> None:
     how = docker_engine.how_ended({"State": state, "RestartCount": restarts})
     assert how is None if words is None else words in str(how)
+
+
+@pytest.mark.parametrize(("merged", "heard", "kept"), [(False, ["err"], "out\n"), (True, ["out", "err"], "")])
+def test_what_a_command_says_on_stdout_is_progress_where_that_is_asked_for(
+    merged: bool, heard: list[str], kept: str
+) -> None:
+    lines: list[str] = []
+    code, out, tail = processes.run_tool(["sh", "-c", "echo out; echo err >&2"], lines.append, merged=merged)
+    assert (code, out, lines, tail) == (0, kept, heard, heard)
 
 
 def test_paths_are_those_of_the_mounts(tmp_path: Path) -> None:

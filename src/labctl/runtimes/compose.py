@@ -62,7 +62,7 @@ class ComposeRuntime(ComposeShown):
             if images.exists(name):
                 continue
             report.step(f"image {name} (the first build takes minutes)")
-            code, _, tail = self._call(call, report)
+            code, _, tail = self._call(call, report, merged=True)  # Compose 2.26 tells of a build on stdout
             if code or not images.exists(name):
                 raise LabError(
                     f"image {name} cannot be built", processes.describe_exit(code),
@@ -71,8 +71,10 @@ class ComposeRuntime(ComposeShown):
                 )  # fmt: skip
             report.done("built")
 
-    def _call(self, call: Call, report: Report, override: Path | None = None) -> tuple[int, str, list[str]]:
-        return self._projects.run(call.stack, call.command, report, call.env, call.profile, override)
+    def _call(
+        self, call: Call, report: Report, override: Path | None = None, merged: bool = False
+    ) -> tuple[int, str, list[str]]:
+        return self._projects.run(call.stack, call.command, report, call.env, call.profile, override, merged=merged)
 
     def _run_docker(self, argv: Sequence[str], report: Report, failed: str) -> str:
         report.command(argv)

@@ -109,9 +109,14 @@ class Projects:
         profile: str = "cpu",
         override: Path | None = None,
         files: bool = True,
+        merged: bool = False,
     ) -> tuple[int, str, list[str]]:
-        """Run Compose to its end: exit status, stdout, and the last lines of its stderr (all of them as progress)."""
+        """Run Compose to its end: exit status, stdout, and the last lines of its stderr (all of them as progress).
+
+        ``merged``: stdout is heard as well, and not returned.
+        """
         argv = self.argv(stack, command, profile, override, files)
         report.command(argv)
         full = {**os.environ, **self.environment(stack), **(env or {})}
-        return processes.run_tool(argv, listener(report), env=full, cwd=self.workspace.root if files else Path("/"))
+        cwd = self.workspace.root if files else Path("/")
+        return processes.run_tool(argv, listener(report), env=full, cwd=cwd, merged=merged)

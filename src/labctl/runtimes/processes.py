@@ -76,14 +76,16 @@ def run_tool(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float | None = None,
+    merged: bool = False,
 ) -> tuple[int, str, list[str]]:
     """Run a command to its end in a process group of its own (a terminal's Ctrl-C reaches us first, not it).
 
     Args:
         on_line: called with each line of its stderr as it appears (a carriage return ends a line too).
+        merged: its stdout is heard as its stderr is.
 
     Returns:
-        exit status, stdout, and the last stderr lines.
+        exit status, stdout ("" if merged), and the last stderr lines.
     """
     try:
         process = subprocess.Popen(
@@ -92,7 +94,7 @@ def run_tool(
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
@@ -111,10 +113,11 @@ def run_tool(
                 on_line(text)
 
     with _child(process), process:
-        assert process.stdout and process.stderr
+        assert process.stdout
         with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ, out)
-            selector.register(process.stderr, selectors.EVENT_READ, pending)
+            selector.register(process.stdout, selectors.EVENT_READ, pending if merged else out)
+            if process.stderr:
+                selector.register(process.stderr, selectors.EVENT_READ, pending)
             while selector.get_map():
                 events = selector.select(timeout)
                 if not events:
