@@ -13,7 +13,10 @@ COMMIT = "a" * 40
 
 
 class FakeHub:
-    """``files`` of the model ``org/model``. ``fault``: "", 401, gated, no-repo, no-revision, or cut (once)."""
+    """``files`` of the model ``org/model``.
+
+    ``fault``: "", 401, gated, gated-stranger (nobody knows who asks), no-repo, no-revision, or cut (once).
+    """
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -38,6 +41,7 @@ def serve(hub: FakeHub) -> Iterator[str]:
             refusals = {
                 "401": (401, {}),
                 "gated": (403, {"X-Error-Code": "GatedRepo"}),
+                "gated-stranger": (401, {"X-Error-Code": "GatedRepo"}),
                 "no-repo": (404, {"X-Error-Code": "RepoNotFound"}),
                 "no-revision": (404, {"X-Error-Code": "RevisionNotFound"}),
             }

@@ -203,6 +203,8 @@ def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Work
         ("401", "", "no token is set", "HF_TOKEN"),
         ("401", TOKEN, "not valid", "HF_TOKEN"),
         ("gated", TOKEN, "(403)", "accept them"),
+        ("gated-stranger", "", "accepted its terms, and no token is set", "HF_TOKEN"),
+        ("gated-stranger", TOKEN, "the token in use is not valid", "HF_TOKEN"),
         ("no-revision", TOKEN, "no revision", "revisions"),
     ],
 )

@@ -280,6 +280,7 @@ def test_a_snapshot_is_fetched_with_the_wanted_files_only(endpoint: str, hub: Fa
         ("401", {}, "(401)", "set HF_TOKEN"),
         ("401", {"HF_TOKEN": TOKEN}, "the token in use is not valid", "set HF_TOKEN"),
         ("gated", {"HF_TOKEN": TOKEN}, "(403)", "accept them"),
+        ("gated-stranger", {}, "accepted its terms, and no token is set", "accept them"),
         ("no-repo", {}, "there is no model org/model", "check the id"),
         ("no-revision", {}, "has no revision", "see the revisions"),
     ],

@@ -85,7 +85,15 @@ def explain(error: Exception, source: Source) -> LabError:
 
     page = f"the page of {source.name} on the hub"
     status = getattr(getattr(error, "response", None), "status_code", 0)
-    if isinstance(error, errors.GatedRepoError) or status == 403:
+    gated = isinstance(error, errors.GatedRepoError)
+    if gated and status == 401:
+        given = "the token in use is not valid" if get_token() else "no token is set"
+        return LabError(
+            f"the hub does not let us have {source.name} (401)",
+            f"it is given only to those who have accepted its terms, and {given}",
+            f"accept them on {page}, and set HF_TOKEN to a token of that account (hf auth login)",
+        )
+    if gated or status == 403:
         return LabError(
             f"access to {source.name} is not granted (403)",
             "its terms have not been accepted with the account of this token",
