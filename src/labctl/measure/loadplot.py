@@ -39,6 +39,7 @@ def draw(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -
             if label in LOGARITHMIC:
                 axis.set_yscale("log")
                 axis.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
             else:
                 axis.set_ylim(0)
             axis.grid(alpha=0.25)
