@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from fake_triton import FakeTriton, serve
@@ -121,3 +125,64 @@ def test_a_models_counters_go_into_a_result_with_what_follows_from_them() -> Non
         ModelCounters(succeeded=4, inferences=8, exec_count=2, queue_us=8_000, compute_infer_us=4_000)
     )
     assert (row["mean_batch"], row["queue_ms"], row["compute_ms"]) == (4.0, 2.0, 1.0)
+
+
+WAITING = """
+import sys
+from labctl.measure.locust_users import TritonGrpcUser
+import gevent, grpc
+from locust.env import Environment
+
+class User(TritonGrpcUser):
+    host, model, payloads = sys.argv[1], "m", []
+
+users = [User(Environment()) for _ in range(30)]
+for user in users:
+    user.connect()
+waiting = [gevent.spawn(user.send, b"") for user in users]
+other = grpc.insecure_channel(sys.argv[1])
+while int(other.unary_unary("/test/count", None, None)(b"")) < len(users):
+    gevent.sleep(0.01)
+other.unary_unary("/test/release", None, None)(b"")
+gevent.joinall(waiting)
+print(sum(greenlet.value for greenlet in waiting))
+"""
+
+
+class Holding(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Counts the requests that it has, and answers none until it is told to."""
+
+    def __init__(self) -> None:
+        self.count, self.released = itertools.count(1), threading.Event()
+        self.seen = 0
+
+    def service(self, details: Any) -> Any:
+        answers = {"count": lambda: str(self.seen).encode(), "release": self.release, "ModelInfer": self.hold}
+        answer = answers[details.method.rpartition("/")[2]]
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: answer())
+
+    def hold(self) -> bytes:
+        self.seen = next(self.count)
+        self.released.wait(60)
+        return b"x"
+
+    def release(self) -> bytes:
+        self.released.set()
+        return b""
+
+
+def test_users_who_wait_for_an_answer_keep_nobody_else_from_asking() -> None:
+    with ThreadPoolExecutor(40) as threads:
+        server = grpc.server(threads)
+        holding = Holding()
+        server.add_generic_rpc_handlers((holding,))
+        endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", WAITING, endpoint], capture_output=True, text=True, timeout=30, check=False
+            )
+        finally:
+            holding.release()
+            server.stop(None).wait()
+    assert (done.stdout, done.stderr) == ("30\n", "")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+import gevent
 import grpc.experimental.gevent
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
@@ -105,12 +106,16 @@ class TritonGrpcUser(TritonUser):
     protocol = "gRPC"
 
     def connect(self) -> None:
+        # Each call that waits holds a thread of gevent's pool. Where there are fewer, whoever else needs one (another
+        # call, the look-up of an address) waits for an answer that is not its own.
+        gevent.get_hub().threadpool.maxsize += 1
         self._channel = grpc.insecure_channel(self.host)
         # No serializers: bytes go out and come in as they are.
         self._infer = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
 
     def on_stop(self) -> None:
         self._channel.close()
+        gevent.get_hub().threadpool.maxsize -= 1
 
     def prepare(self, payload: Payload) -> bytes:
         from tritonclient.grpc._utils import _get_inference_request
