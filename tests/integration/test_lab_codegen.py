@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from conftest import LabServer, labctl
+from machinery import labctl
+
+from conftest import LabServer
 
 STACK = "codegen"
 
@@ -34,7 +36,8 @@ def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     (folder,) = (own / "results" / "04-codegen-load-test").iterdir()
     names = {path.name for path in folder.iterdir()}
     assert {"result.json", "requests.jsonl", "timeline.png", "trace.json", "report.md"} <= names
-    protocols = {json.loads(line)["parameters"]["protocol"] for line in (folder / "requests.jsonl").open()}
+    lines = (folder / "requests.jsonl").read_text().splitlines()
+    protocols = {json.loads(line)["parameters"]["protocol"] for line in lines}
     assert protocols == {"HTTP", "gRPC"}, "both kinds of users were to ask"
     assert "dynamic batching formed batches of" in done.stdout
 
