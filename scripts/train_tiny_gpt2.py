@@ -120,7 +120,16 @@ def baselines(data: torch.Tensor, held_out: torch.Tensor, vocabulary: int) -> tu
 
 
 def portable(folder: Path) -> None:
-    """Name the tokenizer's class as transformers 4 and 5 both know it, and let everybody read the files."""
+    """Say it as old libraries know it too (NVIDIA's images have them), and let everybody read the files.
+
+    The tokenizer's class by the name that transformers 4 and 5 have for it; its merges as texts, not as pairs, which
+    the tokenizers library reads from 0.20 on.
+    """
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    merges = tokenizer["model"]["merges"]
+    tokenizer["model"]["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    path.write_text(json.dumps(tokenizer, indent=2, ensure_ascii=False), encoding="utf-8")
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     settings.pop("backend", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -52,6 +53,13 @@ def continued(model: Any, tokenizer: Any) -> list[torch.Tensor]:
 def test_it_is_a_gpt2_of_at_most_8_mb(model: Any) -> None:
     assert model.config.model_type == "gpt2"
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 8e6
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.parent.glob("*/tokenizer.json")), ids=lambda file: file.parent.name)
+def test_tokenizers_older_than_0_20_read_the_merges_too(file: Path) -> None:
+    # NVIDIA's images of TensorRT-LLM before 0.14 have such; there merges are texts and no pairs.
+    merges = json.loads(file.read_text(encoding="utf-8"))["model"]["merges"]
+    assert all(isinstance(merge, str) and len(merge.split(" ")) == 2 for merge in merges)
 
 
 def test_every_byte_can_be_spelled(tokenizer: Any) -> None:
