@@ -1,6 +1,7 @@
 """Lab 01's client: four clients, a sequence each, all at once; then who sat where. Run by ``labctl run sequence``."""
 
 import sys
+from dataclasses import asdict
 
 from labctl import readiness
 from labctl.measure import context, results, slot_log, slots, stats, steplog
@@ -62,6 +63,7 @@ def main() -> None:
         found = slots.timeline(events, [record.id for record in shown])
         data["disagreements"] = slots.disagreements(found, own, direct=strategy == "direct")
         data["timeline"] = slots.with_rows(found, own).to_json()
+        data["trace"] = {"records": [r.to_json() for r in shown], "steps": [asdict(step) for step in own]}
         show(found, places, data["disagreements"])
     else:
         data["metrics"] = stats.metrics(every)

@@ -4,9 +4,12 @@ import json
 import sys
 from pathlib import Path
 
-from labctl.measure import results, slot_picture
+from labctl.measure import perfetto, results, slot_picture
+from labctl.measure.records import RequestRecord
 from labctl.measure.slots import Timeline
+from labctl.measure.steplog import Step
 from labctl.measure.tables import markdown, table
+from labctl.measure.timeline import Lane
 from labctl.workspace import atomic_write
 
 TIMED = ("direct", "oldest", "torchscript")
@@ -38,13 +41,19 @@ def main() -> None:
     atomic_write(out / "slots.json", json.dumps(timelines, indent=1))
     lanes = [(WATCHED[name], Timeline.from_json(data)) for name, data in timelines.items()]
     slot_picture.draw(lanes, out / "slots.png", "Which sequence sat in which slot, and in which row of each batch")
+    perfetto.write([lane(WATCHED[name], data["trace"]) for name, data in watched.items()], out / "trace.json")
     rows = [row(data) for data in phases.values()]
-    text = ["# Lab 01: sequence batcher", "", markdown(rows, HEADER), "", "![slots](slots.png)"]
+    text = ["# Lab 01: sequence batcher", "", markdown(rows, HEADER), "", "![slots](slots.png)", ""]
+    text += ["`trace.json`, the runs whose slots are drawn, opens in https://ui.perfetto.dev."]
     if results.has_phase(out, "semantics"):
         said = [(s["what"], s["answer"], "; ".join(s["log"])) for s in results.read_phase(out, "semantics")["said"]]
         text += ["", "## What Triton says", "", markdown(said, ("what was done", "to the client", "in its log"))]
     atomic_write(out / "report.md", "\n".join(text) + "\n")
     print("\nSide by side\n" + table(rows, HEADER, right=(2, 3, 4, 5, 6, 7, 8)))
+
+
+def lane(title: str, trace: dict) -> Lane:
+    return Lane(title, [RequestRecord(**r) for r in trace["records"]], [Step(**step) for step in trace["steps"]])
 
 
 def numbers(phase: dict) -> dict:

@@ -19,6 +19,7 @@ class TritonPythonModel(LogitsModel):
     def load(self, args):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(parameter(args, "threads"))
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the other models need the cores
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         self.session = onnxruntime.InferenceSession(path, options, providers=providers(device(args)))
         where = self.session.get_providers()[0]
