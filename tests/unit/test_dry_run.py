@@ -186,6 +186,18 @@ def test_building_engines_starts_no_server() -> None:
     assert "-triton-1:" not in done.stdout
 
 
+def test_a_stack_without_an_engine_is_refused_as_it_would_be() -> None:
+    done = CliRunner().invoke(cli, ["engines", "build", "iterative", "--profile", "gpu", "--dry-run"])
+    assert "stack iterative has no engine" in str(done.exception)
+
+
+def test_a_benchmark_shows_its_stack_up_and_down() -> None:
+    done = CliRunner().invoke(cli, ["bench", STACK, "--profile", "gpu", "--dry-run"], catch_exceptions=False)
+    told = [word for line in done.stdout.splitlines() for word in ("up --detach", " down ") if word in line]
+    assert told == ["up --detach", " down "]
+    assert "results/05-batching-policies/TIME/" in done.stdout
+
+
 def test_a_runtime_that_has_no_tensorrt_llm_is_refused_before_anything_is_told() -> None:
     done = CliRunner().invoke(cli, ["up", STACK, "--profile", "gpu", "--runtime", "local", "--dry-run"])
     assert "TensorRT-LLM runs in NVIDIA's image only" in str(done.exception)

@@ -10,8 +10,10 @@ import click
 
 from labctl import readiness
 from labctl.cli import options as opt
+from labctl.cli.dry import dry_option, show
 from labctl.errors import LabError
 from labctl.measure.tables import table
+from labctl.orchestrator.dry_run import dry_bench
 from labctl.orchestrator.run import ephemeral, new_results_folder
 from labctl.orchestrator.up import UpOptions
 from labctl.workspace import atomic_write
@@ -56,11 +58,12 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.option("--random-seed", type=int, default=0, show_default=True)
 @click.option("--goodput", type=float, metavar="MS", help="Count requests whose time_to_first_token is at most this.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
+@dry_option
 @opt.verbose
 def bench_command(
     stack: str, options: UpOptions, model: str, dataset: Path | None, concurrency: list[int],
     request_rate: float | None, request_count: int, warmup_request_count: int, output_tokens: int, random_seed: int,
-    goodput: float | None, json_file: Path | None, verbose: bool,
+    goodput: float | None, json_file: Path | None, dry: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Measure STACK under load. It is brought up for the purpose, unless it is up already."""
     from labctl.measure import bench, results
@@ -73,6 +76,9 @@ def bench_command(
     model = model or entry.model
     if model not in lab.stacks[name].models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(lab.stacks[name].models)}")
+    if dry:
+        show(dry_bench(session, lab, name, options))
+        return
     workload = bench.Workload(
         bench.prompts_from(dataset) if dataset else bench.PROMPTS, output_tokens, request_count,
         warmup_request_count, request_rate, random_seed, goodput,

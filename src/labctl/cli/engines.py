@@ -39,12 +39,10 @@ def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) 
         return
     runner = session.choose(runtime, choices.profile)
     plan = make_plan(session.workspace, lab, name, choices, runner.server_path)
-    built = [step.path for step in plan.steps if step.argv[1] == "labctl.engines"]
-    if not built:
-        raise LabError(f"stack {name} has no engine", "its models are served from their weights")
+    built = plan.engines
     prepare(plan, runner, session.report, session.workspace)
-    for path in built:
-        click.echo(path)
+    for step in built:
+        click.echo(step.path)
 
 
 @engines_command.command("list")

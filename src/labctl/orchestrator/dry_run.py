@@ -53,6 +53,14 @@ def dry_up(session: Session, lab: Lab, stack: str, options: UpOptions, only_engi
     return found
 
 
+def dry_bench(session: Session, lab: Lab, stack: str, options: UpOptions) -> DryRun:
+    """What ``labctl bench`` would do: the stack up, requests from this very process, and down again."""
+    found = dry_up(session, lab, stack, options)
+    found.run(session.runtime(found.runtime).show_stop(stack))
+    found.write(f"{session.workspace.results_dir(lab.folder) / 'TIME'}/")
+    return found
+
+
 def dry_render(plan: Plan, runtime: Runtime) -> DryRun:
     """What ``labctl render`` would write. Raises LabError for what it would refuse."""
     names = repository.listing(plan.request)
@@ -87,6 +95,8 @@ def _add(
 ) -> None:  # fmt: skip
     plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
     refuse(plan, runtime)
+    if only_engines:
+        _ = plan.engines  # refused where there are none
     found.notices += [notice for notice in plan.notices if notice not in found.notices]
     _prepare(plan, runtime, found, only_engines)
     if not only_engines:

@@ -84,6 +84,14 @@ class Plan:
         return max((int(options["tp_size"]) * int(options["pp_size"]) for options in builds), default=1)
 
     @property
+    def engines(self) -> list[Step]:
+        """What ``labctl engines build`` makes. Raises LabError where there is nothing to build."""
+        found = [step for step in self.steps if step.argv[1] == "labctl.engines"]
+        if not found:
+            raise LabError(f"stack {self.name} has no engine", "its models are served from their weights")
+        return found
+
+    @property
     def stack_settings(self) -> dict[str, Any]:
         """The settings that change what is served (not those that only the lab's clients read)."""
         return {k: v for k, v in self.settings.items() if self.lab.settings[k].scope == "stack"}
