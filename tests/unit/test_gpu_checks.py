@@ -52,6 +52,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc", "nvidia"))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**12))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=64 * 10**9))
 
     def has(*lines: str, status: int = 0) -> None:
         script = folder / "nvidia-smi"
@@ -79,9 +81,9 @@ def failing(plan: Plan, workspace: Workspace) -> list[Check]:
 
 def test_a_machine_that_has_it_all_passes(machine: Any, workspace: Workspace) -> None:
     checks = gpu_checks(planned(workspace), "compose", workspace)
-    assert {check.name: check.state for check in checks if check.name != "disk for engines"} == {
+    assert {check.name: check.state for check in checks} == {
         "NVIDIA driver": "ok", "container toolkit": "ok", "GPU": "ok", "GPU memory": "ok", "shared memory": "ok",
-        "model hub": "ok",
+        "disk for engines": "ok", "model hub": "ok",
     }  # fmt: skip
 
 
@@ -113,7 +115,15 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_no_crash(machine: Any) ->
     ],
 )
 def test_the_driver_is_held_against_the_images_cuda(version: str, name: str, state: str) -> None:
-    assert driver(version, release(name)).state == state
+    assert driver(version, release(name).cuda, release(name).driver).state == state
+
+
+def test_the_plain_image_has_a_driver_that_it_is_made_for_too(machine: Any, workspace: Workspace) -> None:
+    plan = planned(workspace, "", "iterative")
+    (found,) = [check for check in gpu_checks(plan, "compose", workspace) if check.name == "NVIDIA driver"]
+    assert (found.state, "CUDA 12.8, driver 570.86" in found.found) == ("warn", True)
+    (found,) = [check for check in gpu_checks(plan, "local", workspace) if check.name == "NVIDIA driver"]
+    assert found.state == "ok"
 
 
 def test_no_container_toolkit(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

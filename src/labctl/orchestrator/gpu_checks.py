@@ -18,7 +18,7 @@ from labctl.errors import LabError
 from labctl.orchestrator.gpu_memory import copies_bytes, engine_bytes, weights_bytes
 from labctl.orchestrator.plan import Plan
 from labctl.preflight import Check, from_error
-from labctl.repository.releases import Release
+from labctl.repository import releases
 from labctl.runtimes import docker_engine, nvidia
 from labctl.runtimes.nvidia import Gpu
 from labctl.workspace import Workspace
@@ -37,14 +37,13 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Ch
         runtime: ``compose`` or ``local``.
     """
     checks: list[Check] = []
-    release = plan.release if plan else None
     try:
         gpus = nvidia.gpus()
     except LabError as error:
         gpus = []
         checks.append(Check("NVIDIA driver", "fail", ": ".join(filter(None, (error.what, error.why))), error.remedy))
     if gpus:
-        checks.append(driver(gpus[0].driver, release))
+        checks.append(driver(gpus[0].driver, *_made_for(plan, runtime)))
     if runtime == "compose":
         checks.append(from_error("container toolkit", _toolkit))
     if plan:
@@ -52,16 +51,24 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Ch
     return checks
 
 
-def driver(version: str, release: Release | None) -> Check:
-    """Whether the driver is new enough for the image's CUDA."""
+def driver(version: str, cuda: str = "", needed: str = "") -> Check:
+    """Whether the driver is new enough for the image's CUDA, and the one that it is made for ("" is not known)."""
     name = "NVIDIA driver"
     if _numbers(version) < CUDA_12:
         oldest = ".".join(map(str, CUDA_12))
         return Check(name, "fail", f"{version} (CUDA 12 needs {oldest} or newer)", "install a newer driver")
-    if release and _numbers(version) < _numbers(release.driver):
-        found = f"{version}; the image of {release.name} is made for CUDA {release.cuda}, driver {release.driver}"
+    if _numbers(version) < _numbers(needed):
+        found = f"{version}; the image is made for CUDA {cuda}, driver {needed}"
         return Check(name, "warn", found, "it runs in CUDA's compatibility mode; install a newer one if it does not")
     return Check(name, "ok", version)
+
+
+def _made_for(plan: Plan | None, runtime: str) -> tuple[str, str]:
+    """The CUDA and the driver of the image that serves; nothing on the local runtime, which has none."""
+    if plan is None or runtime == "local":
+        return "", ""
+    release = plan.release
+    return (release.cuda, release.driver) if release else (releases.PLAIN_CUDA, releases.PLAIN_DRIVER)
 
 
 def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[Check]:
