@@ -25,7 +25,7 @@ from labctl.orchestrator.run import with_gpus
 from labctl.preflight import Check
 from labctl.report import Silent
 from labctl.repository.releases import release
-from labctl.runtimes import docker_engine, images, nvidia
+from labctl.runtimes import docker_engine, images, nvidia, wheel
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,15 +115,41 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_no_crash(machine: Any) ->
     ],
 )
 def test_the_driver_is_held_against_the_images_cuda(version: str, name: str, state: str) -> None:
-    assert driver(version, release(name).cuda, release(name).driver).state == state
+    assert driver(version, release(name)).state == state
 
 
-def test_the_plain_image_has_a_driver_that_it_is_made_for_too(machine: Any, workspace: Workspace) -> None:
+def test_pytorch_in_the_plain_image_needs_a_driver_for_its_own_cuda(machine: Any, workspace: Workspace) -> None:
     plan = planned(workspace, "", "iterative")
-    (found,) = [check for check in gpu_checks(plan, "compose", workspace) if check.name == "NVIDIA driver"]
-    assert (found.state, "CUDA 12.8, driver 570.86" in found.found) == ("warn", True)
-    (found,) = [check for check in gpu_checks(plan, "local", workspace) if check.name == "NVIDIA driver"]
-    assert found.state == "ok"
+    (found,) = [check for check in failing(plan, workspace) if check.name == "NVIDIA driver"]
+    assert "550.54.15 (CUDA 13 needs 580.65.06 or newer)" in found.found
+    native = planned(workspace, "", "sequence-batcher")  # there only Triton's own backends compute on the GPU
+    assert failing(native, workspace) == []
+    machine("NVIDIA H100 80GB HBM3, 9.0, 580.82.07, 81559, 81000")
+    assert failing(plan, workspace) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "requires", "driver", "said"),
+    [
+        ("2.13.0+cpu", [], "580.82.07", "cannot use NVIDIA H100"),
+        ("2.13.0", ["nvidia-cudnn-cu13==9"], "550.54.15", "driver 550.54.15 is too old"),
+        ("2.13.0", ["nvidia-cudnn-cu13==9"], "580.82.07", ""),
+        ("2.9.0", ["nvidia-cudnn-cu12==9"], "550.54.15", ""),
+    ],
+)
+def test_the_local_runtime_needs_a_pytorch_that_this_driver_runs(
+    monkeypatch: pytest.MonkeyPatch, version: str, requires: list[str], driver: str, said: str
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: requires)
+    gpus = [nvidia.Gpu("NVIDIA H100", "9.0", driver, 80 * 10**9, 80 * 10**9)]
+    if not said:
+        wheel.require_cuda(gpus)
+        return
+    with pytest.raises(LabError) as caught:
+        wheel.require_cuda(gpus)
+    assert said in caught.value.what
+    assert "LABS_TORCH_INDEX" in caught.value.remedy
 
 
 def test_no_container_toolkit(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

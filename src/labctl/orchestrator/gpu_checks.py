@@ -18,12 +18,13 @@ from labctl.errors import LabError
 from labctl.orchestrator.gpu_memory import copies_bytes, engine_bytes, weights_bytes
 from labctl.orchestrator.plan import Plan
 from labctl.preflight import Check, from_error
-from labctl.repository import releases
+from labctl.repository.releases import Release
 from labctl.runtimes import docker_engine, nvidia
+from labctl.runtimes.calls import PACKAGES_CUDA
 from labctl.runtimes.nvidia import Gpu
 from labctl.workspace import Workspace
 
-CUDA_12 = (525, 60, 13)  # the oldest driver that runs programs of any CUDA 12
+IMAGES_CUDA = 12  # of every image in the table
 GPU_SHM = "2g"  # compose.gpu.yaml's own
 SHM_NEEDED = 2**30
 BUILD_FACTOR = 3  # weights, checkpoint and engine lie side by side while one is built
@@ -43,7 +44,10 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Ch
         gpus = []
         checks.append(Check("NVIDIA driver", "fail", ": ".join(filter(None, (error.what, error.why))), error.remedy))
     if gpus:
-        checks.append(driver(gpus[0].driver, *_made_for(plan, runtime)))
+        if runtime == "local":  # what PyTorch asks of the driver, the runtime itself checks
+            checks.append(Check("NVIDIA driver", "ok", gpus[0].driver))
+        else:
+            checks.append(driver(gpus[0].driver, *_computes(plan)))
     if runtime == "compose":
         checks.append(from_error("container toolkit", _toolkit))
     if plan:
@@ -51,24 +55,23 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Ch
     return checks
 
 
-def driver(version: str, cuda: str = "", needed: str = "") -> Check:
-    """Whether the driver is new enough for the image's CUDA, and the one that it is made for ("" is not known)."""
+def _computes(plan: Plan | None) -> tuple[Release | None, bool]:
+    """What computes on the GPU: a release of TensorRT-LLM, and whether PyTorch of the package index."""
+    if plan is None or plan.release:
+        return (plan.release if plan else None), False
+    return None, not plan.stack.image_only
+
+
+def driver(version: str, release: Release | None, pytorch: bool = False) -> Check:
+    """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
     name = "NVIDIA driver"
-    if _numbers(version) < CUDA_12:
-        oldest = ".".join(map(str, CUDA_12))
-        return Check(name, "fail", f"{version} (CUDA 12 needs {oldest} or newer)", "install a newer driver")
-    if _numbers(version) < _numbers(needed):
-        found = f"{version}; the image is made for CUDA {cuda}, driver {needed}"
+    cuda = PACKAGES_CUDA if pytorch else IMAGES_CUDA
+    if oldest := nvidia.too_old(version, cuda):
+        return Check(name, "fail", f"{version} (CUDA {cuda} needs {oldest} or newer)", "install a newer driver")
+    if release and nvidia.numbers(version) < nvidia.numbers(release.driver):
+        found = f"{version}; the image of {release.name} is made for CUDA {release.cuda}, driver {release.driver}"
         return Check(name, "warn", found, "it runs in CUDA's compatibility mode; install a newer one if it does not")
     return Check(name, "ok", version)
-
-
-def _made_for(plan: Plan | None, runtime: str) -> tuple[str, str]:
-    """The CUDA and the driver of the image that serves; nothing on the local runtime, which has none."""
-    if plan is None or runtime == "local":
-        return "", ""
-    release = plan.release
-    return (release.cuda, release.driver) if release else (releases.PLAIN_CUDA, releases.PLAIN_DRIVER)
 
 
 def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[Check]:
@@ -181,7 +184,3 @@ def _hub(source: weights.Source, workspace: Workspace) -> str:
 def _toolkit() -> str:
     docker_engine.require_gpu()
     return "the Docker engine hands GPUs to containers"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdecimal())

@@ -19,7 +19,6 @@ from labctl.repository.render import Replacement
 
 DEFAULT_RELEASE = "0.5.0"  # the release of the published figures
 PLAIN_IMAGE = "nvcr.io/nvidia/tritonserver:25.02-py3"  # of the GPU stacks that no TensorRT-LLM release serves
-PLAIN_CUDA, PLAIN_DRIVER = "12.8", "570.86"  # what that image is made for
 POLICY_ALIASES = {"guaranteed_completion": "guaranteed_no_evict"}  # the published workshop's word for it
 FALLBACK_POLICY = "guaranteed_no_evict"
 STATIC = "V1"

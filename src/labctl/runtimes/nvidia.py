@@ -11,6 +11,8 @@ from labctl.runtimes import processes
 PATIENCE_S = 10
 FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "memory.free")
 MIB = 2**20
+# The oldest driver for programs of each CUDA, by its first number: newer ones of that number run on it too.
+OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,14 @@ def _gpu(line: str) -> Gpu:
         return Gpu(name, capability, driver, int(total) * MIB, int(free) * MIB)
     except ValueError:
         raise LabError("nvidia-smi gives an answer that cannot be read", line) from None
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version as numbers that compare: "535.104.05" is (535, 104, 5)."""
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def too_old(driver: str, cuda: int) -> str:
+    """The oldest driver that runs programs of that CUDA, where ``driver`` is older; "" where it is not."""
+    oldest = OLDEST_DRIVER[cuda]
+    return oldest if numbers(driver) < numbers(oldest) else ""

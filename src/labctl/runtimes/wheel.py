@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.errors import LabError
+from labctl.runtimes import nvidia
 from labctl.runtimes.nvidia import Gpu
 from labctl.workspace import replace_dir
 
@@ -102,6 +103,14 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
             f"PyTorch {version} of this environment cannot use {gpus[0].name}",
             "it is a build for processors only",
             "rm -r .venv, then make setup with LABS_TORCH_INDEX naming an index of CUDA builds",
+        )
+    asked = " ".join(importlib.metadata.requires("torch") or ())
+    cuda = next((major for major in nvidia.OLDEST_DRIVER if f"-cu{major}" in asked), 0)
+    if cuda and (oldest := nvidia.too_old(gpus[0].driver, cuda)):
+        raise LabError(
+            f"the driver {gpus[0].driver} is too old for PyTorch {version} of this environment",
+            f"it is built for CUDA {cuda}, which needs {oldest} or newer",
+            "install a newer driver, or rm -r .venv, then make setup with LABS_TORCH_INDEX for an older CUDA",
         )
 
 
