@@ -77,6 +77,8 @@ def test_the_builder_is_the_server_image_with_a_cache_that_it_can_write(tmp_path
     builder = found["engine-builder"]
     assert builder["image"] == found["triton"]["image"]
     assert builder["entrypoint"] == ["env"]
+    assert builder["working_dir"] == "/tmp"  # with a root file system that is read-only
+    assert any(mount.startswith("/tmp") for mount in builder["tmpfs"])
     assert builder["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 1
     assert not next(v for v in builder["volumes"] if v["target"] == "/labs/cache").get("read_only")
 

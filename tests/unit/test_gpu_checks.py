@@ -302,6 +302,16 @@ def test_doctor_prints_the_checklist_with_its_remedies(
         assert text in done.stdout
 
 
+class Listener(Silent):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
 class Untouched:
     """A runtime that must not be asked to make anything."""
 
@@ -326,3 +336,17 @@ def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine
     assert found["machine"]["gpus"][0]["driver"] == "550.54.15"
     assert found["settings"]["release"] == "0.17.0"
     assert "release" not in with_gpus({"settings": {}, "machine": {}}, Choices("gpu"))["settings"]
+
+
+class Stopping(Untouched):
+    """A runtime at which a start ends."""
+
+    def prepare(self, *arguments: Any) -> None:
+        raise LabError("no further")
+
+
+def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:
+    listener = Listener()
+    with pytest.raises(LabError, match="no further"):
+        prepare(planned(workspace, "0.19.0"), Stopping(), listener, workspace)  # type: ignore[arg-type]
+    assert any("the image of 0.19.0 is made for CUDA 12.9, driver 575.51" in text for text in listener.told)

@@ -26,6 +26,8 @@ def prepare(plan: Plan, runtime: Runtime, report: Report, workspace: Workspace) 
         for check in gpu_checks(plan, runtime.name, workspace):
             if check.state == "fail":
                 raise LabError(f"{check.name}: {check.found}", "", check.remedy)
+            if check.state == "warn":
+                report.note(f"{check.name}: {check.found}; {check.remedy}")
     runtime.prepare(plan.profile, report, plan.image)
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         report.step(f"templates of TensorRT-LLM {plan.release.name}")
