@@ -166,6 +166,14 @@ def test_a_chip_without_fp8(machine: Any, workspace: Workspace) -> None:
     assert "quantization=none" in found.remedy
 
 
+def test_a_chip_that_is_newer_than_the_release(machine: Any, workspace: Workspace) -> None:
+    machine("NVIDIA B200, 10.0, 580.82.07, 183359, 183000")
+    (found,) = [check for check in failing(planned(workspace, "0.14.0"), workspace) if check.name == "GPU"]
+    assert "NVIDIA B200 is newer than TensorRT-LLM 0.14.0" in found.found
+    assert found.remedy == "--release 0.17.0 or newer"
+    assert failing(planned(workspace, "0.17.0"), workspace) == []
+
+
 def test_more_ranks_than_gpus(machine: Any, workspace: Workspace) -> None:
     machine(H100, H100)
     (found,) = [check for check in failing(planned(workspace, tp_size=4), workspace) if check.name == "GPU"]

@@ -86,6 +86,16 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"tp_size={options['tp_size']} times pp_size={options['pp_size']}",
             f"--set tp_size={gpu.gpus} --set pp_size=1",
         )
+    release, newest = str(options["release"]), builder(str(options["release"])).get("newest")
+    if newest and _version(gpu.compute_capability) > _version(newest):
+        known = next(
+            row["from"] for row in _table() if _version(row["from"]) > _version(release) and "newest" not in row
+        )
+        raise LabError(
+            f"{gpu.gpu_name} is newer than TensorRT-LLM {release}",
+            f"its compute capability is {gpu.compute_capability}; that release builds for {newest} at most",
+            f"--release {known} or newer",
+        )
     if options["quantization"] == "fp8" and _version(gpu.compute_capability) < FP8_SINCE:
         raise LabError(
             f"{gpu.gpu_name} computes no fp8",
