@@ -63,11 +63,11 @@ class SequenceClient:
         return "".join(token.decode() for token in result.as_numpy("NEXT_TOKENS"))
 
     def _check(self, id: int | str) -> None:
-        """Triton does not check: it writes a text of any length into the 8 bytes of a number."""
+        """Triton does not check: it writes a text over the 8 bytes of a number."""
         if isinstance(id, str) != (self._id_type == "string"):
             raise LabError(
                 f"correlation id {id!r} is not of the type that this server declares ({self._id_type})",
-                "Triton 2.51 would not refuse it: the model gets another id, or the server dies",
+                "Triton 2.51 would write the text over the 8 bytes of a number, and the model would get another id",
                 "labctl up sequence --set correlation_id=" + ("string" if isinstance(id, str) else "uint64"),
             )
 
