@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from labctl.cli import main as entry
 from labctl.cli.main import COMMANDS, cli
+from labctl.cli.options import up_options
+from labctl.orchestrator.up import UpOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -170,3 +173,15 @@ def test_interruption_and_termination_have_their_exit_statuses(monkeypatch: pyte
     assert entry.main(["list"]) == 130
     monkeypatch.setattr(cli, "invoke", terminated)
     assert entry.main(["list"]) == 143
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"), [([], 180), (["--profile", "gpu"], 900), (["--profile", "gpu", "--timeout", "5"], 5)]
+)
+def test_large_models_on_gpus_get_more_time_unless_a_person_says(arguments: list[str], seconds: float) -> None:
+    @click.command()
+    @up_options
+    def command(options: UpOptions) -> None:
+        click.echo(options.timeout)
+
+    assert float(CliRunner().invoke(command, arguments).output) == seconds

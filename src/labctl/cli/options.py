@@ -16,6 +16,7 @@ from labctl.orchestrator.up import UpOptions
 from labctl.settings import parse_assignments
 
 Command = Callable[..., Any]
+PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}
 
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
@@ -56,14 +57,15 @@ def up_options(command: Command) -> Command:
                   help="Containers, or a process of this machine.")  # fmt: skip
     @click.option("--ports", default="8000,8001,8002", show_default=True, metavar="H,G,M|auto",
                   help="HTTP, gRPC and metrics ports.")  # fmt: skip
-    @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=180.0, show_default=True,
-                  metavar="S", help="Seconds to wait until every model answers.")  # fmt: skip
+    @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=None, metavar="S",
+                  help="Seconds to wait until every model answers (180; 900 on the gpu profile).")  # fmt: skip
     @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
     @functools.wraps(command)
     def wrapped(
-        *args: Any, choices: Choices, runtime: str, ports: str, timeout: float, expose: bool, **kwargs: Any
+        *args: Any, choices: Choices, runtime: str, ports: str, timeout: float | None, expose: bool, **kwargs: Any
     ) -> Any:
-        return command(*args, options=UpOptions(choices, runtime, ports, timeout, expose), **kwargs)
+        wait = PATIENCE_S[choices.profile] if timeout is None else timeout
+        return command(*args, options=UpOptions(choices, runtime, ports, wait, expose), **kwargs)
 
     return wrapped
 
