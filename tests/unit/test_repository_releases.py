@@ -17,6 +17,7 @@ from labctl.errors import LabError
 from labctl.repository import RenderRequest, releases
 from labctl.repository.releases import effective_policy, release, table
 
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
 RELEASES = ["0.5.0", "0.8.0", "0.11.0", "0.14.0", "0.17.0", "0.19.0"]
 GIVEN = {"engine_dir": "/engines/llama", "tokenizer_dir": "/weights/llama"}
 IN_NUMBERS = {
@@ -202,3 +203,12 @@ def test_importing_the_renderer_loads_neither_grpc_nor_protobuf() -> None:
 
 def test_the_tables_aliases_are_not_names_of_others() -> None:
     assert releases.table().keys().isdisjoint(alias for it in table().values() for alias in it.aliases)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_the_guide_says_of_a_release_what_the_table_says(name: str) -> None:
+    it = release(name)
+    (row,) = [line for line in GUIDE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} ")]
+    cells = [cell.strip(" `") for cell in row.strip("|").split("|")]
+    image, served = it.image.partition(":")[2], "deprecated" if it.deprecated else "yes"
+    assert cells[1:] == [image, it.triton, it.cuda, it.driver, it.builder, served, "added" if it.app else "yes"]
