@@ -18,6 +18,7 @@ from labserve.params import BadInput
 from labserve.sampling_options import Sampling
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache
+CHUNK, GPU_CHUNK = 256, 2048  # tokens of one step at most: long prompts go in pieces of that size
 
 
 @dataclass(slots=True)
@@ -35,9 +36,7 @@ class TransformersEngine:
     ``batch`` sequences beyond ``kv``, so that the engine's own eviction never interferes with the scheduler's.
     """
 
-    def __init__(
-        self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, device: str = "cpu", chunk: int = 256
-    ) -> None:
+    def __init__(self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, device: str = "cpu") -> None:
         torch.set_num_threads(threads)
         half = torch.bfloat16 if device == "cpu" else torch.float16
         model = AutoModelForCausalLM.from_pretrained(
@@ -49,7 +48,7 @@ class TransformersEngine:
             ContinuousBatchingConfig(
                 block_size=BLOCK_SIZE,
                 num_blocks=kv.blocks + batch,
-                max_batch_tokens=max(chunk, batch),
+                max_batch_tokens=max(CHUNK if device == "cpu" else GPU_CHUNK, batch),
                 allow_block_sharing=False,
                 use_async_batching=False,  # a step is over when it returns
             ),
