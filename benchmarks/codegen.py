@@ -23,6 +23,7 @@ MODEL = "random:codegen-350m"
 USERS = 16
 REQUESTS = {8: 64, 32: 32, 128: 16, 512: 16}
 ONE_BY_ONE = (8, 32)  # longer answers one after the other take a quarter of an hour here
+DELAY = {"max_queue_delay_microseconds": 50_000}  # little beside a step, and all users find into one batch
 PROMPT = "# return the maximum of a list\ndef"
 TIMEOUT_S = 600.0
 MOST_SHARE = 0.036  # published: 2.73 % + 0.83 % at 8 tokens
@@ -44,7 +45,7 @@ def true_shape(rounds: int) -> dict[str, Any]:
     session = Session.open(Silent())
     found: dict[str, dict[str, Any]] = {}
     for batching in (True, False):
-        settings = {"model": MODEL, "exact": False, "threads": 2, "dynamic_batching": batching}
+        settings = {"model": MODEL, "exact": False, "threads": 2, "dynamic_batching": batching, **DELAY}
         lab, name = session.catalog.stack("codegen")
         options = UpOptions(Choices(set=settings), "local", "auto", 600.0)
         with ephemeral(session, lab, name, options) as handle:

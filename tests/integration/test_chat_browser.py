@@ -1,0 +1,138 @@
+"""The chat page in a real browser: a person types, the answer comes, the dials change it, errors are told in words."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import LabServer
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+TIMEOUT_MS = 60_000
+PROMPT = "def add(a, b):"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The machine's own Chromium; Playwright brings none with it."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        if os.environ.get("LABS_REQUIRE_BROWSER"):
+            pytest.fail("LABS_REQUIRE_BROWSER is set, but there is no Chromium")
+        pytest.skip(f"no browser on this machine ({', '.join(BROWSERS)})")
+    from playwright.sync_api import sync_playwright
+
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield started
+        started.close()
+
+
+@contextmanager
+def chat(stack: str, checkout: Path) -> Iterator[str]:
+    """``labctl chat`` for a while; where its page is."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labctl", "chat", stack, "--port", "0"],
+        cwd=checkout, text=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        found = re.match(rf"{stack}: (http://127\.0\.0\.1:\d+) ", process.stdout.readline())
+        assert found, "the page is not there"
+        yield found[1]
+        process.terminate()
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Visitor:
+    """What a person does on the page, and sees."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.asked: list[str] = []  # every address that the page wanted
+        self.page = browser.new_page()
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address, timeout=TIMEOUT_MS)
+        self.page.locator("#prompt textarea").wait_for(timeout=TIMEOUT_MS)
+
+    def set(self, dial: str, value: float) -> None:
+        field = self.page.locator(f"#{dial} input[type=number]")
+        field.fill(str(value))
+        field.press("Tab")
+
+    def ask(self, prompt: str) -> None:
+        self.page.locator("#prompt textarea").fill(prompt)
+        self.page.get_by_role("button", name="Continue it").click()
+
+    def answer(self, prompt: str) -> tuple[str, str]:
+        """Ask, and wait for the whole answer: its text, and what is said of its speed."""
+        before = self.answers.count()
+        self.ask(prompt)
+        self.answers.nth(before).locator("code").wait_for(timeout=TIMEOUT_MS)
+        self.page.locator("#speed", has_text="tokens/s").wait_for(timeout=TIMEOUT_MS)
+        return self.text(before), self.page.locator("#speed").inner_text()
+
+    @property
+    def answers(self) -> Any:
+        return self.page.locator("#texts .bot.message")
+
+    def text(self, number: int) -> str:
+        return str(self.answers.nth(number).locator("code").inner_text())
+
+
+@pytest.fixture(scope="module")
+def code_page(browser: Any, lab_server: Callable[..., LabServer], checkout: Path) -> Iterator[Visitor]:
+    lab_server("codegen")
+    with chat("codegen", checkout) as address:
+        visitor = Visitor(browser, address)
+        yield visitor
+        visitor.page.close()
+
+
+def test_a_prompt_is_continued_and_the_speed_is_told(code_page: Visitor) -> None:
+    text, speed = code_page.answer(PROMPT)
+    assert text.startswith(PROMPT)
+    assert "return a + b" in text
+    assert "<|endoftext|>" not in text
+    assert re.search(r"\d+ tokens in [\d.]+ s, [\d.]+ tokens/s", speed)
+
+
+def test_the_dials_change_the_answer_and_a_seed_repeats_it(code_page: Visitor) -> None:
+    code_page.set("tokens", 7)
+    plain, speed = code_page.answer("# return the maximum of a list\ndef")
+    assert "7 tokens in" in speed
+    code_page.set("tokens", 40)
+    code_page.set("temperature", 1.8)
+    code_page.set("seed", 5)
+    sampled = [code_page.answer("def f")[0] for _ in range(2)]
+    assert sampled[0] == sampled[1]
+    code_page.set("seed", 6)
+    assert code_page.answer("def f")[0] != sampled[0]
+    assert len(plain) < len(sampled[0])
+
+
+def test_a_refusal_is_told_in_words_and_the_page_goes_on(code_page: Visitor) -> None:
+    before = code_page.answers.count()
+    code_page.ask("x y " * 3000)
+    code_page.answers.nth(before).wait_for(timeout=TIMEOUT_MS)
+    code_page.page.get_by_text("the model sees 1,024, the answer included").wait_for(timeout=TIMEOUT_MS)
+    assert code_page.answer(PROMPT)[0].startswith(PROMPT)
+
+
+def test_the_page_asks_no_other_server_for_anything(code_page: Visitor) -> None:
+    hosts = {
+        re.sub(r"^\w+://([^/:]+).*", r"\1", url) for url in code_page.asked if not url.startswith(("data:", "blob:"))
+    }
+    assert hosts == {"127.0.0.1"}
