@@ -6,10 +6,12 @@ Both start the same image with the same rendered repository; the commands by han
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +69,21 @@ def by_hand(session: Session) -> float:
     root = session.workspace.root
     try:
         began = time.monotonic()
-        subprocess.run([*compose, "up", "--wait"], cwd=root, env=environment, check=True, capture_output=True)
+        _run([*compose, "up", "--wait"], root, environment)
         took = time.monotonic() - began
         if call(endpoints.http, "GET", "/v2/health/ready")[0] != 200:  # its exit status alone proves nothing
             raise RuntimeError("docker compose up --wait has ended, and the server is not ready")
         return took
     finally:
-        subprocess.run([*compose, "down"], cwd=root, env=environment, check=True, capture_output=True)
+        _run([*compose, "down"], root, environment)
 
 
 def _labctl(session: Session, *arguments: str) -> None:
     labctl = Path(shutil.which("labctl") or session.workspace.root / ".venv" / "bin" / "labctl")
-    subprocess.run([str(labctl), *arguments], cwd=session.workspace.root, check=True, capture_output=True)
+    _run([str(labctl), *arguments], session.workspace.root)
+
+
+def _run(argv: Sequence[str], root: Path, environment: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(argv, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(argv)}: exit status {done.returncode}\n{done.stderr}")
