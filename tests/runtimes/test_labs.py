@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from machinery import DEADLINE_S, ROOT, labctl, runtime, started
+from machinery import ROOT, labctl, runtime
 
 OPTIONS = ("--quick", "--strict", "--ports", "auto", "--json", "r.json")
 SAID = {"local": "runtime local: no Docker engine answers", "compose": "runtime compose: a Docker engine answers"}
@@ -46,14 +46,3 @@ def test_make_lab_takes_containers_where_an_engine_answers_and_says_so(
     asked = any(" client " in line and "client.py" in line for line in composed)
     assert served == asked == (where == "compose")
     proves_its_lesson_and_leaves_nothing(own, where)
-
-
-def test_followed_logs_show_what_comes_and_end_with_the_server(own: Path, where: str) -> None:
-    labctl("up", "quick", "--runtime", where, "--ports", "auto", root=own)
-    with started(own, "logs", "quick", "-f") as process:
-        assert process.stdout
-        assert any("successfully loaded 'moody'" in line for line in process.stdout)
-        labctl("down", "quick", root=own)
-        rest, err = process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == 0, err
-    assert "Waiting for in-flight requests to complete" in rest
