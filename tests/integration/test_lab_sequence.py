@@ -19,9 +19,10 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from gpt2_reference import Reference
+from machinery import labctl
 from tritonclient.utils import InferenceServerException
 
-from conftest import LabServer, labctl
+from conftest import LabServer
 from labctl import engines
 from labctl.errors import LabError
 from labctl.measure import slot_log, slots, steplog
@@ -281,4 +282,5 @@ def test_the_lab_proves_its_lesson_and_draws_the_slots(own: Path) -> None:
     assert set(seen) == {"direct-slots", "oldest-slots"}
     assert all(ids == ["1001", "1002", "1003", "1004"] for ids in seen.values())
     assert (folder / "slots.png").read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) > 8 * STEPS
     assert "| oldest | onnx |" in (folder / "report.md").read_text()
