@@ -136,21 +136,3 @@ def test_the_page_asks_no_other_server_for_anything(code_page: Visitor) -> None:
         re.sub(r"^\w+://([^/:]+).*", r"\1", url) for url in code_page.asked if not url.startswith(("data:", "blob:"))
     }
     assert hosts == {"127.0.0.1"}
-
-
-def test_where_the_model_streams_the_text_grows_before_it_is_whole(
-    browser: Any, lab_server: Callable[..., LabServer], checkout: Path
-) -> None:
-    lab_server("iterative")
-    with chat("iterative", checkout) as address:
-        visitor = Visitor(browser, address)
-        visitor.set("tokens", 300)
-        visitor.ask("I have lived in")
-        visitor.answers.first.locator("code").wait_for(timeout=TIMEOUT_MS)
-        growing = visitor.text(0)
-        assert "tokens/s" not in visitor.page.locator("#speed").inner_text()
-        visitor.page.locator("#speed", has_text="first token after").wait_for(timeout=TIMEOUT_MS)
-        whole = visitor.text(0)
-        assert whole.startswith(growing)
-        assert len(whole) > len(growing)
-        visitor.page.close()
