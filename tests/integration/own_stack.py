@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
+from machinery import labctl
 
-from conftest import labctl
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
 
 STACK = "iterative"
-DEADLINE_S = 120.0
-
-
-def eventually(check: Callable[[], Any], timeout: float = DEADLINE_S) -> Any:
-    """The first true value of ``check`` before the deadline."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if value := check():
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"{check} did not become true within {timeout:g} s")
 
 
 def leftovers(root: Path, stack: str = STACK) -> list[str]:

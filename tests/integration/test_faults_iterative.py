@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import psutil
+from machinery import DEADLINE_S, ROOT, eventually, labctl
 
-from conftest import ROOT, labctl
 from gpt2_streams import Stream
-from own_stack import DEADLINE_S, STACK, eventually, leftovers, server_of, shown, state, up
+from own_stack import STACK, leftovers, server_of, shown, state, up
 
 
 def test_a_wrong_datatype_reaches_the_person_in_tritons_words(own: Path, copied_templates: Path) -> None:
@@ -101,14 +101,24 @@ def test_ten_thousand_requests_at_once_are_all_answered_in_bounded_memory(own: P
     assert state(own) == "ready"
 
 
-def test_a_stack_that_hundreds_of_clients_left_at_once_answers_again(own: Path) -> None:
-    up(own, "--set", "max_candidate_sequences=4", "--set", "max_sequence_idle_microseconds=3000000")
-    endpoint = shown(own)["endpoints"]["grpc"]
-    subprocess.run([sys.executable, ROOT / "labs/02-iterative-scheduling/leave.py", endpoint, "200"], check=True)
+def test_a_thousand_cancelled_streams_leave_a_server_that_answers_right(own: Path) -> None:
+    few_places = ("--set", "max_candidate_sequences=4", "--set", "max_sequence_idle_microseconds=3000000")
+    ask = ("infer", STACK, "-m", "iterative-gpt2", "-p", "I have lived in", "-o", "8")
+    leave = ROOT / "labs/02-iterative-scheduling/leave.py"
+    for _ in range(3):
+        up(own, *few_places)
+        right = labctl(*ask, root=own).stdout
+        subprocess.run([sys.executable, leave, shown(own)["endpoints"]["grpc"], "1000"], check=False)
+        if server_of(own):
+            break
+        # Triton's gRPC front has a race between a response and its cancellation, mended after 2.51 (its issue 8034).
+        assert "Signal (11) received" in labctl("logs", STACK, root=own).stdout
+        labctl("down", STACK, root=own)
 
-    def answers() -> bool:
-        ask = ("infer", STACK, "-m", "iterative-gpt2", "-p", "I have lived in", "-o", "3")
-        return labctl(*ask, root=own, check=False).returncode == 0
+    def answers() -> str:
+        done = labctl(*ask, root=own, check=False)
+        return done.stdout if done.returncode == 0 else ""
 
-    eventually(answers)
+    # Some of the cancelled ones hold their places until the idle limit: the answer may be late, but it comes.
+    assert eventually(answers) == right
     eventually(lambda: state(own) == "ready")

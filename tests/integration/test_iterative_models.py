@@ -181,19 +181,6 @@ def test_the_same_text_streams_over_http(server, model, alone, tokenizer):
     assert_right(alone, tokenizer, PROMPTS[0], 8, "".join(event["text_output"] for event in events))
 
 
-def test_a_thousand_cancelled_streams_leave_a_server_that_answers_right(server, alone, tokenizer):
-    for _ in range(50):
-        with Stream(server.grpc, "iterative-gpt2") as stream:
-            for number in range(20):
-                stream.send(str(number), PROMPTS[number % len(PROMPTS)].encode(), {"max_tokens": 60})
-            stream.next()
-    # The cancelled ones hold their places until the idle limit: the answer may be late, but it comes, and is right.
-    still_right(server, "iterative-gpt2", alone, tokenizer)
-    slots = [entry["slots_used"] for entry in steps(server, "iterative-gpt2")]
-    assert max(slots) <= server.settings["max_batch_size"]
-    eventually(lambda: step_after_sweep(server, "iterative-gpt2")["slots_used"] == 0, "no slot is held any more")
-
-
 KILLED_CLIENT = """
 import sys
 sys.path.insert(0, {folder!r})

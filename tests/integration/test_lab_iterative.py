@@ -1,4 +1,4 @@
-"""Lab 02 end to end on a real Triton, as a person uses it."""
+"""Lab 02's stack as a person uses it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from machinery import labctl
 
-from conftest import LabServer, labctl
-from own_stack import STACK, leftovers, state
-
-
-def test_the_whole_lab_runs_and_proves_its_verdict(own: Path) -> None:
-    done = labctl(
-        "run", STACK, "--quick", "--strict", "--runtime", "local", "--ports", "auto", "--json", "r.json", root=own
-    )
-    result = json.loads((own / "r.json").read_text())
-    assert result["metrics"]["iterative"]["overlap"] > 0.5
-    assert result["metrics"]["simple"]["overlap"] < 0.2
-    assert {v["name"]: v["met"] for v in result["verdicts"]} == {"iterative-overlap": True}
-    (folder,) = (own / "results" / "02-iterative-scheduling").iterdir()
-    assert {"result.json", "requests.jsonl", "timeline.png", "trace.json", "report.md"} <= {
-        p.name for p in folder.iterdir()
-    }
-    assert "overlapped for" in done.stdout
-    assert leftovers(own) == []
+from conftest import LabServer
+from own_stack import STACK, state
 
 
 def test_status_tells_endpoints_models_and_settings(lab_server: Callable[..., LabServer], checkout: Path) -> None:
@@ -68,11 +53,3 @@ def test_infer_and_bench_and_metrics_work_on_a_running_stack(
     assert "2 in flight" in table.stdout
     assert "iterative-gpt2" in labctl("metrics", STACK, root=checkout).stdout
     assert state(checkout) == "ready", "bench took down a stack that was up before it"
-
-
-def test_down_leaves_nothing_and_may_be_said_twice(own: Path) -> None:
-    labctl("up", STACK, "--runtime", "local", "--ports", "auto", root=own)
-    assert leftovers(own)
-    assert "is down" in labctl("down", STACK, root=own).stdout
-    assert leftovers(own) == []
-    assert "was not up" in labctl("down", STACK, root=own).stdout

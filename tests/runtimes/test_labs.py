@@ -46,3 +46,9 @@ def test_make_lab_takes_containers_where_an_engine_answers_and_says_so(
     asked = any(" client " in line and "client.py" in line for line in composed)
     assert served == asked == (where == "compose")
     proves_its_lesson_and_leaves_nothing(own, where)
+    found = json.loads((own / "r.json").read_text())["metrics"]
+    assert found["simple"]["overlap"] < 0.2
+    assert found["iterative"]["overlap"] > 0.5
+    (folder,) = (own / "results" / "02-iterative-scheduling").iterdir()
+    names = {path.name for path in folder.iterdir()}
+    assert {"result.json", "requests.jsonl", "timeline.png", "trace.json", "report.md"} <= names
