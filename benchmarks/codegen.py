@@ -82,8 +82,10 @@ def measure(endpoints: dict[str, str], tokens: int, count: int) -> dict[str, Any
 
     before = metrics.scrape(endpoints["metrics"])
     records = load.closed_loop(endpoints["grpc"], USERS, count, ask, TIMEOUT_S)
-    time.sleep(0.5)  # Triton counts a request a moment after its last response
-    counted = metrics.scrape(endpoints["metrics"]).since(before).models
+    deadline = time.monotonic() + TIMEOUT_S  # Triton counts a request a moment after its last response
+    while (counted := metrics.scrape(endpoints["metrics"]).since(before).models)[GENERATOR].inferences < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{count} requests were answered, Triton counts {counted[GENERATOR].inferences:.0f}")
     row = counted[GENERATOR]
     return {
         **stats.metrics(records),

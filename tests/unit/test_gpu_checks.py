@@ -5,78 +5,28 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from fake_hub import FakeHub, serve
+from gpu_machine import A100, FULL, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
 from labctl import weights
-from labctl.catalog import load
 from labctl.cli.main import cli
 from labctl.engines.tensorrt_llm import GpuInfo
 from labctl.errors import LabError
-from labctl.orchestrator import gpu_memory
 from labctl.orchestrator.gpu_checks import driver, gpu_checks
-from labctl.orchestrator.plan import Choices, Plan, make_plan
+from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.prepare import prepare
 from labctl.orchestrator.run import with_gpus
-from labctl.preflight import Check
 from labctl.report import Silent
 from labctl.repository.releases import release
 from labctl.runtimes import docker_engine, images, nvidia, wheel
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
-A100 = "NVIDIA A100-SXM4-80GB, 8.0, 535.104.05, 81920, 81000"
-H100 = "NVIDIA H100 80GB HBM3, 9.0, 550.54.15, 81559, 81000"
-FULL = "NVIDIA H100 80GB HBM3, 9.0, 550.54.15, 81559, 9000"
-TOKEN = "hf_thisisasecretthatmustnotshow"
-
-
-class Engine:
-    """A Docker engine with these runtimes."""
-
-    def __init__(self, *runtimes: str) -> None:
-        self.runtimes = runtimes
-
-    def info(self) -> dict[str, Any]:
-        return {"Runtimes": dict.fromkeys(self.runtimes)}
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``machine(*GPU lines)``: what nvidia-smi says on this machine, through a command of that name."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc", "nvidia"))
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**12))
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=64 * 10**9))
-
-    def has(*lines: str, status: int = 0) -> None:
-        script = folder / "nvidia-smi"
-        said = "".join(f"echo '{line}'\n" for line in lines)
-        script.write_text(f"#!/bin/sh\n{said}exit {status}\n")
-        script.chmod(0o755)
-
-    has(H100)
-    return has
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    return Workspace(ROOT, tmp_path / "cache")
-
-
-def planned(workspace: Workspace, release: str = "0.5.0", stack: str = "inflight-batching", **settings: Any) -> Plan:
-    lab, name = load(workspace).stack(stack)
-    return make_plan(workspace, lab, name, Choices("gpu", settings, release), str)
-
-
-def failing(plan: Plan, workspace: Workspace) -> list[Check]:
-    return [check for check in gpu_checks(plan, "compose", workspace) if check.state == "fail"]
+__all__ = ("machine_fixture", "workspace_fixture")
 
 
 def test_a_machine_that_has_it_all_passes(machine: Any, workspace: Workspace) -> None:
@@ -178,66 +128,6 @@ def test_more_ranks_than_gpus(machine: Any, workspace: Workspace) -> None:
     machine(H100, H100)
     (found,) = [check for check in failing(planned(workspace, tp_size=4), workspace) if check.name == "GPU"]
     assert "4 GPUs, but there are 2" in found.found
-
-
-def test_too_little_memory_names_what_is_needed(machine: Any, workspace: Workspace) -> None:
-    machine(FULL)
-    (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "GPU memory"]
-    assert "9.4 of 85.5 GB free" in found.found
-    assert "needed 16.8 GB (the engine and its smallest KV cache 16.8)" in found.found
-
-
-def test_hugging_faces_models_beside_the_engine_need_their_room_too(machine: Any, workspace: Workspace) -> None:
-    machine("NVIDIA A100-SXM4-40GB, 8.0, 535.104.05, 40960, 40000")
-    (found,) = [check for check in failing(planned(workspace, stack="llama"), workspace) if check.name == "GPU memory"]
-    assert "2 models of Hugging Face's library 28.0" in found.found
-    assert failing(planned(workspace, stack="inflight-batching"), workspace) == []
-
-
-def test_an_engine_of_hugging_faces_library_needs_its_weights_and_its_cache(machine: Any, workspace: Workspace) -> None:
-    machine(FULL)
-    plan = planned(workspace, "", engine="transformers", kv_cache_memory_mib=1024)
-    (found,) = [check for check in failing(plan, workspace) if check.name == "GPU memory"]
-    assert "1 model of Hugging Face's library 14.0 + the KV cache 1.1" in found.found
-    assert "kv_cache_memory_mib" in found.remedy
-    assert "tp_size" not in found.remedy
-
-
-@pytest.mark.parametrize(("size", "state"), [("2g", "ok"), ("512m", "fail"), ("plenty", "fail"), ("9000g", "warn")])
-def test_the_containers_shared_memory_is_held_against_what_the_ranks_and_the_machine_need(
-    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, size: str, state: str
-) -> None:
-    monkeypatch.setenv("LABS_SHM_SIZE", size)
-    (found,) = [c for c in gpu_checks(planned(workspace), "compose", workspace) if c.name == "shared memory"]
-    assert found.state == state
-
-
-def test_a_full_disk_is_found_before_a_build(
-    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=30 * 10**9))
-    (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "disk for engines"]
-    assert "30.0 GB free" in found.found
-    assert "takes about 40 GB" in found.found
-
-
-def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) -> None:
-    source = weights.parse("random:llama-2-7b")
-
-    def need(**changed: Any) -> float:
-        options = {"tp_size": 1, "pp_size": 1, "quantization": "none", **changed}
-        return (gpu_memory.engine_bytes(source, options, 0, workspace) or 0) - gpu_memory.OVERHEAD
-
-    assert need() == pytest.approx(2 * 6.74e9, rel=0.01)  # two bytes for each of Llama-2 7B's parameters
-    assert need(tp_size=2) == pytest.approx(need() / 2)
-    assert need(quantization="fp8") == pytest.approx(need() / 2, rel=0.05)
-
-
-def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Workspace) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
-    options = {"tp_size": 1, "pp_size": 1, "quantization": "none"}
-    found = gpu_memory.engine_bytes(weights.parse(str(tmp_path)), options, 0, workspace)
-    assert found == gpu_memory.OVERHEAD + 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fake_hub import COMMIT, FakeHub, serve
 from labctl import weights
 from labctl.errors import LabError
 from labctl.weights import random_init
@@ -20,14 +15,6 @@ from labctl.weights.shapes import SHAPES
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKEN = "hf_thisisasecretthatmustnotshow"
-FILES = {
-    "config.json": b'{"model_type": "gpt2"}',
-    "tokenizer.json": b"{}",
-    "model.safetensors": bytes(range(256)) * 4096,
-    "pytorch_model.bin": b"not wanted beside safetensors",
-    "README.md": b"not wanted",
-}
 
 
 @pytest.fixture
@@ -231,90 +218,3 @@ def test_what_is_cached_is_listed_and_pruned(workspace: Workspace) -> None:
     assert weights.prune(workspace, keep=["random:tiny-gpt2"]) == []
     assert weights.prune(workspace) == ["random:tiny-gpt2"]
     assert weights.list_cached(workspace) == []
-
-
-# -- the hub, through a fake of its HTTP interface, in a process of its own as labctl runs it -----------------------
-
-
-@pytest.fixture
-def hub() -> FakeHub:
-    return FakeHub(FILES)
-
-
-@pytest.fixture
-def endpoint(hub: FakeHub) -> Iterator[str]:
-    with serve(hub) as where:
-        yield where
-
-
-def fetch(endpoint: str, cache: Path, spec: str = f"hub:org/model@{COMMIT}", **env: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "labctl.weights", "pull", spec],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "HF_ENDPOINT": endpoint, "LABS_CACHE": str(cache), "HF_HOME": str(cache / "home"),
-             "HF_HUB_DISABLE_XET": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "5", **env},
-    )  # fmt: skip
-    assert TOKEN not in done.stdout + done.stderr
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_a_snapshot_is_fetched_with_the_wanted_files_only(endpoint: str, hub: FakeHub, tmp_path: Path) -> None:
-    code, out, err = fetch(endpoint, tmp_path, HF_TOKEN=TOKEN)
-    assert code == 0, err
-    path = Path(json.loads(out)["path"])
-    assert sorted(p.name for p in path.iterdir()) == [
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "weights.json",
-    ]
-    assert (path / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
-    assert json.loads((path / "weights.json").read_text())["revision"] == COMMIT
-    assert f"Bearer {TOKEN}" in hub.tokens
-    assert not list(tmp_path.glob("weights/.*partial"))
-
-
-@pytest.mark.parametrize(
-    ("fault", "env", "what", "remedy"),
-    [
-        ("401", {}, "(401)", "set HF_TOKEN"),
-        ("401", {"HF_TOKEN": TOKEN}, "the token in use is not valid", "set HF_TOKEN"),
-        ("gated", {"HF_TOKEN": TOKEN}, "(403)", "accept them"),
-        ("gated-stranger", {}, "accepted its terms, and no token is set", "accept them"),
-        ("no-repo", {}, "there is no model org/model", "check the id"),
-        ("no-revision", {}, "has no revision", "see the revisions"),
-    ],
-)
-def test_each_refusal_of_the_hub_has_its_own_message(
-    endpoint: str, hub: FakeHub, tmp_path: Path, fault: str, env: dict[str, str], what: str, remedy: str
-) -> None:
-    hub.fault = fault
-    code, _, err = fetch(endpoint, tmp_path, **env)
-    assert code == 1
-    assert what in err
-    assert remedy in err
-    assert "Traceback" not in err
-
-
-def test_no_network_is_told_as_such(tmp_path: Path) -> None:
-    code, _, err = fetch("http://127.0.0.1:9", tmp_path)
-    assert code == 1
-    assert "the hub does not answer" in err
-    assert "shipped:tiny-gpt2" in err
-
-
-def test_what_is_cached_works_without_a_network(endpoint: str, tmp_path: Path) -> None:
-    assert fetch(endpoint, tmp_path)[0] == 0
-    code, out, err = fetch("http://127.0.0.1:9", tmp_path, HF_HUB_OFFLINE="1")
-    assert code == 0
-    assert "offline: the cached copy is used" in err
-    assert "path" in json.loads(out)
-
-
-def test_a_download_that_is_cut_goes_on_where_it_was(endpoint: str, hub: FakeHub, tmp_path: Path) -> None:
-    hub.files = FILES | {"model.safetensors": bytes(range(256)) * 100_000}  # more than one chunk of a download
-    hub.fault = "cut"
-    code, out, err = fetch(endpoint, tmp_path)
-    assert code == 0, err
-    assert hub.ranges, "it began from the start again"
-    assert Path(json.loads(out)["path"], "model.safetensors").read_bytes() == hub.files["model.safetensors"]

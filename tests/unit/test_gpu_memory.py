@@ -1,0 +1,79 @@
+"""The gpu profile's checklist on room: the GPU's memory, the containers' shared memory, the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_machine import FULL, failing, machine_fixture, planned, workspace_fixture
+from labctl import weights
+from labctl.orchestrator import gpu_memory
+from labctl.orchestrator.gpu_checks import gpu_checks
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+__all__ = ("machine_fixture", "workspace_fixture")
+
+
+def test_too_little_memory_names_what_is_needed(machine: Any, workspace: Workspace) -> None:
+    machine(FULL)
+    (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "GPU memory"]
+    assert "9.4 of 85.5 GB free" in found.found
+    assert "needed 16.8 GB (the engine and its smallest KV cache 16.8)" in found.found
+
+
+def test_hugging_faces_models_beside_the_engine_need_their_room_too(machine: Any, workspace: Workspace) -> None:
+    machine("NVIDIA A100-SXM4-40GB, 8.0, 535.104.05, 40960, 40000")
+    (found,) = [check for check in failing(planned(workspace, stack="llama"), workspace) if check.name == "GPU memory"]
+    assert "2 models of Hugging Face's library 28.0" in found.found
+    assert failing(planned(workspace, stack="inflight-batching"), workspace) == []
+
+
+def test_an_engine_of_hugging_faces_library_needs_its_weights_and_its_cache(machine: Any, workspace: Workspace) -> None:
+    machine(FULL)
+    plan = planned(workspace, "", engine="transformers", kv_cache_memory_mib=1024)
+    (found,) = [check for check in failing(plan, workspace) if check.name == "GPU memory"]
+    assert "1 model of Hugging Face's library 14.0 + the KV cache 1.1" in found.found
+    assert "kv_cache_memory_mib" in found.remedy
+    assert "tp_size" not in found.remedy
+
+
+@pytest.mark.parametrize(("size", "state"), [("2g", "ok"), ("512m", "fail"), ("plenty", "fail"), ("9000g", "warn")])
+def test_the_containers_shared_memory_is_held_against_what_the_ranks_and_the_machine_need(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, size: str, state: str
+) -> None:
+    monkeypatch.setenv("LABS_SHM_SIZE", size)
+    (found,) = [c for c in gpu_checks(planned(workspace), "compose", workspace) if c.name == "shared memory"]
+    assert found.state == state
+
+
+def test_a_full_disk_is_found_before_a_build(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=30 * 10**9))
+    (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "disk for engines"]
+    assert "30.0 GB free" in found.found
+    assert "takes about 40 GB" in found.found
+
+
+def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) -> None:
+    source = weights.parse("random:llama-2-7b")
+
+    def need(**changed: Any) -> float:
+        options = {"tp_size": 1, "pp_size": 1, "quantization": "none", **changed}
+        return (gpu_memory.engine_bytes(source, options, 0, workspace) or 0) - gpu_memory.OVERHEAD
+
+    assert need() == pytest.approx(2 * 6.74e9, rel=0.01)  # two bytes for each of Llama-2 7B's parameters
+    assert need(tp_size=2) == pytest.approx(need() / 2)
+    assert need(quantization="fp8") == pytest.approx(need() / 2, rel=0.05)
+
+
+def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Workspace) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
+    options = {"tp_size": 1, "pp_size": 1, "quantization": "none"}
+    found = gpu_memory.engine_bytes(weights.parse(str(tmp_path)), options, 0, workspace)
+    assert found == gpu_memory.OVERHEAD + 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)
