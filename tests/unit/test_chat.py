@@ -65,6 +65,34 @@ def test_an_error_is_an_answer_in_plain_words(monkeypatch: pytest.MonkeyPatch) -
         assert part in history[-1]["content"]
 
 
+def test_an_error_stands_below_what_came_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*arguments: Any) -> Any:
+        yield Answer("a b")
+        raise LabError("the connection to the server broke")
+
+    *_, (history, speed) = page(monkeypatch, ask).answer(())("a", [], "m", 5.0)
+    assert [message["content"] for message in history] == [
+        chat_page.fenced("a"),
+        chat_page.fenced("a b"),
+        "**the connection to the server broke**",
+    ]
+    assert speed == ""
+
+
+def test_an_error_is_shown_with_no_markdown_or_html_of_its_own() -> None:
+    shown = chat_page.told(LabError("__init__ failed", "<b>1 * 2 * 3</b>", "labctl status"))
+    assert shown == "**\\_\\_init\\_\\_ failed**\n\n\\<b\\>1 \\* 2 \\* 3\\</b\\>\n\nTry: labctl status"
+
+
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_an_empty_prompt_asks_nobody_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch, prompt: str) -> None:
+    def ask(*arguments: Any) -> Any:
+        raise AssertionError("nobody is to be asked")
+
+    before = [{"role": "user", "content": "earlier"}]
+    assert [*page(monkeypatch, ask).answer(())(prompt, before, "m", 5.0)] == [(before, chat_page.NOTHING)]
+
+
 def test_the_speed_of_a_streamed_and_of_a_whole_answer_is_told_differently() -> None:
     streamed = RequestRecord("1", "m", "a", start=1.0, responses=[(1.1, "b"), (1.5, "c")])
     assert conversation.speed(streamed, True) == "first token after 100 ms; 2 tokens in 0.50 s, 4.0 tokens/s"

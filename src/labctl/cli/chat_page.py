@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from labctl.errors import LabError
 from labctl.measure import conversation
 from labctl.measure.text_model import TextModel
 
+NOTHING = "There is nothing to continue: type the beginning of a text first."
 History = list[dict[str, str]]
 CSS = ".message code, .message pre {white-space: pre-wrap !important}"
 FONTS = ["system-ui", "sans-serif"]  # of the machine: the page asks no other server
@@ -72,17 +74,19 @@ class Page:
         """What the button does; ``names`` are the dials that the page has."""
 
         def run(prompt: str, history: History, model: str, tokens: float, *values: float) -> Iterator[Any]:
+            if not prompt.strip():
+                yield history, NOTHING
+                return
             history = [*history, {"role": "user", "content": fenced(prompt)}]
             yield history, ""  # what is told of the last answer's speed is not of this one
             sampling = wishes(dict(zip(names, values, strict=True)))
+            shown = history
             try:
                 for part in conversation.ask(self.endpoint, model, prompt, int(tokens), sampling, self.tokenizer_dir):
-                    yield [*history, {"role": "assistant", "content": fenced(part.text)}], part.speed
-            except LabError as error:
-                yield (
-                    [*history, {"role": "assistant", "content": f"**{error.what}**\n\n{error.why}\n\n{error.remedy}"}],
-                    "",
-                )
+                    shown = [*history, {"role": "assistant", "content": fenced(part.text)}]
+                    yield shown, part.speed
+            except LabError as error:  # below what came of the text until then
+                yield [*shown, {"role": "assistant", "content": told(error)}], ""
 
         return run
 
@@ -92,6 +96,17 @@ def wishes(values: dict[str, float]) -> dict[str, Any]:
     whole = ("top_k", "seed")
     said = {name: int(value) if name in whole else float(value) for name, value in values.items()}
     return {name: value for name, value in said.items() if name != "seed" or value >= 0}
+
+
+def told(error: LabError) -> str:
+    """An error as the page shows it; what Triton says is shown as it is."""
+    parts = [f"**{plain(error.what)}**", plain(error.why), error.remedy and f"Try: {plain(error.remedy)}"]
+    return "\n\n".join(part for part in parts if part)
+
+
+def plain(text: str) -> str:
+    """The text with no Markdown or HTML of its own."""
+    return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", text)
 
 
 def fenced(text: str) -> str:

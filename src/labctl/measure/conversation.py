@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import queue
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from labctl.measure.text_model import TextModel
 
 END = "<|endoftext|>"  # lab 04 ends each text with it
 TIMEOUT_S = 300.0
+SHOWN_S = 0.1  # a page that is drawn anew for each of some hundred tokens a second lags behind them
 
 
 @dataclass(frozen=True)
@@ -30,33 +31,49 @@ def ask(
 ) -> Iterator[Answer]:
     """The answer as it grows, at least once; the last one is whole.
 
+    Args:
+        tokenizer_dir: counts the tokens of an answer that comes whole; "": the server's, where it is seen from here.
+
     Raises:
         LabError: in Triton's words.
     """
-    if not prompt.strip():
-        raise LabError("there is nothing to continue", "", "type the beginning of a text")
-    arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
     asked = TextModel.of(endpoint, model)
-    with TextStream(endpoint, on_token=lambda record: arrived.put(True)) as stream:
+    with TextStream(endpoint) as stream:
         record = asked.send(stream, prompt, tokens, sampling=sampling)
         before = prompt if asked.decoupled else ""
-        while asked.decoupled and not record.end:
-            try:
-                arrived.get(timeout=0.2)
-            except queue.Empty:
-                stream.check()
-                continue
-            if not record.end:
-                yield Answer(before + record.text)
+        if asked.decoupled:
+            for text in growing(stream, record):
+                yield Answer(before + text)
         stream.wait(record, timeout=TIMEOUT_S)
     text = (before + record.text).partition(END)[0]
     if not asked.decoupled:
-        record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir)
+        record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir or asked.tokenizer_dir)
     yield Answer(text, speed(record, asked.decoupled))
+
+
+def growing(stream: TextStream, record: RequestRecord) -> Iterator[str]:
+    """The text from its first token until it ends, whenever there is more of it, but not more often than can be read.
+
+    Raises:
+        LabError: nothing came for ``TIMEOUT_S`` seconds.
+    """
+    stream.wait_first(record, timeout=TIMEOUT_S)
+    shown = 0
+    while not record.end:
+        if len(record.responses) > shown:
+            shown = len(record.responses)
+            yield record.text
+        if stream.ended(record, SHOWN_S):
+            return
+        silent = time.monotonic() - record.responses[-1][0]
+        if silent > TIMEOUT_S:
+            raise LabError(f"no token came for {silent:.0f} s", "", "labctl status shows whether the stack is stalled")
 
 
 def speed(record: RequestRecord, streamed: bool) -> str:
     """Time to the first token and tokens/s, in words; a whole answer has no first token, and may not be counted."""
+    if not record.responses:
+        return "the model added nothing"
     seconds = record.latency_ms / 1e3
     rate = f"{record.output_tokens} tokens in {seconds:.2f} s, {record.output_tokens / max(seconds, 1e-9):.1f} tokens/s"
     if streamed:

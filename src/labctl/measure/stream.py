@@ -14,6 +14,7 @@ from labctl.errors import LabError
 from labctl.measure.records import RequestRecord
 
 OnToken = Callable[[RequestRecord], None]
+GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
 
 
 class TextStream:
@@ -73,7 +74,10 @@ class TextStream:
     def wait_first(self, record: RequestRecord, timeout: float) -> None:
         """Return when the first response of ``record`` has come. Raises LabError as ``wait`` does."""
         with self._changed:
-            self._changed.wait_for(lambda: self._broken or record.end or record.responses, timeout=timeout)
+            done = self._changed.wait_for(lambda: self._broken or record.end or record.responses, timeout=timeout)
+        if not done:
+            raise LabError(f"{record.model} had no first response within {timeout:g} s",
+                           "", "labctl status shows whether the stack is stalled")  # fmt: skip
         if not record.responses:
             self.wait(record, timeout=0)
 
@@ -97,6 +101,11 @@ class TextStream:
             raise LabError(f"{waiting} of {len(records)} requests had no last response within {timeout:g} s",
                            "", "labctl status shows whether the stack is stalled")  # fmt: skip
 
+    def ended(self, record: RequestRecord, timeout: float) -> bool:
+        """Whether ``record`` has ended, well or badly, or can no longer; waits for it up to ``timeout`` seconds."""
+        with self._changed:
+            return bool(self._changed.wait_for(lambda: self._broken or record.end, timeout=timeout))
+
     def check(self) -> None:
         """Raise LabError if the stream is broken."""
         with self._changed:
@@ -107,7 +116,7 @@ class TextStream:
         now = time.monotonic()
         with self._changed:
             if error is not None:
-                self._failed(str(getattr(error, "message", lambda: error)()), now)
+                self._failed(error, now)
                 return
             response = result.get_response()
             record = self._open.get(response.id)
@@ -125,9 +134,13 @@ class TextStream:
                 self._changed.notify_all()
         self._on_token(record)
 
-    def _failed(self, message: str, now: float) -> None:
-        """An error names no request: if only one is open it is that one's, otherwise the stream's."""
-        if len(self._open) == 1:
+    def _failed(self, error: Any, now: float) -> None:
+        """An error names no request: if only one is open it is that one's, otherwise the stream's.
+
+        Triton's own errors have no status; one that has it is the connection's.
+        """
+        message = str(getattr(error, "message", lambda: error)())
+        if len(self._open) == 1 and getattr(error, "status", lambda: None)() != GONE:
             record = self._open.popitem()[1]
             record.error, record.end = message, now
         else:

@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 
 from labctl.errors import LabError
 from labctl.measure.records import RequestRecord
-from labctl.measure.stream import TextStream
+from labctl.measure.stream import GONE, TextStream
 
 # What an input is for, by the names that the labs' models give it.
 TEXT = ("text_input", "INPUT_0")
@@ -61,6 +61,7 @@ class TextModel:
         decoupled: it answers token by token, with what is new alone.
         sampling: the inputs that say how a token is chosen, by the names of ``SAMPLING``; lab 02 has none, but takes
             parameters.
+        tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
     """
 
     name: str
@@ -69,6 +70,7 @@ class TextModel:
     decoupled: bool
     sampling: Mapping[str, Input] = field(default_factory=dict)
     end: Input | None = None
+    tokenizer_dir: str = ""
 
     @property
     def by_parameter(self) -> bool:
@@ -92,8 +94,13 @@ class TextModel:
         with grpcclient.InferenceServerClient(endpoint) as client:
             try:
                 config = client.get_model_config(name).config
-                decoupled = _decoupled(client, config)
+                parts = _parts(client, config)
             except InferenceServerException as error:
+                if error.status() == GONE:
+                    raise LabError(
+                        f"the server at {endpoint} does not answer", str(error.message()),
+                        "labctl status shows whether it lives",
+                    ) from error  # fmt: skip
                 raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
         every = {
             item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
@@ -104,7 +111,13 @@ class TextModel:
         output = next((item.name for item in config.output if item.name in OUTPUT), "")
         if not output or not any(key in wanted for key in TEXT):
             raise LabError(f"{name} does not continue texts", f"its inputs: {', '.join(wanted)}")
-        return cls(name, wanted, output, decoupled, sampling, every.get("end_id") if "INPUT_0" in every else None)
+        return cls(
+            name, wanted, output,
+            decoupled=any(part.model_transaction_policy.decoupled for part in parts),
+            sampling=sampling,
+            end=every.get("end_id") if "INPUT_0" in every else None,
+            tokenizer_dir=next((told for part in parts if (told := _told(part, "tokenizer_dir"))), ""),
+        )  # fmt: skip
 
     def send(
         self, stream: TextStream, prompt: str, tokens: int, to_the_end: bool = False,
@@ -149,9 +162,11 @@ def _datatype(number: int) -> str:
     return "BYTES" if name == "STRING" else name
 
 
-def _decoupled(client: Any, config: Any) -> bool:
-    """An ensemble answers token by token when one of its steps does."""
-    if config.model_transaction_policy.decoupled:
-        return True
-    steps = config.ensemble_scheduling.step
-    return any(_decoupled(client, client.get_model_config(step.model_name).config) for step in steps)
+def _parts(client: Any, config: Any) -> list[Any]:
+    """A model's configuration and those of an ensemble's steps: it answers token by token when one of them does."""
+    steps = (client.get_model_config(step.model_name).config for step in config.ensemble_scheduling.step)
+    return [config, *(part for step in steps for part in _parts(client, step))]
+
+
+def _told(config: Any, name: str) -> str:
+    return str(config.parameters[name].string_value) if name in config.parameters else ""

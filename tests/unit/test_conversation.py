@@ -1,0 +1,163 @@
+"""An answer as a person sees it: it grows, it is counted, and what goes wrong on the way is told in words."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Semaphore
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import text_format
+from machinery import ROOT
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+
+from labctl.errors import LabError
+from labctl.measure import conversation
+from labctl.measure.text_model import TextModel
+
+PATIENCE_S = 20
+STREAMS = """
+max_batch_size: 8 model_transaction_policy { decoupled: true }
+input { name: "text_input" data_type: TYPE_STRING dims: 1 }
+output { name: "text_output" data_type: TYPE_STRING dims: 1 }
+"""
+WHOLE = f"""
+input {{ name: "text_input" data_type: TYPE_STRING dims: -1 }}
+input {{ name: "max_tokens" data_type: TYPE_UINT32 dims: -1 }}
+output {{ name: "text_output" data_type: TYPE_STRING dims: -1 }}
+parameters {{ key: "tokenizer_dir" value {{ string_value: "{ROOT}/models/tiny-gpt2" }} }}
+"""
+Script = Callable[[Any, Any], Iterator[Any]]
+
+
+def token(request: Any, text: str, last: bool = False) -> Any:
+    """A response to ``request`` as Triton sends it."""
+    raw = text.encode()
+    response = service_pb2.ModelInferResponse(id=request.id, model_name=request.model_name)
+    response.outputs.add(name="text_output", datatype="BYTES", shape=[1])
+    response.raw_output_contents.append(struct.pack("<I", len(raw)) + raw)
+    response.parameters["triton_final_response"].bool_param = last
+    return service_pb2.ModelStreamInferResponse(infer_response=response)
+
+
+@contextmanager
+def triton(script: Script, config: str = STREAMS) -> Iterator[str]:
+    """The endpoint of a server with one model, which answers each request by ``script``."""
+
+    class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
+        def ModelConfig(self, request: Any, context: Any) -> Any:
+            return service_pb2.ModelConfigResponse(config=text_format.Parse(config, model_config_pb2.ModelConfig()))
+
+        def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
+            for request in requests:
+                yield from script(request, context)
+
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(None).wait()
+
+
+def ask(endpoint: str) -> Iterator[conversation.Answer]:
+    return conversation.ask(endpoint, "m", "Once", 9, {})
+
+
+def test_a_streamed_text_grows_in_steps_before_it_is_whole() -> None:
+    going = Semaphore(0)
+
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        for word in (" upon", " a", " time"):
+            assert going.acquire(timeout=PATIENCE_S)
+            yield token(request, word, last=word == " time")
+
+    shown = []
+    with triton(script) as endpoint:
+        going.release()
+        for answer in ask(endpoint):
+            shown.append((answer.text, bool(answer.speed)))
+            going.release()
+    assert shown == [("Once upon", False), ("Once upon a", False), ("Once upon a time", True)]
+
+
+def test_tokens_that_come_faster_than_a_page_is_drawn_are_shown_together() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        for number in range(500):
+            yield token(request, f" {number}", last=number == 499)
+
+    with triton(script) as endpoint:
+        *growing, whole = ask(endpoint)
+    assert len(growing) < 100
+    assert whole.text.endswith(" 498 499")
+    assert "500 tokens in" in whole.speed
+
+
+def test_a_whole_answers_tokens_are_counted_with_the_servers_own_tokenizer() -> None:
+    with triton(lambda request, context: iter([token(request, "Once upon a time", last=True)]), WHOLE) as endpoint:
+        (whole,) = ask(endpoint)
+    count = conversation.count_tokens(" upon a time", f"{ROOT}/models/tiny-gpt2")
+    assert count > 0
+    assert f"; {count} tokens in" in whole.speed
+
+
+def failing(script: Script) -> tuple[list[str], LabError]:
+    """What was shown before the error, and the error."""
+    shown = []
+    with triton(script) as endpoint, pytest.raises(LabError) as caught:
+        for answer in ask(endpoint):
+            shown.append(answer.text)
+    return shown, caught.value
+
+
+def test_a_models_error_in_the_middle_is_told_in_its_words() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        yield token(request, " upon")
+        yield service_pb2.ModelStreamInferResponse(error_message="the KV cache is full")
+
+    _, error = failing(script)
+    assert (error.what, error.why) == ("m answered with an error", "the KV cache is full")
+
+
+def test_a_server_that_goes_away_in_the_middle_is_not_taken_for_a_models_error() -> None:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        yield token(request, " upon")
+        context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+    _, error = failing(script)
+    assert (error.what, error.why) == ("the connection to the server broke", "Socket closed")
+
+
+@pytest.mark.parametrize(("before", "words"), [(0, "had no first response within"), (1, "no token came for")])
+def test_a_server_that_falls_silent_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, before: int, words: str
+) -> None:
+    monkeypatch.setattr(conversation, "TIMEOUT_S", 0.3)
+    over = Semaphore(0)
+
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        context.add_callback(over.release)  # the client has gone
+        yield from (token(request, " upon") for _ in range(before))
+        assert over.acquire(timeout=PATIENCE_S)
+
+    shown, error = failing(script)
+    assert len(shown) == before
+    assert words in error.what
+
+
+def test_a_server_that_is_not_there_is_told_as_such() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(LabError) as caught:
+            TextModel.of(endpoint, "m")
+    assert caught.value.what == f"the server at {endpoint} does not answer"
+    assert "status" in caught.value.remedy
