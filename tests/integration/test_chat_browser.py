@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -13,12 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machinery import DEADLINE_S, labctl
 
 from conftest import LabServer
+from own_stack import server_of, up
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TIMEOUT_MS = 60_000
 PROMPT = "def add(a, b):"
+# Collects every text that the last answer had on its way.
+WATCH = """() => {
+    window.grown = [];
+    new MutationObserver(() => {
+        const text = [...document.querySelectorAll("#texts .bot.message code")].at(-1)?.innerText.trimEnd();
+        if (text && text !== window.grown.at(-1)) window.grown.push(text);
+    }).observe(document.querySelector("#texts"), {subtree: true, childList: true, characterData: true});
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +50,11 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def chat(stack: str, checkout: Path) -> Iterator[str]:
+def chat(stack: str, root: Path) -> Iterator[str]:
     """``labctl chat`` for a while; where its page is."""
     process = subprocess.Popen(
         [sys.executable, "-m", "labctl", "chat", stack, "--port", "0"],
-        cwd=checkout, text=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        cwd=root, text=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         assert process.stdout is not None
@@ -136,3 +147,52 @@ def test_the_page_asks_no_other_server_for_anything(code_page: Visitor) -> None:
         re.sub(r"^\w+://([^/:]+).*", r"\1", url) for url in code_page.asked if not url.startswith(("data:", "blob:"))
     }
     assert hosts == {"127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def streaming_root(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkout with a stack up whose model streams, and whose server a test may end."""
+    root = tmp_path_factory.mktemp("streaming")
+    for item in checkout.iterdir():
+        if item.is_symlink():
+            (root / item.name).symlink_to(item.readlink())
+    try:
+        up(root)
+        yield root
+    finally:
+        labctl("down", "--all", root=root, check=False)
+
+
+@pytest.fixture(scope="module")
+def streaming_page(browser: Any, streaming_root: Path) -> Iterator[Visitor]:
+    with chat("iterative", streaming_root) as address:
+        visitor = Visitor(browser, address)
+        yield visitor
+        visitor.page.close()
+
+
+def test_where_the_model_streams_the_text_grows_before_it_is_whole(streaming_page: Visitor) -> None:
+    streaming_page.set("tokens", 400)
+    streaming_page.page.evaluate(WATCH)
+    whole, speed = streaming_page.answer("I have lived in")
+    grown = streaming_page.page.evaluate("window.grown")
+    assert len(grown) > 3
+    assert grown[-1] == whole
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(grown))
+    assert re.search(r"first token after \d+ ms; 400 tokens in [\d.]+ s, [\d.]+ tokens/s", speed)
+
+
+def test_an_empty_prompt_is_told_in_words(streaming_page: Visitor) -> None:
+    before = streaming_page.answers.count()
+    streaming_page.ask(" ")
+    streaming_page.page.get_by_text("type the beginning of a text first").wait_for(timeout=TIMEOUT_MS)
+    assert streaming_page.answers.count() == before
+
+
+def test_a_server_that_has_gone_is_told_in_words(streaming_page: Visitor, streaming_root: Path) -> None:
+    server = server_of(streaming_root)
+    assert server
+    server.kill()
+    server.wait(DEADLINE_S)
+    streaming_page.ask("I have lived in")
+    streaming_page.page.get_by_text(re.compile(r"the server at [\d.:]+ does not answer")).wait_for(timeout=TIMEOUT_MS)
