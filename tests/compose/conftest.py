@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import copy_of_the_checkout, labctl, runtime, status, with_faults_lab
+from machinery import ROOT, copy_of_the_checkout, labctl, runtime, status, with_faults_lab
+
+from labctl.orchestrator import ports
+from labctl.runtimes import images
+from labctl.workspace import Workspace
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,3 +62,27 @@ def in_containers(shared: Path) -> Callable[..., dict[str, Any]]:
         return status(shared, stack)
 
     return bring
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Path:
+    """A checkout with the stack ``iterative`` rendered, for ``docker compose`` by hand (``docker_services``)."""
+    root = copy_of_the_checkout(tmp_path_factory.mktemp("by-hand") / "checkout", snapshot)
+    labctl("render", "iterative", root=root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def docker_compose_file(rendered: Path) -> str:
+    return str(rendered / "compose.yaml")
+
+
+@pytest.fixture(scope="session")
+def docker_setup(snapshot: Path) -> Iterator[str]:
+    """The plain command, once for all. Only the image that is there already and free ports are not left at defaults."""
+    free = vars(ports.claim("auto", "127.0.0.1", [])).items()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABS_SERVER_IMAGE", images.server_image(Workspace(snapshot, ROOT), "cpu"))
+        for name, endpoint in free:
+            patch.setenv(f"LABS_{name.upper()}_PORT", endpoint.rpartition(":")[2])
+        yield "up --wait"
