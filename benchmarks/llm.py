@@ -7,12 +7,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from labctl.measure import dataset, identity, steplog
+from labctl.measure.records import RequestRecord
 from labctl.measure.tables import table
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.run import ephemeral
@@ -21,47 +23,85 @@ from labctl.orchestrator.up import Up, UpOptions
 from labctl.report import Silent
 
 LIMITS = (8, 16, 32)
+MAIN_LIMIT = 16
+TIMEOUT_S = 600.0
+COLUMNS = ("static req/s", "inflight req/s", "ratio", "steps ratio", "static served/alone", "inflight served/alone")
 STACKS = {"static": "static-batching", "inflight": "inflight-batching"}
 
 
 def batching(rounds: int) -> dict[str, Any]:
-    """In-flight over static batching, at each limit, for both workloads; served over the engine alone."""
+    """In-flight over static batching, at each limit; served over the engine alone.
+
+    Both servers are up side by side and are measured in turn, since this machine's speed drifts. The published shape
+    is measured at one limit, once: it takes minutes.
+    """
     session = Session.open(Silent())
-    served: dict[tuple[str, int, str], list[float]] = {}
-    steps: dict[tuple[str, int, str], int] = {}
-    alone: dict[str, float] = {}
+    rows, found = [], {}
     for limit in LIMITS:
-        for kind, stack in STACKS.items():
-            with server(session, stack, max_num_sequences=limit) as handle:
-                for name, requests in workloads(handle).items():
-                    for _ in range(rounds if name == "chat" else 1):
-                        records = identity.run(handle.record.endpoints.grpc, requests)
-                        served.setdefault((name, limit, kind), []).append(identity.table(records)["Requests/Sec"])
-                        found = steplog.read(session.workspace.run_dir(stack), "tensorrt_llm", since=records[0].start)
-                        steps[name, limit, kind] = len(found)
-                    if limit == 16:
-                        alone.setdefault(f"{name} {kind}", engine_alone(session, stack, requests, limit, kind))
-    rows, ratios = [], {}
-    for name in ("chat", "published"):
-        for limit in LIMITS:
-            one, other = (statistics.median(served[name, limit, kind]) for kind in STACKS)
-            fewer = steps[name, limit, "static"] / steps[name, limit, "inflight"]
-            ratios[f"{name} {limit}"] = other / one
-            rows.append((name, limit, f"{one:.2f}", f"{other:.2f}", f"{other / one:.2f}", f"{fewer:.2f}"))
-    print(table(rows, ("workload", "limit", "V1 req/s", "in-flight req/s", "ratio", "steps ratio"), right=range(1, 6)))
-    shares = {
-        key: statistics.median(served[name, 16, kind]) / alone[key] for key in alone for name, kind in [key.split()]
-    }
-    for key, share in shares.items():
-        print(f"{key}, limit 16: served {share:.3f} of the engine alone (limit: 0.95)")
-    return {"inflight_over_static": ratios, "served_over_engine": shares}
+        servers = [server(session, stack, max_num_sequences=limit) for stack in STACKS.values()]
+        with servers[0] as static, servers[1] as inflight:
+            for name, items in workloads(static).items():
+                if name == "published" and limit != MAIN_LIMIT:
+                    continue
+                seen = [
+                    compared(session, (static, inflight), items, limit, f"{name} {limit}")
+                    for _ in range(rounds if name == "chat" else 1)
+                ]
+                medians = {key: statistics.median(one[key] for one in seen) for key in seen[0]}
+                found[f"{name} {limit}"] = medians
+                rows.append((name, limit, *(f"{medians[key]:.2f}" if key in medians else "" for key in COLUMNS)))
+    print(table(rows, ("workload", "limit", *COLUMNS), right=range(1, 2 + len(COLUMNS))))
+    return found
+
+
+def compared(
+    session: Session, handles: tuple[Up, Up], items: list[dataset.Item], limit: int, title: str
+) -> dict[str, float]:
+    """One round: the workload through each server's ensemble; at MAIN_LIMIT also the same engine without Triton."""
+    found: dict[str, float] = {}
+    steps = []
+    for kind, handle in zip(STACKS, handles, strict=True):
+        records = through_ensemble(handle.record.endpoints.grpc, items)
+        found[f"{kind} req/s"] = identity.table(records)["Requests/Sec"]
+        run_dir = session.workspace.run_dir(handle.record.stack)
+        steps.append(len(steplog.read(run_dir, "tensorrt_llm", since=records[0].start)))
+    found["ratio"] = found["inflight req/s"] / found["static req/s"]
+    found["steps ratio"] = steps[0] / steps[1]
+    if limit == MAIN_LIMIT:
+        for kind, handle in zip(STACKS, handles, strict=True):
+            alone = engine_alone(session, handle, items, limit, kind == "static")
+            found[f"{kind} served/alone"] = found[f"{kind} req/s"] / alone
+    print(f"  {title}: " + ", ".join(f"{key} {value:.2f}" for key, value in found.items()), flush=True)
+    return found
+
+
+def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRecord]:
+    """All at once as text, from preprocessing to postprocessing; each answer is as long as was asked for."""
+    kind = identity.kind_of(endpoint, "ensemble", "max_tokens")
+    with identity.Unary(endpoint) as client:
+        for warming in (True, False):
+            records = []
+            for number, item in enumerate(items[: identity.WARMUP] if warming else items):
+                record = RequestRecord(f"{'warm-up' if warming else 'request'}-{number}", "ensemble", item.prompt)
+                record.tokens = item.output_tokens
+                inputs = [
+                    identity.text_tensor("text_input", item.prompt),
+                    identity.tensor("max_tokens", item.output_tokens, kind),
+                    identity.text_tensor("bad_words", ""),
+                    identity.text_tensor("stop_words", ""),
+                ]
+                records.append(client.send("ensemble", inputs, record, "text_output"))
+            client.wait(TIMEOUT_S)
+    if failed := [record for record in records if not record.ok]:
+        raise RuntimeError(f"{len(failed)} requests failed: {failed[0].error}")
+    return records
 
 
 def hundred(rounds: int) -> dict[str, Any]:
     """A hundred requests at once, ten times in a row: no error, and memory and /dev/shm as they were."""
     session = Session.open(Silent())
     with server(session, STACKS["inflight"]) as handle:
-        requests = workloads(handle)["chat"]
+        requests = identity.encode(workloads(handle)["chat"], encoder(handle), 1900)
         requests = [*requests, *requests][:100]
         used, shared = [], []
         for _ in range(max(10, rounds)):
@@ -78,34 +118,34 @@ def server(session: Session, stack: str, **settings: Any) -> Any:
     return ephemeral(session, lab, name, UpOptions(Choices(set=settings), "local", "auto", 300.0))
 
 
-def workloads(handle: Up) -> dict[str, list[identity.Ids]]:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")
-
-    def ids_of(text: str) -> list[int]:
-        return list(tokenizer.encode(text).ids)
+def workloads(handle: Up) -> dict[str, list[dataset.Item]]:
+    ids_of = encoder(handle)
 
     def count(text: str) -> int:
         return len(ids_of(text))
 
-    made = {"chat": dataset.chat(count), "published": dataset.published(count)}
-    return {name: identity.encode(items, ids_of, 1900) for name, items in made.items()}
+    return {"chat": dataset.chat(count), "published": dataset.published(count)}
 
 
-def engine_alone(session: Session, stack: str, requests: list[identity.Ids], limit: int, kind: str) -> float:
-    """Requests/s of the same engine and scheduler in a process of their own (the idle server stays up)."""
-    lab, name = session.catalog.stack(stack)
+def encoder(handle: Up) -> Callable[[str], list[int]]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")
+    return lambda text: list(tokenizer.encode(text).ids)
+
+
+def engine_alone(session: Session, handle: Up, items: list[dataset.Item], limit: int, static: bool) -> float:
+    """Requests/s of the same engine and scheduler in a process of their own (the idle servers stay up)."""
+    lab, name = session.catalog.stack(handle.record.stack)
     plan = make_plan(session.workspace, lab, name, Choices(), str)
     engine = next(step.path for step in plan.steps if step.name == "engine")
+    ids_of = encoder(handle)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "workload.json"
-        file.write_text(json.dumps([[request.prompt, request.output_tokens] for request in requests]))
+        file.write_text(json.dumps([[ids_of(item.prompt), item.output_tokens] for item in items]))
         script = Path(__file__).with_name("llm_engine_loop.py")
         argv = [sys.executable, str(script), str(engine), str(file), "--limit", str(limit)]
-        done = subprocess.run(
-            [*argv, *(["--static"] if kind == "static" else [])], check=True, capture_output=True, text=True
-        )
+        done = subprocess.run([*argv, *(["--static"] if static else [])], check=True, capture_output=True, text=True)
     return float(json.loads(done.stdout)["requests_per_second"])
 
 

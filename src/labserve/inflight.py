@@ -119,6 +119,11 @@ class Scheduler:
         return not (self.waiting or self.running or self._leaving)
 
     @property
+    def places(self) -> int:
+        """How many may join the batch now."""
+        return 0 if self.static and self.running else self.max_running - len(self.running)
+
+    @property
     def blocks_used(self) -> int:
         """Blocks that are occupied or promised."""
         return self._leaving + sum(self._claim(job) for job in self.running)
@@ -174,10 +179,8 @@ class Scheduler:
         return count
 
     def _admit(self, ended: list[Job]) -> int:
-        if self.static and self.running:
-            return 0
-        count = 0
-        while self.waiting and len(self.running) < self.max_running:
+        count, places = 0, self.places
+        while self.waiting and count < places:
             job = self.waiting[0]
             # With evictions allowed, a newcomer leaves every other a block to grow into: or it would be evicted soon.
             reserve = len(self.running) if self.policy is Policy.MAX_UTILIZATION else 0

@@ -47,7 +47,7 @@ class TritonPythonModel:
 
         self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
         self.inbox = queue.SimpleQueue()
-        self.count = 0
+        self.count = self.asked = 0
         self.log = StepLog(word("run_dir"), args["model_name"], instance(args))
         self.meters = Meters(args["model_name"], self.scheduler)
         note_effective(word("run_dir"), asked, policy.value, reason)
@@ -140,12 +140,28 @@ class TritonPythonModel:
         send(request, [], [], last=True, flags=FINAL)
 
     def drop_cancelled(self):
-        """Clients that have gone leave the batch before its next step."""
-        for job in [*self.scheduler.running, *self.scheduler.waiting]:
-            if job.request.is_cancelled():
-                self.scheduler.cancel(job)
-                job.error = "the request was cancelled by its client"
-                self.answer(job)
+        """Clients that have gone leave the batch before its next step, and never join it.
+
+        To ask costs a message to the server and back (40 us), which for each of a hundred that wait would take a
+        tenth of the step. So of those only the next to join are asked, and one other in each turn.
+        """
+        for job in list(self.scheduler.running):
+            self.drop_if_cancelled(job)
+        waiting, alive = list(self.scheduler.waiting), 0
+        for job in waiting:
+            if alive == self.scheduler.places:
+                break
+            alive += not self.drop_if_cancelled(job)
+        if waiting:
+            self.asked = (self.asked + 1) % len(waiting)
+            self.drop_if_cancelled(waiting[self.asked])
+
+    def drop_if_cancelled(self, job):
+        if job.end is None and job.request.is_cancelled():
+            self.scheduler.cancel(job)
+            job.error = "the request was cancelled by its client"
+            self.answer(job)
+        return job.end is not None
 
     def stream(self, job, tokens):
         """One response for each new token; the last one carries the final flag itself."""
