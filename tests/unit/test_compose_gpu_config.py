@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from python_on_whales import DockerClient
 
 from labctl.catalog import load
 from labctl.orchestrator.plan import Choices, make_plan
@@ -48,10 +48,16 @@ def services(tmp_path: Path, stack: str, **settings: Any) -> dict[str, Any]:
     override.write_text(json.dumps({"services": {"triton": calls.service(launch)}}).replace("$", "$$"))
     call = calls.serve(launch, images.server_image(workspace, "gpu", plan.image))
     build = next(iter(calls.builds(workspace, "gpu", plan.image).values()))
-    argv = projects.argv(name, ["--profile", "*", "config", "--format", "json"], call.profile, override)
-    env = {**os.environ, **projects.environment(name), **build.env, **call.env}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)["services"]
+    compose = DockerClient(
+        compose_files=projects.compose_files(call.profile, override),
+        compose_profiles=["*"],
+        compose_project_name=projects.name(name),
+        compose_project_directory=ROOT,
+    ).compose
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in {**projects.environment(name), **build.env, **call.env}.items():
+            patch.setenv(variable, value)
+        found: dict[str, Any] = compose.config(return_json=True)["services"]
     return found
 
 

@@ -87,16 +87,16 @@ class Projects:
             "LABS_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
         }
 
+    def compose_files(self, profile: str = "cpu", override: Path | None = None) -> list[Path]:
+        """The Compose files of a command, the later over the earlier."""
+        of_gpu = [self.workspace.root / "compose.gpu.yaml"] if profile == "gpu" else []
+        return [self.workspace.root / "compose.yaml", *of_gpu, *([override] if override else [])]
+
     def argv(
         self, stack: str, command: Sequence[str], profile: str = "cpu", override: Path | None = None, files: bool = True
     ) -> list[str]:
         """A ``docker compose`` command line; without ``files`` Compose finds the project by its labels alone."""
-        chosen = [self.workspace.root / "compose.yaml"]
-        if profile == "gpu":
-            chosen.append(self.workspace.root / "compose.gpu.yaml")
-        if override:
-            chosen.append(override)
-        options = [option for path in chosen for option in ("--file", str(path))]
+        options = [option for path in self.compose_files(profile, override) for option in ("--file", str(path))]
         options += ["--project-directory", self.root]
         return ["docker", "compose", "--project-name", self.name(stack), *(options if files else ()), *command]
 
