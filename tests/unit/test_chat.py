@@ -81,7 +81,7 @@ def test_an_error_stands_below_what_came_of_the_text(monkeypatch: pytest.MonkeyP
 
 def test_an_error_is_shown_with_no_markdown_or_html_of_its_own() -> None:
     shown = chat_page.told(LabError("__init__ failed", "<b>1 * 2 * 3</b>", "labctl status"))
-    assert shown == "**\\_\\_init\\_\\_ failed**\n\n\\<b\\>1 \\* 2 \\* 3\\</b\\>\n\nTry: labctl status"
+    assert shown == "**\\_\\_init\\_\\_ failed**\n\n\\<b\\>1 \\* 2 \\* 3\\</b\\>\n\nlabctl status"
 
 
 @pytest.mark.parametrize("prompt", ["", " \n"])

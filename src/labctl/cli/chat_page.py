@@ -51,9 +51,11 @@ class Page:
             gr.Markdown(f"## {self.title}")
             with gr.Row():
                 with gr.Column(scale=3):
-                    chat = gr.Chatbot(label="Texts", height=480, elem_id="texts", buttons=["copy_all"])
+                    chat = gr.Chatbot(show_label=False, height=480, elem_id="texts", buttons=["copy_all"])
                     speed = gr.Markdown("", elem_id="speed")
-                    prompt = gr.Textbox(label="The beginning of a text", lines=3, elem_id="prompt", autofocus=True)
+                    prompt = gr.Textbox(
+                        label="The beginning of a text", lines=3, max_lines=8, elem_id="prompt", autofocus=True
+                    )
                     with gr.Row():
                         send = gr.Button("Continue it", variant="primary", elem_id="send")
                         gr.ClearButton([chat, speed], value="Clear")
@@ -100,7 +102,7 @@ def wishes(values: dict[str, float]) -> dict[str, Any]:
 
 def told(error: LabError) -> str:
     """An error as the page shows it; what Triton says is shown as it is."""
-    parts = [f"**{plain(error.what)}**", plain(error.why), error.remedy and f"Try: {plain(error.remedy)}"]
+    parts = [f"**{plain(error.what)}**", plain(error.why), plain(error.remedy)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -97,10 +97,10 @@ class TextModel:
                 parts = _parts(client, config)
             except InferenceServerException as error:
                 if error.status() == GONE:
-                    raise LabError(
-                        f"the server at {endpoint} does not answer", str(error.message()),
-                        "labctl status shows whether it lives",
-                    ) from error  # fmt: skip
+                    said = str(error.message())
+                    why = "nothing listens there" if "Connection refused" in said else said
+                    remedy = "labctl status shows whether it lives"
+                    raise LabError(f"the server at {endpoint} does not answer", why, remedy) from error
                 raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
         every = {
             item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
