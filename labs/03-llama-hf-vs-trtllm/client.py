@@ -5,16 +5,18 @@ are compared), and streaming (there the first token is timed).
 """
 
 import sys
+from dataclasses import asdict
 
 import numpy as np
 
 from labctl import readiness
-from labctl.measure import context, dataset, identity, near_tie, results, stats
+from labctl.measure import context, dataset, identity, near_tie, results, stats, steplog
 from labctl.measure.records import RequestRecord
 from labctl.measure.stream import TextStream
 from labctl.measure.tables import table
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
+EXECUTING = {UNBATCHED: UNBATCHED, BATCHED: BATCHED, ENGINE: "tensorrt_llm"}  # whose step log tells of it
 PROMPTS = (
     "I am going to",
     "Let me tell you what I know about",
@@ -90,13 +92,18 @@ def main() -> None:
     )
     models = (ENGINE,) if streaming else (UNBATCHED, BATCHED, ENGINE)
     print(f"\n{lab.phase}: {len(prompts)} prompts at once, {tokens} tokens each")
-    data: dict = {"triton": readiness.server_version(lab.endpoints["http"]), "models": {}}
+    data: dict = {"triton": readiness.server_version(lab.endpoints["http"]), "models": {}, "lanes": {}}
     every, rows, answers = [], [], {}
     for model in models:
         send(model, prompts[:1], 4)
         records = send(model, prompts, tokens)
         found = stats.metrics(records)
         data["models"][model] = found
+        steps = steplog.read(lab.run_dir, EXECUTING[model], since=records[0].start)
+        data["lanes"][model] = {
+            "records": [record.to_json() for record in records],
+            "steps": [asdict(step) for step in steps],
+        }
         answers[model] = [record.text for record in records]
         total = found["benchmark_duration"] * 1e3
         first = f"{found['time_to_first_token']['p50']:.0f}" if streaming else "-"

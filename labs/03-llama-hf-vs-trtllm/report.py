@@ -3,11 +3,19 @@
 import sys
 from pathlib import Path
 
-from labctl.measure import results
+from labctl.measure import batches, perfetto, results
+from labctl.measure.records import RequestRecord
+from labctl.measure.steplog import Step
 from labctl.measure.tables import markdown, table
+from labctl.measure.timeline import Lane
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
 PHASES = ("default", "exact", "streaming")
+
+
+def lane(phase: str, model: str, seen: dict) -> Lane:
+    records = [RequestRecord(**record) for record in seen["records"]]
+    return Lane(f"{phase}: {model}", records, [Step(**step) for step in seen["steps"]])
 
 
 def main() -> None:
@@ -50,6 +58,10 @@ def main() -> None:
     for name, phase in phases.items():
         if apart := [place for place in phase.get("divergence", []) if place is not None]:
             text.append(f"{name}: {len(apart)} answers part ways with Hugging Face's, the first at token {min(apart)}.")
+    lanes = [lane(name, model, seen) for name, phase in phases.items() for model, seen in phase["lanes"].items()]
+    batches.draw(lanes, out / "timeline.png", "Requests in flight and batch size")
+    perfetto.write(lanes, out / "trace.json")
+    text += ["", "![timeline](timeline.png)", "", "`trace.json` opens in https://ui.perfetto.dev."]
     (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
 
 

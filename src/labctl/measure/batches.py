@@ -16,13 +16,15 @@ def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    height = 1 + 2.1 * len(lanes)  # inches
     figure, axes = plt.subplots(
-        len(lanes), 1, figsize=(11, 1 + 2.1 * len(lanes)), sharex=True, squeeze=False, gridspec_kw={"hspace": 0.45}
-    )
+        len(lanes), 1, figsize=(11, height), sharex=True, squeeze=False,
+        gridspec_kw={"hspace": 0.45, "top": 1 - 0.8 / height},
+    )  # fmt: skip
     for row, lane in enumerate(lanes):
         _lane(axes[row][0], lane)
     axes[-1][0].set_xlabel("seconds since the first request")
-    figure.suptitle(title, x=0.01, y=0.995, ha="left", fontsize=13, fontweight="bold")
+    figure.suptitle(title, x=0.01, y=1 - 0.15 / height, ha="left", fontsize=13, fontweight="bold")
     temporary = path.with_name(f".{path.name}.part")
     figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
     plt.close(figure)
@@ -37,16 +39,18 @@ def _lane(axis: Any, lane: Lane) -> None:
     axis.set_ylim(0)
     axis.set_title(lane.title, loc="left", fontsize=11)
     batch = axis.twinx()
-    edges = [step.ended - zero for step in lane.steps]
-    batch.step(edges, [step.batch for step in lane.steps], where="pre", color=COLORS[0], linewidth=1.2)
+    began = [step.began - zero for step in lane.steps[:1]]  # else a single step would have no width
+    edges = [*began, *(step.ended - zero for step in lane.steps)]
+    sizes = [step.batch for step in (*lane.steps[:1], *lane.steps)]
+    batch.step(edges, sizes, where="pre", color=COLORS[0], linewidth=1.2)
     batch.set_ylabel("batch", fontsize=9, color=COLORS[0])
     batch.set_ylim(0)
     evictions = [(step.began - zero, step.batch) for step in lane.steps if step.more.get("preempted")]
     if evictions:
         batch.plot(*zip(*evictions, strict=True), "v", color=COLORS[5], markersize=5)
-    for side in ("top",):
-        axis.spines[side].set_visible(False)
-        batch.spines[side].set_visible(False)
+    for each in (axis, batch):
+        each.yaxis.get_major_locator().set_params(integer=True)
+        each.spines["top"].set_visible(False)
 
 
 def in_flight(lane: Lane) -> tuple[list[float], list[int]]:

@@ -3,18 +3,23 @@
 The requests that Triton hands over together are padded to one batch, which runs until its longest member is done.
 """
 
+import time
+
 import triton_python_backend_utils as pb_utils
 
 from labserve.hf_generate import Generator, read_prompts, text_tensor
 from labserve.params import BadInput
-from labserve.triton import device, parameter
+from labserve.steplog import StepLog
+from labserve.triton import device, instance, parameter
 
 
 class TritonPythonModel:
     def initialize(self, args):
         self.generator = Generator(parameter(args, "model_path"), device(args), int(parameter(args, "threads")))
+        self.log = StepLog(parameter(args, "run_dir", ""), args["model_name"], instance(args))
 
     def execute(self, requests):
+        started = time.monotonic()
         asked, errors = [], {}
         for index, request in enumerate(requests):
             try:
@@ -30,4 +35,8 @@ class TritonPythonModel:
                 continue
             own = [next(texts) for _ in prompts]
             responses.append(pb_utils.InferenceResponse([text_tensor(own, (len(own), 1))]))
+        self.log.write(started, [request.request_id() for request in requests])
         return responses
+
+    def finalize(self):
+        self.log.close()
