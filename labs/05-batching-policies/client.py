@@ -1,7 +1,7 @@
 """Lab 05's client: the identity test over two workloads, and what the scheduler did meanwhile.
 
 Run by ``labctl run batching``, once for each phase: static, in-flight, and in-flight with little memory under both
-policies. The phases with little memory run the chat-like workload alone.
+policies. The phases with little memory run half of the chat-like workload alone.
 """
 
 import sys
@@ -13,7 +13,7 @@ from labctl.measure import context, dataset, identity, results, steplog
 from labctl.measure.tables import table
 
 MAX_INPUT_LEN = 1900
-QUICK_REQUESTS, QUICK_SCALE = 24, 0.15
+QUICK_REQUESTS, QUICK_SCALE = 24, 0.1
 
 
 def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
@@ -21,11 +21,11 @@ def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
     count = QUICK_REQUESTS if lab.quick else int(lab.settings["requests"])
     chat = {"chat": dataset.chat(count_tokens, count)}
     if lab.settings["max_tokens_in_paged_kv_cache"]:
-        return chat
+        return {"chat": chat["chat"][: max(QUICK_REQUESTS, count // 2)]}
     if lab.settings["dataset"]:
         items = dataset.load(Path(lab.settings["dataset"]))
         return {**chat, "published": items[:QUICK_REQUESTS] if lab.quick else items}
-    scale = QUICK_SCALE if lab.quick else 1.0
+    scale = QUICK_SCALE if lab.quick else lab.settings["published_scale"]
     return {**chat, "published": dataset.published(count_tokens, count, scale=scale)}
 
 

@@ -164,6 +164,7 @@ class Verdict(_Strict):
     text: str
     at_least: float | None = None
     at_most: float | None = None
+    profiles: list[Literal["cpu", "gpu"]] = ["cpu", "gpu"]  # where the run measures the value
 
     @model_validator(mode="after")
     def _bounded(self) -> Verdict:

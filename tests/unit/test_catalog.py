@@ -35,6 +35,16 @@ def write(root: Path, folder: str, manifest: Any) -> Workspace:
     return Workspace(root, root / "cache")
 
 
+@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+def test_no_verdict_judges_a_phase_that_its_profile_does_not_run(profile: str) -> None:
+    for lab in load(Workspace(ROOT, ROOT / "unused")).labs:
+        assert lab.run
+        run = {phase.name for phase in lab.run.phases if profile in phase.profiles}
+        skipped = {phase.name for phase in lab.run.phases} - run
+        judged = {verdict.value.split(".")[0] for verdict in lab.verdicts if profile in verdict.profiles}
+        assert not judged & skipped, lab.short
+
+
 def test_every_shipped_manifest_is_good() -> None:
     catalog = load(Workspace(ROOT, ROOT / "unused"))
     assert {"iterative"} <= {lab.short for lab in catalog.labs}

@@ -87,7 +87,8 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
         result = with_gpus(result, options.choices)
         atomic_write(out / "result.json", json.dumps(result, indent=1))
     flat = flatten(result.get("metrics", {}))
-    return RunResult(out, result, [judge(verdict, flat) for verdict in lab.verdicts])
+    verdicts = [judge(verdict, flat) for verdict in lab.verdicts if options.choices.profile in verdict.profiles]
+    return RunResult(out, result, verdicts)
 
 
 def with_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
