@@ -1,6 +1,7 @@
 """What a model.py says to Triton: answers, refusals, gauges. Only usable inside Triton's python backend."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,16 @@ def device(args: dict[str, str]) -> str:
 def instance(args: dict[str, str]) -> str:
     """A short name of the instance within its model, for the step log."""
     return args["model_instance_name"].removeprefix(args["model_name"]).lstrip("_") or "0"
+
+
+def reader(request: Any) -> Callable[[str], Any]:
+    """The request's inputs by name, as arrays; None for one that was not sent."""
+
+    def read(name: str) -> Any:
+        tensor = pb_utils.get_input_tensor_by_name(request, name)
+        return None if tensor is None else tensor.as_numpy()
+
+    return read
 
 
 def text_of(request: Any, name: str) -> bytes:

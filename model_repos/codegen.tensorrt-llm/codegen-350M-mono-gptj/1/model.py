@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from labserve import codegen_request, trtllm_request
 from labserve.model_shape import Shape
 from labserve.steplog import StepLog
-from labserve.triton import instance, parameter
+from labserve.triton import instance, parameter, reader
 
 ENGINE = "tensorrt_llm"
 
@@ -53,13 +53,3 @@ class TritonPythonModel:
 
     def finalize(self):
         self.log.close()
-
-
-def reader(request):
-    """The request's inputs by name, as arrays; None for one that was not sent."""
-
-    def read(name):
-        tensor = pb_utils.get_input_tensor_by_name(request, name)
-        return None if tensor is None else tensor.as_numpy()
-
-    return read

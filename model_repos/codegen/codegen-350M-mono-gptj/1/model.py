@@ -14,7 +14,7 @@ from labserve import batch_decoder, codegen_request
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.steplog import StepLog
-from labserve.triton import Gauges, device, instance, parameter
+from labserve.triton import Gauges, device, instance, parameter, reader
 
 LOOK_AROUND = 16  # steps between two questions whether the clients are still there
 
@@ -85,16 +85,6 @@ class TritonPythonModel:
 
     def finalize(self):
         self.log.close()
-
-
-def reader(request):
-    """The request's inputs by name, as arrays; None for one that was not sent."""
-
-    def read(name):
-        tensor = pb_utils.get_input_tensor_by_name(request, name)
-        return None if tensor is None else tensor.as_numpy()
-
-    return read
 
 
 def response(answer):

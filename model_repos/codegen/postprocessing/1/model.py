@@ -4,7 +4,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from labserve.triton import parameter
+from labserve.triton import parameter, reader
 
 END = "<|endoftext|>"  # clients cut the text here
 
@@ -19,10 +19,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([self.text(request)]) for request in requests]
 
     def text(self, request):
-        def read(name):
-            tensor = pb_utils.get_input_tensor_by_name(request, name)
-            return None if tensor is None else tensor.as_numpy()
-
+        read = reader(request)
         tokens = read("TOKENS_BATCH")
         rows = tokens.reshape(-1, tokens.shape[-1]) if tokens.size else []
         ends = read("END_ID")

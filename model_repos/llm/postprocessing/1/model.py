@@ -4,7 +4,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from labserve.triton import parameter
+from labserve.triton import parameter, reader
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
@@ -18,10 +18,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([self.text(request)]) for request in requests]
 
     def text(self, request):
-        def read(name):
-            tensor = pb_utils.get_input_tensor_by_name(request, name)
-            return None if tensor is None else tensor.as_numpy()
-
+        read = reader(request)
         tokens, context, last = read("TOKENS_BATCH"), read("CONTEXT_IDS"), read("LAST")
         if context is not None and context.size and tokens.size:
             texts = [self.piece(context.reshape(-1), tokens.reshape(-1), bool(last.reshape(-1)[0]))]

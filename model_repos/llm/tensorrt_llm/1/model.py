@@ -20,7 +20,7 @@ from labserve.inflight import End, Job, Scheduler, effective_policy
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.steplog import StepLog
-from labserve.triton import device, instance, metric, parameter
+from labserve.triton import device, instance, metric, parameter, reader
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
@@ -114,10 +114,7 @@ class TritonPythonModel:
             self.accept(item)
 
     def accept(self, request):
-        def read(name):
-            tensor = pb_utils.get_input_tensor_by_name(request, name)
-            return None if tensor is None else tensor.as_numpy()
-
+        read = reader(request)
         stop = read("stop")
         if stop is not None and stop.reshape(-1)[0]:
             self.stop(request)
