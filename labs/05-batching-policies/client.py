@@ -13,7 +13,7 @@ from labctl.measure import context, dataset, identity, results, steplog
 from labctl.measure.tables import table
 
 MAX_INPUT_LEN = 1900
-QUICK_REQUESTS, QUICK_SCALE = 24, 0.1
+QUICK_REQUESTS, QUICK_PUBLISHED, QUICK_SCALE = 24, 20, 0.05
 
 
 def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
@@ -26,7 +26,7 @@ def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
         items = dataset.load(Path(lab.settings["dataset"]))
         return {**chat, "published": items[:QUICK_REQUESTS] if lab.quick else items}
     scale = QUICK_SCALE if lab.quick else lab.settings["published_scale"]
-    return {**chat, "published": dataset.published(count_tokens, count, scale=scale)}
+    return {**chat, "published": dataset.published(count_tokens, QUICK_PUBLISHED if lab.quick else count, scale=scale)}
 
 
 def scheduling(steps: list) -> dict[str, float]:
