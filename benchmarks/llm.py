@@ -48,7 +48,7 @@ def batching(rounds: int) -> dict[str, Any]:
                     for _ in range(rounds if name == "chat" else 1)
                 ]
                 medians = {key: statistics.median(one[key] for one in seen) for key in seen[0]}
-                found[f"{name} {limit}"] = medians
+                found[f"{name} {limit}"] = {"medians": medians, "rounds": seen}
                 rows.append((name, limit, *(f"{medians[key]:.2f}" if key in medians else "" for key in COLUMNS)))
     print(table(rows, ("workload", "limit", *COLUMNS), right=range(1, 2 + len(COLUMNS))))
     return found

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -19,7 +18,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from gpt2_reference import Reference
-from machinery import labctl
+from machinery import eventually, labctl
 from tritonclient.utils import InferenceServerException
 
 from conftest import LabServer
@@ -54,14 +53,6 @@ def server(request: pytest.FixtureRequest, lab_server: Callable[..., LabServer])
         STACK, strategy=strategy, generator=generator, sampling="greedy", log_verbose=True, threads=1,
         max_sequence_idle_microseconds=60_000_000,
     )  # fmt: skip
-
-
-def eventually(check: Callable[[], bool], timeout: float = 30.0) -> None:
-    """Return when ``check`` is true."""
-    deadline = time.monotonic() + timeout
-    while not check():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.02)
 
 
 def client(server: LabServer, protocol: str = "http") -> SequenceClient:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import queue
-import time
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as grpcclient
+from machinery import eventually
 from tritonclient.utils import InferenceServerException
 
+from labctl import readiness
 from labctl.measure import identity, metrics, steplog
 from labctl.measure.stream import TextStream
 
@@ -54,13 +55,6 @@ def client(server: Any) -> Any:
 
 def output(result: Any) -> list[int]:
     return list(result.as_numpy("output_ids")[0, 0])
-
-
-def eventually(check: Any, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def test_the_output_holds_prompt_and_exactly_the_tokens_asked_for(client: Any) -> None:
@@ -156,6 +150,28 @@ def test_a_cancelled_request_frees_its_place_and_the_next_answer_is_right(server
         assert answers.get(timeout=20) is not None
     assert output(client.infer("tensorrt_llm", ask([5, 6], 5))) == right
     eventually(lambda: metrics.scrape(server.metrics).models["tensorrt_llm"].pending == 0)
+
+
+def test_who_is_cancelled_while_waiting_leaves_the_queue_of_a_batch_that_stays_full(lab_server: Any) -> None:
+    server = lab_server("inflight-batching", **TINY)
+    client = grpcclient.InferenceServerClient(server.grpc)
+    full = 16
+    calls = [client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None) for _ in range(full)]
+    eventually(lambda: gauge(server, "labs_running_requests") == full)
+    waits = client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None)
+    eventually(lambda: gauge(server, "labs_waiting_requests") == 1)
+    waits.cancel()
+    eventually(lambda: gauge(server, "labs_waiting_requests") == 0)
+    assert gauge(server, "labs_running_requests") == full, "it left only because a place was free"
+    for call in calls:
+        call.cancel()
+    eventually(lambda: metrics.scrape(server.metrics).models["tensorrt_llm"].pending == 0)
+    client.close()
+
+
+def gauge(server: Any, name: str) -> float:
+    lines = readiness.call(server.metrics, "GET", "/metrics")[1].decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2])
 
 
 def test_rounds_of_a_hundred_leave_the_engines_memory_where_it_was(lab_server: Any) -> None:

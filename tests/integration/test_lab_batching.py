@@ -1,0 +1,30 @@
+"""Lab 05 whole: four servers one after the other, their identity tests, the report and its verdicts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+from machinery import labctl
+
+
+def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
+    labctl(
+        "run", "batching", "--quick", "--runtime", "local", "--ports", "auto", "--set", "model=random:tiny-llama",
+        "--json", "r.json", root=own,
+    )  # fmt: skip
+    result = json.loads((own / "r.json").read_text())
+    assert {verdict["name"] for verdict in result["verdicts"] if verdict["met"]} == {
+        "inflight-over-static", "policies-differ", "no-evict-keeps-its-word",
+    }  # fmt: skip
+    (out,) = (own / "results" / "05-batching-policies").iterdir()
+    sent = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
+    with (out / "identity.csv").open(newline="") as stream:
+        counted = {row["run"]: float(row["Total requests"]) for row in csv.DictReader(stream)}
+    # The table's own count against the requests themselves, phase by phase.
+    for phase in ("static", "inflight", "no-evict", "max-utilization"):
+        of_phase = sum(n for run, n in counted.items() if run.rpartition("-")[0] == phase)
+        assert of_phase == sum(request["phase"] == phase for request in sent) > 0
+    assert (out / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((out / "trace.json").read_text())["traceEvents"]
