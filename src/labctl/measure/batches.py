@@ -47,7 +47,8 @@ def _lane(axis: Any, lane: Lane) -> None:
     batch.set_ylim(0)
     evictions = [(step.began - zero, step.batch) for step in lane.steps if step.more.get("preempted")]
     if evictions:
-        batch.plot(*zip(*evictions, strict=True), "v", color=COLORS[5], markersize=5)
+        batch.plot(*zip(*evictions, strict=True), "v", color=COLORS[5], markersize=5, label="eviction")
+        batch.legend(loc="upper right", frameon=False, fontsize=9)
     for each in (axis, batch):
         each.yaxis.get_major_locator().set_params(integer=True)
         each.spines["top"].set_visible(False)
