@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from labctl.measure import load, metrics, stats
+from labctl.measure import stats
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.text_model import TextModel
+from labctl.measure.evidence import metrics
 from labctl.measure.records import RequestRecord
-from labctl.measure.stream import TextStream
-from labctl.measure.tables import table
-from labctl.measure.text_model import TextModel
+from labctl.measure.workloads import load
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.run import run as run_lab
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
 from labctl.report import Silent
+from labctl.tables import table
 
 LENGTHS = (8, 32, 128, 512)
 GENERATOR, SIDES = "codegen-350M-mono-gptj", ("preprocessing", "postprocessing")

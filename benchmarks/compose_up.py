@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from labctl.errors import LabError
-from labctl.measure.tables import table
 from labctl.orchestrator import ports
 from labctl.orchestrator.session import Session
 from labctl.readiness import call
 from labctl.report import Silent
 from labctl.runtimes import images
+from labctl.tables import table
 
 STACK = "iterative"
 LIMIT_S = 1.0

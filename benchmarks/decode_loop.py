@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from labserve.decoders import CachedDecoder, Decoder, RecomputingDecoder, step
-from labserve.detok import Detokenizer
-from labserve.sampling import Sampler
-from labserve.sequences import Sequence
+from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder, step
+from labserve.gpt2.sequences import Sequence
+from labserve.text.detok import Detokenizer
+from labserve.text.sampling import Sampler
 
 
 @dataclass(frozen=True)

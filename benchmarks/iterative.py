@@ -9,15 +9,15 @@ import sys
 import time
 from typing import Any
 
-from labctl.measure import steplog
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.evidence import steplog
 from labctl.measure.records import RequestRecord
-from labctl.measure.stream import TextStream
-from labctl.measure.tables import table
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions
 from labctl.report import Silent
+from labctl.tables import table
 
 MODEL = "random:gpt2"
 CLIENTS, PROMPT, NEW = 8, 128, 64

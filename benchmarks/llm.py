@@ -13,14 +13,15 @@ from typing import Any
 
 import psutil
 
-from labctl.measure import dataset, identity, steplog
+from labctl.measure.evidence import steplog
 from labctl.measure.records import RequestRecord
-from labctl.measure.tables import table
+from labctl.measure.workloads import dataset, identity
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions
 from labctl.report import Silent
+from labctl.tables import table
 
 LIMITS = (8, 16, 32)
 MAIN_LIMIT = 16

@@ -10,10 +10,10 @@ import json
 import time
 from pathlib import Path
 
-from labserve.inflight import Job, Policy, Scheduler
-from labserve.kv_budget import KVBudget
-from labserve.openvino_engine import BLOCK_SIZE, OpenVinoEngine
-from labserve.sampling_options import Sampling
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
+from labserve.inflight.sampling_options import Sampling
+from labserve.inflight.scheduler import Job, Policy, Scheduler
 
 
 def main() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
 from labctl.measure.records import RequestRecord
-from labctl.measure.sequences import MODEL, SequenceClient, identifiers, together
 from labctl.measure.stats import metrics
-from labctl.measure.tables import table
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
 from labctl.report import Silent
+from labctl.tables import table
 
 CLIENTS, STEPS, SEQUENCES = 4, 10, 50  # sequences of each client, one after the other
 FIELDS = ("output_token_throughput", "step_ms_p50", "step_ms_p99", "log_mb")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from labctl import repository
-from labctl.measure.tables import table
 from labctl.orchestrator import ports
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.session import Session
@@ -19,6 +18,7 @@ from labctl.readiness import Unreachable, call
 from labctl.report import Silent
 from labctl.runtimes import wheel
 from labctl.runtimes.arguments import server_arguments
+from labctl.tables import table
 
 STACK = "iterative"
 LIMIT_S = 1.0

@@ -4,11 +4,12 @@ import sys
 from dataclasses import asdict
 
 from labctl import readiness
-from labctl.measure import context, results, slot_log, slots, stats, steplog
-from labctl.measure.live import LiveView
+from labctl.measure import context, results, stats
+from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
+from labctl.measure.evidence import slot_log, slots, steplog
+from labctl.measure.pictures.live import LiveView
 from labctl.measure.records import RequestRecord
-from labctl.measure.sequences import MODEL, SequenceClient, identifiers, together
-from labctl.measure.tables import table
+from labctl.tables import table
 
 CITIES = ("London", "Paris", "Berlin", "Seoul")
 ROUNDS, QUICK_ROUNDS = 40, 10  # of a timed phase: one is over too soon to be measured

@@ -4,12 +4,13 @@ import json
 import sys
 from pathlib import Path
 
-from labctl.measure import perfetto, results, slot_picture
+from labctl.measure import results
+from labctl.measure.evidence.slots import Timeline
+from labctl.measure.evidence.steplog import Step
+from labctl.measure.pictures import perfetto, slot_picture
+from labctl.measure.pictures.timeline import Lane
 from labctl.measure.records import RequestRecord
-from labctl.measure.slots import Timeline
-from labctl.measure.steplog import Step
-from labctl.measure.tables import markdown, table
-from labctl.measure.timeline import Lane
+from labctl.tables import markdown, table
 from labctl.workspace import atomic_write
 
 TIMED = ("direct", "oldest", "torchscript")

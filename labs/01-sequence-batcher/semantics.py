@@ -12,7 +12,7 @@ from pathlib import Path
 from labctl import readiness
 from labctl.errors import LabError
 from labctl.measure import context, results
-from labctl.measure.sequences import SequenceClient, identifiers
+from labctl.measure.clients.sequences import SequenceClient, identifiers
 
 TEXT = "I have lived in"
 REMARKABLE = ("conflict", "max sequence idle exceeded", "backlog")  # what Triton's log tells, beyond the usual course

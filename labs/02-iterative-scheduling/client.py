@@ -9,11 +9,13 @@ import time
 from dataclasses import asdict
 
 from labctl import readiness
-from labctl.measure import context, load, results, stats, steplog
-from labctl.measure.live import LiveView
+from labctl.measure import context, results, stats
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.evidence import steplog
+from labctl.measure.pictures.live import LiveView
 from labctl.measure.records import overlap
-from labctl.measure.stream import TextStream
-from labctl.measure.tables import table
+from labctl.measure.workloads import load
+from labctl.tables import table
 
 MODELS = ("simple-gpt2", "iterative-gpt2")
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul")

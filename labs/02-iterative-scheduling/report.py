@@ -3,11 +3,12 @@
 import sys
 from pathlib import Path
 
-from labctl.measure import perfetto, results, timeline
+from labctl.measure import results
+from labctl.measure.evidence.steplog import Step
+from labctl.measure.pictures import perfetto, timeline
+from labctl.measure.pictures.timeline import Lane
 from labctl.measure.records import RequestRecord
-from labctl.measure.steplog import Step
-from labctl.measure.tables import markdown, table
-from labctl.measure.timeline import Lane
+from labctl.tables import markdown, table
 
 ORIGINAL, CACHED = "original", "kv-cache"
 VARIANTS = (

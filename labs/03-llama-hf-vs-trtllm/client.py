@@ -10,10 +10,12 @@ from dataclasses import asdict
 import numpy as np
 
 from labctl import readiness
-from labctl.measure import context, dataset, identity, near_tie, results, stats, steplog
+from labctl.measure import context, results, stats
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.evidence import near_tie, steplog
 from labctl.measure.records import RequestRecord
-from labctl.measure.stream import TextStream
-from labctl.measure.tables import table
+from labctl.measure.workloads import dataset, identity
+from labctl.tables import table
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
 EXECUTING = {UNBATCHED: UNBATCHED, BATCHED: BATCHED, ENGINE: "tensorrt_llm"}  # whose step log tells of it

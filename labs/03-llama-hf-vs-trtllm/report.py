@@ -3,11 +3,12 @@
 import sys
 from pathlib import Path
 
-from labctl.measure import batches, perfetto, results
+from labctl.measure import results
+from labctl.measure.evidence.steplog import Step
+from labctl.measure.pictures import batches, perfetto
+from labctl.measure.pictures.timeline import Lane
 from labctl.measure.records import RequestRecord
-from labctl.measure.steplog import Step
-from labctl.measure.tables import markdown, table
-from labctl.measure.timeline import Lane
+from labctl.tables import markdown, table
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
 PHASES = ("default", "exact", "streaming")

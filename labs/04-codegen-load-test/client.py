@@ -10,8 +10,10 @@ from dataclasses import asdict
 from locustfile import PROMPTS, CodegenGrpc, CodegenHttp, payload
 
 from labctl import readiness
-from labctl.measure import context, results, stats, steplog, stepped
-from labctl.measure.tables import table
+from labctl.measure import context, results, stats
+from labctl.measure.evidence import steplog
+from labctl.measure.workloads import stepped
+from labctl.tables import table
 
 GENERATOR, NOTHING = "codegen-350M-mono-gptj", "nothing"
 SIDES = ("preprocessing", "postprocessing")

@@ -9,8 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from labctl import readiness
-from labctl.measure import context, dataset, identity, results, steplog
-from labctl.measure.tables import table
+from labctl.measure import context, results
+from labctl.measure.evidence import steplog
+from labctl.measure.workloads import dataset, identity
+from labctl.tables import table
 
 MAX_INPUT_LEN = 1900
 QUICK_REQUESTS, QUICK_PUBLISHED, QUICK_SCALE = 24, 20, 0.05

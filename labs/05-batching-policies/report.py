@@ -3,11 +3,13 @@
 import sys
 from pathlib import Path
 
-from labctl.measure import batches, identity, perfetto, results
+from labctl.measure import results
+from labctl.measure.evidence.steplog import Step
+from labctl.measure.pictures import batches, perfetto
+from labctl.measure.pictures.timeline import Lane
 from labctl.measure.records import RequestRecord
-from labctl.measure.steplog import Step
-from labctl.measure.tables import markdown, table
-from labctl.measure.timeline import Lane
+from labctl.measure.workloads import identity
+from labctl.tables import markdown, table
 
 STATIC, INFLIGHT, NO_EVICT, UTILIZATION = "static", "inflight", "no-evict", "max-utilization"
 SHORT = {

@@ -8,9 +8,9 @@ import pytest
 from gpt2_reference import Reference
 from machinery import labctl, leftovers, status
 
-from labctl.measure import slot_log, slots, steplog
+from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
+from labctl.measure.evidence import slot_log, slots, steplog
 from labctl.measure.records import RequestRecord
-from labctl.measure.sequences import MODEL, SequenceClient, identifiers, together
 
 STACK = "sequence-batcher"
 STEPS = 5

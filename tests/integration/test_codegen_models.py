@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from codegen_requests import USUAL, ensemble, generator, tensor, texts
 from conftest import ROOT
-from labctl.measure import metrics, steplog
+from labctl.measure.evidence import metrics, steplog
 
 GENERATOR = "codegen-350M-mono-gptj"
 PROMPTS = ("def hello_world():", "def add(a, b):", "# return the maximum of a list\ndef", "def is_prime(n):", "def f")

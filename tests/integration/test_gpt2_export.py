@@ -15,7 +15,7 @@ from labctl import engines, weights
 from labctl.engines.gpt2_export import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.errors import LabError
 from labctl.workspace import Workspace
-from labserve.ragged import cut, pad
+from labserve.logits.ragged import cut, pad
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = "random:tiny-gpt2"

@@ -24,9 +24,9 @@ from tritonclient.utils import InferenceServerException
 from conftest import LabServer
 from labctl import engines
 from labctl.errors import LabError
-from labctl.measure import slot_log, slots, steplog
+from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
+from labctl.measure.evidence import slot_log, slots, steplog
 from labctl.measure.records import RequestRecord
-from labctl.measure.sequences import MODEL, SequenceClient, identifiers, together
 from labctl.workspace import Workspace
 
 STACK = "sequence-batcher"

@@ -13,8 +13,9 @@ from machinery import eventually
 from tritonclient.utils import InferenceServerException
 
 from labctl import readiness
-from labctl.measure import identity, metrics, steplog
-from labctl.measure.stream import TextStream
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.evidence import metrics, steplog
+from labctl.measure.workloads import identity
 
 TINY = {"model": "random:tiny-llama"}
 KINDS: dict[str, Any] = {

@@ -12,7 +12,7 @@ import tritonclient.grpc as grpcclient
 from transformers import AutoModelForCausalLM
 from tritonclient.utils import InferenceServerException
 
-from labctl.measure import identity
+from labctl.measure.workloads import identity
 
 SETTINGS = {"model": "random:tiny-llama", "exact": True}
 PROMPTS = [[5 + n, 6, 7] * (1 + n % 5) for n in range(24)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labctl.catalog import load
+from labctl.manifest.catalog import load
 from labctl.orchestrator.gpu_checks import gpu_checks
 from labctl.orchestrator.plan import Choices, Plan, make_plan
 from labctl.preflight import Check

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from labserve import batch_decoder
-from labserve.batch_decoder import BatchDecoder
+from labserve.codegen import batch_decoder
+from labserve.codegen.batch_decoder import BatchDecoder
 
 FOLDER = Path(__file__).resolve().parents[2] / "models" / "tiny-codegen"
 PROMPTS = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14]]

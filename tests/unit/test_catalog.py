@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from labctl.catalog import Catalog, load
 from labctl.errors import LabError
+from labctl.manifest.catalog import Catalog, load
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from labctl.cli import chat_page
 from labctl.cli.main import cli
 from labctl.errors import LabError
-from labctl.measure import conversation
-from labctl.measure.conversation import Answer
+from labctl.measure.clients import conversation
+from labctl.measure.clients.conversation import Answer
+from labctl.measure.clients.text_model import TextModel
 from labctl.measure.records import RequestRecord
-from labctl.measure.text_model import TextModel
 
 
 def test_every_dial_is_said_but_a_seed_that_is_off() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from labserve.codegen_as_gptj import convert, split
+from labserve.codegen.as_gptj import convert, split
 
 CODEGEN = Path(__file__).resolve().parents[2] / "models" / "tiny-codegen"
 

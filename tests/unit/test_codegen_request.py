@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from labserve.codegen_request import Row, advance, outputs, parse
+from labserve.codegen.request import Row, advance, outputs, parse
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from python_on_whales import DockerClient
 
-from labctl.catalog import load
+from labctl.manifest.catalog import load
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.up import launch_of
 from labctl.runtimes import calls, images

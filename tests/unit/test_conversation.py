@@ -17,8 +17,8 @@ from machinery import ROOT
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from labctl.errors import LabError
-from labctl.measure import conversation
-from labctl.measure.text_model import TextModel
+from labctl.measure.clients import conversation
+from labctl.measure.clients.text_model import TextModel
 
 PATIENCE_S = 20
 STREAMS = """

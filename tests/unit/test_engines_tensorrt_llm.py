@@ -89,7 +89,7 @@ def test_fp8_weights_are_quantised_first(release: str, first: str, last: str) ->
 )
 def test_codegen_is_built_as_gptj_from_its_weights_in_gptjs_order(release: str, words: list[str]) -> None:
     first, *steps = lines(release=release, model="codegen")
-    assert first == "python3 -m labserve.codegen_as_gptj /w /s/gptj"
+    assert first == "python3 -m labserve.codegen.as_gptj /w /s/gptj"
     assert [word in step for word, step in zip(words, steps, strict=True)] == [True] * len(words)
 
 

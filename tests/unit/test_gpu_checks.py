@@ -21,8 +21,8 @@ from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.prepare import prepare
 from labctl.orchestrator.run import with_gpus
 from labctl.report import Silent
-from labctl.repository.releases import release
 from labctl.runtimes import docker_engine, images, nvidia, wheel
+from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]

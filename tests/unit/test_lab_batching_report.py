@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from labctl.measure import identity, results
+from labctl.measure import results
 from labctl.measure.records import RequestRecord
+from labctl.measure.workloads import identity
 
 REPORT = Path(__file__).resolve().parents[2] / "labs" / "05-batching-policies" / "report.py"
 COUNTED = {"steps": 20, "mean_batch": 2.0, "max_batch": 3, "max_kv_blocks_used": 4, "kv_blocks": 9, "preemptions": 1}

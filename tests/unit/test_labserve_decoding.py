@@ -7,8 +7,8 @@ import torch
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 import labserve_tiny
-from labserve.decoders import CachedDecoder, RecomputingDecoder, step
-from labserve.sequences import Sequence, new_sequence
+from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
+from labserve.gpt2.sequences import Sequence, new_sequence
 
 SLOTS = 4
 NEAR_TIE = 1e-4

@@ -4,8 +4,8 @@ import pytest
 from transformers import AutoTokenizer
 
 import labserve_tiny
+from labserve.gpt2.sequences import DEFAULT_MAX_TOKENS, new_sequence
 from labserve.params import SAMPLING, BadInput, Field, parse, text
-from labserve.sequences import DEFAULT_MAX_TOKENS, new_sequence
 
 FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), **SAMPLING}
 

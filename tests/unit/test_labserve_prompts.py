@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labserve.params import BadInput
-from labserve.prompts import padded, texts, word_table
+from labserve.text.prompts import padded, texts, word_table
 
 
 def words(*rows: list[str]) -> Any:

@@ -2,7 +2,7 @@
 
 import torch
 
-from labserve.sampling import Sampler, choose
+from labserve.text.sampling import Sampler, choose
 
 LOGITS = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
 

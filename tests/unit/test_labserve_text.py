@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoTokenizer
 
 import labserve_tiny
-from labserve.detok import Detokenizer
 from labserve.steplog import StepLog
+from labserve.text.detok import Detokenizer
 
 
 @pytest.fixture(scope="module")

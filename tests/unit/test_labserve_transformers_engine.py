@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from labserve.engines import open_engine
-from labserve.inflight import Job, Policy, Scheduler
-from labserve.kv_budget import KVBudget
+from labserve.inflight.engines import open_engine
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.sampling_options import Sampling
+from labserve.inflight.scheduler import Job, Policy, Scheduler
+from labserve.inflight.transformers_engine import BLOCK_SIZE, TransformersEngine
 from labserve.model_shape import Shape
 from labserve.params import BadInput
-from labserve.sampling_options import Sampling
-from labserve.transformers_engine import BLOCK_SIZE, TransformersEngine
 
 SLOTS = 4
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.llm_request import Generation, parse, words
+from labserve.inflight.request import Generation, parse, words
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from labserve.inflight import End, Job, Policy, Scheduler, Turn, effective_policy
-from labserve.kv_budget import KVBudget
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.scheduler import End, Job, Policy, Scheduler, Turn, effective_policy
 from labserve.params import BadInput
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from labctl.errors import LabError
-from labctl.measure import dataset, identity
 from labctl.measure.records import RequestRecord
+from labctl.measure.workloads import dataset, identity
 
 
 def words(text: str) -> int:

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from labctl import tables
 from labctl.errors import LabError
-from labctl.measure import load, metrics, perfetto, results, stats, steplog, tables, timeline
+from labctl.measure import results, stats
+from labctl.measure.evidence import metrics, steplog
+from labctl.measure.pictures import perfetto, timeline
 from labctl.measure.records import RequestRecord, overlap
+from labctl.measure.workloads import load
 
 
 def record(start: float, *arrivals: float, error: str = "", prompt: str = "p") -> RequestRecord:

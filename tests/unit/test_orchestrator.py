@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from labctl.catalog import Verdict
 from labctl.errors import LabError
+from labctl.manifest.catalog import Verdict
 from labctl.orchestrator import ports
 from labctl.orchestrator.lock import holder, stack_lock
 from labctl.orchestrator.plan import expand

@@ -9,8 +9,8 @@ import pytest
 
 from fake_triton import FakeTriton, serve
 from labctl import readiness
-from labctl.catalog import Probe
 from labctl.errors import LabError
+from labctl.manifest.catalog import Probe
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from labctl.catalog import load
 from labctl.cli.main import cli
 from labctl.errors import LabError
+from labctl.manifest.catalog import load
 from labctl.orchestrator.plan import Choices, make_plan
-from labctl.repository import releases
-from labctl.repository.releases import release
+from labctl.trtllm import releases
+from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 from test_repository_releases import RELEASES, templates
 

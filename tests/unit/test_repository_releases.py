@@ -14,8 +14,9 @@ from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
 from labctl.errors import LabError
-from labctl.repository import RenderRequest, releases
-from labctl.repository.releases import effective_policy, release, table
+from labctl.repository import RenderRequest
+from labctl.trtllm import releases
+from labctl.trtllm.releases import effective_policy, release, table
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
 RELEASES = ["0.5.0", "0.8.0", "0.11.0", "0.14.0", "0.17.0", "0.19.0"]

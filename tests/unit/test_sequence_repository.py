@@ -9,8 +9,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from labctl import catalog, repository
+from labctl import repository
 from labctl.errors import LabError
+from labctl.manifest import catalog
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.workspace import Workspace
 

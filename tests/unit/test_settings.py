@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labctl.errors import LabError
-from labctl.settings import Setting, parse_assignments, resolve
+from labctl.manifest.settings import Setting, parse_assignments, resolve
 
 DECLARED = {
     "kv_cache": Setting(type="bool", default=True, help="cache"),

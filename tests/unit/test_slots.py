@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from labctl.errors import LabError
-from labctl.measure import slot_log, slot_picture, slots
-from labctl.measure.slots import Execution, Timeline
-from labctl.measure.steplog import Step
+from labctl.measure.evidence import slot_log, slots
+from labctl.measure.evidence.slots import Execution, Timeline
+from labctl.measure.evidence.steplog import Step
+from labctl.measure.pictures import slot_picture
 
 SCHEDULER = "3430 sequence_batch_scheduler.cc:857]"
 UNNAMED = "[request id: <id_unknown>]"

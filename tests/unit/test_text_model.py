@@ -9,8 +9,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from labctl.errors import LabError
-from labctl.measure import text_model
-from labctl.measure.text_model import TextModel
+from labctl.measure.clients import text_model
+from labctl.measure.clients.text_model import TextModel
 
 ITERATIVE = """
 max_batch_size: 8 model_transaction_policy { decoupled: true }

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from labserve.codegen_request import Row, outputs
+from labserve.codegen.request import Row, outputs
+from labserve.codegen.trtllm_request import Dialect, finish
 from labserve.params import BadInput
-from labserve.sampling import Sampler
 from labserve.tensors import words
-from labserve.trtllm_request import Dialect, finish
+from labserve.text.sampling import Sampler
 
 OLD, NEW = Dialect("UINT32", False, 800), Dialect("INT32", True, 800)
 

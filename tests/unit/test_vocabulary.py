@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from labserve.ragged import cut, pad
-from labserve.vocabulary import alphabet, mask, spelling, whole
+from labserve.logits.ragged import cut, pad
+from labserve.text.vocabulary import alphabet, mask, spelling, whole
 
 FOLDER = Path(__file__).resolve().parents[2] / "models" / "tiny-gpt2"
 

@@ -12,10 +12,10 @@ from labctl import readiness
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
 from labctl.errors import LabError
-from labctl.measure.tables import table
 from labctl.orchestrator.dry_run import dry_bench
 from labctl.orchestrator.run import ephemeral, new_results_folder
 from labctl.orchestrator.up import UpOptions
+from labctl.tables import table
 from labctl.workspace import atomic_write
 
 COLUMNS = (
@@ -66,7 +66,8 @@ def bench_command(
     goodput: float | None, json_file: Path | None, dry: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Measure STACK under load. It is brought up for the purpose, unless it is up already."""
-    from labctl.measure import bench, results
+    from labctl.measure import results
+    from labctl.measure.workloads import bench
 
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)

@@ -6,9 +6,9 @@ import json
 
 import click
 
-from labctl.catalog import load
 from labctl.cli import options as opt
-from labctl.measure.tables import table
+from labctl.manifest.catalog import load
+from labctl.tables import table
 from labctl.workspace import Workspace
 
 

@@ -15,8 +15,8 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is told to
 import gradio as gr
 
 from labctl.errors import LabError
-from labctl.measure import conversation
-from labctl.measure.text_model import TextModel
+from labctl.measure.clients import conversation
+from labctl.measure.clients.text_model import TextModel
 
 NOTHING = "There is nothing to continue: type the beginning of a text first."
 History = list[dict[str, str]]

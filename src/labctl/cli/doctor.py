@@ -7,13 +7,13 @@ import click
 from labctl import preflight
 from labctl.cli import options as opt
 from labctl.errors import LabError
-from labctl.measure.tables import table
 from labctl.orchestrator import ports
 from labctl.orchestrator.gpu_checks import gpu_checks
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.session import Session
 from labctl.preflight import Check
 from labctl.runtimes import wheel
+from labctl.tables import table
 
 
 @click.command("doctor")

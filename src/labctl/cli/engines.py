@@ -11,11 +11,11 @@ from labctl import engines
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
 from labctl.errors import LabError
-from labctl.measure.tables import table
 from labctl.orchestrator.dry_run import dry_up
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.prepare import prepare
 from labctl.orchestrator.up import UpOptions
+from labctl.tables import table
 
 
 @click.group("engines")

@@ -16,7 +16,7 @@ from labctl.errors import LabError
 @click.option("-S", "--stream", is_flag=True, help="Print each token as it comes.")
 def infer_command(stack: str, model: str, prompt: str, output_tokens: int, stream: bool) -> None:
     """One answer from a model of STACK, which must be up."""
-    from labctl.measure import ask
+    from labctl.measure.clients import ask
 
     session = opt.open_session()
     _, name = session.catalog.stack(stack)

@@ -8,8 +8,8 @@ import click
 
 from labctl.cli import options as opt
 from labctl.errors import LabError
-from labctl.measure import metrics
-from labctl.measure.tables import table
+from labctl.measure.evidence import metrics
+from labctl.tables import table
 
 HEADER = (
     "model",

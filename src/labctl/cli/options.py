@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from labctl.cli.console import Console
+from labctl.manifest.settings import parse_assignments
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import RUNTIMES, Session
 from labctl.orchestrator.up import UpOptions
-from labctl.settings import parse_assignments
 
 Command = Callable[..., Any]
 PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}

@@ -9,11 +9,11 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
-from labctl.measure.tables import table
 from labctl.orchestrator import up as steps
 from labctl.orchestrator.dry_run import dry_up
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions
+from labctl.tables import table
 
 
 @click.command("up")

@@ -10,8 +10,8 @@ import click
 from labctl import weights
 from labctl.cli import options as opt
 from labctl.errors import LabError
-from labctl.measure.tables import table
 from labctl.orchestrator.plan import Choices, make_plan
+from labctl.tables import table
 
 
 @click.group("weights")

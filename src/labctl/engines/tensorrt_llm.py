@@ -1,7 +1,7 @@
 """The NVIDIA GPU engine: TensorRT-LLM's own builder, run in the image that will serve the engine.
 
 An engine belongs to a release, a GPU's compute capability and a driver; the manifest remembers all of them, and
-:func:`check_target` refuses another machine before a server starts. The commands are data: ``trtllm_builders.yaml``.
+:func:`check_target` refuses another machine before a server starts. The commands are data: ``trtllm/builders.yaml``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
     model = str(options["model"])
     if model == "codegen":  # the same architecture, its weights in another order
         reordered = scratch / "gptj"
-        step = ["python3", "-m", "labserve.codegen_as_gptj", str(weights), str(reordered)]
+        step = ["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(reordered)]
         return [step, *commands({**options, "model": "gptj"}, reordered, scratch, output)]
     if model not in row["models"]:
         raise LabError(f"release {options['release']} has no builder for {model}")
@@ -191,7 +192,7 @@ def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
 
 @cache
 def _table() -> list[dict[str, Any]]:
-    text = Path(__file__).with_name("trtllm_builders.yaml").read_text(encoding="utf-8")
+    text = resources.files("labctl.trtllm").joinpath("builders.yaml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = yaml.safe_load(text)
     return rows
 

@@ -18,10 +18,10 @@ from labctl.errors import LabError
 from labctl.orchestrator.gpu_memory import copies_bytes, engine_bytes, weights_bytes
 from labctl.orchestrator.plan import Plan
 from labctl.preflight import Check, from_error
-from labctl.repository.releases import Release
 from labctl.runtimes import docker_engine, nvidia
 from labctl.runtimes.calls import PACKAGES_CUDA
 from labctl.runtimes.nvidia import Gpu
+from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
 
 IMAGES_CUDA = 12  # of every image in the table

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from labctl import engines, weights
-from labctl.catalog import Artifact, Lab, Mapped, Probe, Stack
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
-from labctl.orchestrator.overlays import overlaid
-from labctl.repository import RenderRequest, Replacement, releases
-from labctl.repository.releases import Release
-from labctl.settings import resolve
+from labctl.manifest.catalog import Artifact, Lab, Mapped, Probe, Stack
+from labctl.manifest.overlays import overlaid
+from labctl.manifest.settings import resolve
+from labctl.repository import RenderRequest, Replacement
+from labctl.trtllm import releases
+from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
 
 REFERENCE = re.compile(r"\{((?:settings|artifacts)\.[A-Za-z0-9_]+|run_dir|profile|stack|release|vocab_size)\}")

@@ -12,17 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labctl.catalog import Lab, Phase, Verdict
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
+from labctl.manifest.catalog import Lab, Phase, Verdict
+from labctl.manifest.settings import resolve
 from labctl.measure.results import flatten
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions, sweep, take_down, up
-from labctl.repository import releases
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
-from labctl.settings import resolve
+from labctl.trtllm import releases
 from labctl.workspace import atomic_write
 
 

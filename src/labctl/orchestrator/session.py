@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labctl.catalog import Catalog, load
 from labctl.errors import LabError
+from labctl.manifest.catalog import Catalog, load
 from labctl.report import Report
 from labctl.runtimes.base import Record, Runtime
 from labctl.runtimes.compose import ComposeRuntime

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from labctl import readiness
-from labctl.catalog import Probe
 from labctl.errors import LabError
-from labctl.measure import metrics
+from labctl.manifest.catalog import Probe
+from labctl.manifest.overlays import overlaid
+from labctl.measure.evidence import metrics
 from labctl.orchestrator.lock import holder
-from labctl.orchestrator.overlays import overlaid
 from labctl.orchestrator.plan import probes
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from labctl import repository
-from labctl.catalog import Lab
 from labctl.errors import LabError
+from labctl.manifest.catalog import Lab
 from labctl.orchestrator import ports
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices, Plan, make_plan

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.repository import releases
 from labctl.runtimes import images
 from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Launch
+from labctl.trtllm import releases
 from labctl.workspace import Workspace
 
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack

@@ -9,7 +9,8 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
-from labserve import codegen_request, trtllm_request
+from labserve.codegen import request as codegen_request
+from labserve.codegen import trtllm_request
 from labserve.model_shape import Shape
 from labserve.steplog import StepLog
 from labserve.triton import instance, parameter, reader

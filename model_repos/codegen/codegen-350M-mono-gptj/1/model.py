@@ -10,7 +10,8 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
-from labserve import batch_decoder, codegen_request
+from labserve.codegen import batch_decoder
+from labserve.codegen import request as codegen_request
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.steplog import StepLog

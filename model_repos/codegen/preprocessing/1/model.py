@@ -4,7 +4,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.params import BadInput
-from labserve.prompts import open_tokenizer, padded, texts, word_table
+from labserve.text.prompts import open_tokenizer, padded, texts, word_table
 from labserve.triton import parameter
 
 

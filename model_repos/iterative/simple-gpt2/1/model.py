@@ -9,9 +9,9 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.decoders import CachedDecoder, RecomputingDecoder, step
+from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
+from labserve.gpt2.sequences import new_sequence
 from labserve.params import BadInput
-from labserve.sequences import new_sequence
 from labserve.steplog import StepLog
 from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of, tokenizer_and_model
 

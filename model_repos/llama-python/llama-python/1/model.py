@@ -7,9 +7,9 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.hf_generate import Generator, Prompt, read_prompts, text_tensor
 from labserve.params import BadInput
 from labserve.steplog import StepLog
+from labserve.text.hf_generate import Generator, Prompt, read_prompts, text_tensor
 from labserve.triton import device, instance, parameter
 
 

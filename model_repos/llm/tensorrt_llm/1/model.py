@@ -2,7 +2,7 @@
 
 `execute` only puts requests into an inbox and returns; Triton may call it again at once, so that a hundred requests
 can be in flight in this one instance. The thread empties the inbox between two steps, lets the scheduler choose who
-is in the batch (labserve/inflight.py: there V1 and in-flight batching part), and answers whoever is done.
+is in the batch (labserve/inflight/scheduler.py: there V1 and in-flight batching part), and answers whoever is done.
 """
 
 import json
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from labserve import llm_request
-from labserve.engines import open_engine
-from labserve.inflight import End, Job, Scheduler, effective_policy
+from labserve.inflight.engines import open_engine
+from labserve.inflight.scheduler import End, Job, Scheduler, effective_policy
+from labserve.inflight.scheduler import request as llm_request
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.steplog import StepLog

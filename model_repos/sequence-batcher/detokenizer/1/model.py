@@ -13,8 +13,8 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from labserve.steplog import StepLog
+from labserve.text.vocabulary import mask, spelling
 from labserve.triton import instance, parameter
-from labserve.vocabulary import mask, spelling
 
 
 class TritonPythonModel:

@@ -1,0 +1,51 @@
+"""A stack with the changes of one profile, and of the settings' values, laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from labctl.errors import LabError
+from labctl.manifest.catalog import Overlay, Stack
+
+
+def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:
+    """The stack as it is on ``profile`` with ``settings``.
+
+    Raises:
+        LabError: a setting's value does not go with the profile.
+    """
+    layers: list[Overlay] = [overlay for name, overlay in stack.profiles.items() if name == profile]
+    for variant in stack.variants:
+        if all(settings.get(key) == value for key, value in variant.when.items()):
+            if profile not in variant.profiles:
+                asked = " ".join(f"{key}={value}" for key, value in variant.when.items())
+                raise LabError(
+                    f"{asked} is not served on the {profile} profile",
+                    f"it goes with: {', '.join(variant.profiles)}",
+                    f"--profile {variant.profiles[0]}, or another value (labctl list)",
+                )
+            layers.append(variant)
+    for layer in layers:
+        stack = _over(stack, layer)
+    return stack
+
+
+def _over(stack: Stack, layer: Overlay) -> Stack:
+    own = layer.tensorrt_llm is None
+    return stack.model_copy(
+        update={
+            "repository": [*(stack.repository if own else ()), *layer.repository],
+            "parameters": {**(stack.parameters if own else {}), **layer.parameters},
+            "artifacts": {**stack.artifacts, **layer.artifacts},
+            "place": {**stack.place, **layer.place},
+            "replacements": [*(stack.replacements if own else ()), *layer.replacements],
+            "optional": [*(stack.optional if own else ()), *layer.optional],
+            "models": layer.models or stack.models,
+            "server": layer.server or stack.server,
+            "image": layer.image or stack.image,
+            "copies": stack.copies if layer.copies is None else layer.copies,
+            "image_only": layer.image_only or stack.image_only,
+            "tensorrt_llm": stack.tensorrt_llm if own else layer.tensorrt_llm,
+        }
+    )

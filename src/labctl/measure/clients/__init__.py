@@ -1,0 +1,1 @@
+"""Clients: who speaks to a running server, and how."""

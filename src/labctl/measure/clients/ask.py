@@ -1,0 +1,42 @@
+"""One question to a text model of a running stack, whatever its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labctl.errors import LabError
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.text_model import TextModel
+
+TIMEOUT_S = 120.0
+
+
+def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) -> Iterator[str]:
+    """The prompt and what the model makes of it, in pieces as they arrive with ``stream``, else as one.
+
+    Raises:
+        LabError: in Triton's words.
+    """
+    import queue
+
+    arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    if tokens < 1:
+        raise LabError(f"{tokens} output tokens cannot be generated", "", "-o takes 1 or more")
+    text_model = TextModel.of(endpoint, model)
+    with TextStream(endpoint, on_token=lambda record: arrived.put(True)) as channel:
+        record = text_model.send(channel, prompt, tokens)
+        if text_model.decoupled:
+            yield prompt
+        told = 0
+        if stream:
+            while not record.end:
+                try:
+                    arrived.get(timeout=0.2)
+                except queue.Empty:
+                    channel.check()
+                    continue
+                pieces = [text for _, text in list(record.responses)[told:]]
+                told += len(pieces)
+                yield "".join(pieces)
+        channel.wait(record, timeout=TIMEOUT_S)
+        yield "".join(text for _, text in record.responses[told:])

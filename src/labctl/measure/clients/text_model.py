@@ -1,0 +1,172 @@
+"""How a text model wants to be asked, read from the configuration that the running server itself reports.
+
+The labs' text models differ on the wire: `text_input` with limits as request parameters (lab 02), with limits as
+tensors (labs 03 and 05, with or without a batch dimension), `INPUT_0`.. (lab 04). A person who types
+``labctl infer`` or ``labctl bench`` need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as grpcclient
+
+from labctl.errors import LabError
+from labctl.measure.clients.stream import GONE, TextStream
+from labctl.measure.records import RequestRecord
+
+# What an input is for, by the names that the labs' models give it.
+TEXT = ("text_input", "INPUT_0")
+LIMIT = ("max_tokens", "INPUT_1")
+STREAM = ("stream", "streaming")
+OUTPUT = ("text_output", "OUTPUT_0")
+# How a token is chosen, by the names of request parameters (lab 02); as tensors they are called otherwise.
+SAMPLING: Mapping[str, Sequence[str]] = {
+    "temperature": ("temperature",),
+    "top_k": ("top_k", "runtime_top_k"),
+    "top_p": ("top_p", "runtime_top_p"),
+    "repetition_penalty": ("repetition_penalty",),
+    "seed": ("random_seed",),
+}
+_BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
+NEVER = 2**32 - 1  # an id that ends a text and is in no vocabulary: the text goes on
+_TYPES: Mapping[str, Any] = {
+    "BYTES": np.object_, "UINT32": np.uint32, "INT32": np.int32, "UINT64": np.uint64, "FP32": np.float32,
+    "BOOL": np.bool_,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input tensor that must be sent: its datatype as Triton names it, its shape for one request."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def filled(self, value: Any) -> Any:
+        made = grpcclient.InferInput(self.name, self.shape, self.datatype)
+        made.set_data_from_numpy(np.full(self.shape, value, dtype=_TYPES[self.datatype]))
+        return made
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model that continues a text.
+
+    Attributes:
+        decoupled: it answers token by token, with what is new alone.
+        sampling: the inputs that say how a token is chosen, by the names of ``SAMPLING``; lab 02 has none, but takes
+            parameters.
+        tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
+    """
+
+    name: str
+    inputs: Mapping[str, Input]
+    output: str
+    decoupled: bool
+    sampling: Mapping[str, Input] = field(default_factory=dict)
+    end: Input | None = None
+    tokenizer_dir: str = ""
+
+    @property
+    def by_parameter(self) -> bool:
+        """Whether limits and sampling are request parameters, not tensors."""
+        return not any(name in self.inputs for name in LIMIT)
+
+    @property
+    def choices(self) -> Sequence[str]:
+        """What of ``SAMPLING`` the model heeds."""
+        return _BY_PARAMETER if self.by_parameter else tuple(self.sampling)
+
+    @classmethod
+    def of(cls, endpoint: str, name: str) -> TextModel:
+        """Ask the server at ``endpoint`` (gRPC).
+
+        Raises:
+            LabError: the server does not answer, or the model takes no text.
+        """
+        from tritonclient.utils import InferenceServerException
+
+        with grpcclient.InferenceServerClient(endpoint) as client:
+            try:
+                config = client.get_model_config(name).config
+                parts = _parts(client, config)
+            except InferenceServerException as error:
+                if error.status() == GONE:
+                    said = str(error.message())
+                    why = "nothing listens there" if "Connection refused" in said else said
+                    remedy = "labctl status shows whether it lives"
+                    raise LabError(f"the server at {endpoint} does not answer", why, remedy) from error
+                raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
+        every = {
+            item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
+            for item in config.input
+        }
+        wanted = {item.name: every[item.name] for item in config.input if not item.optional or item.name in STREAM}
+        sampling = {what: every[name] for what, names in SAMPLING.items() for name in names if name in every}
+        output = next((item.name for item in config.output if item.name in OUTPUT), "")
+        if not output or not any(key in wanted for key in TEXT):
+            raise LabError(f"{name} does not continue texts", f"its inputs: {', '.join(wanted)}")
+        return cls(
+            name, wanted, output,
+            decoupled=any(part.model_transaction_policy.decoupled for part in parts),
+            sampling=sampling,
+            end=every.get("end_id") if "INPUT_0" in every else None,
+            tokenizer_dir=next((told for part in parts if (told := _told(part, "tokenizer_dir"))), ""),
+        )  # fmt: skip
+
+    def send(
+        self, stream: TextStream, prompt: str, tokens: int, to_the_end: bool = False,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> RequestRecord:  # fmt: skip
+        """Ask for ``tokens`` more tokens.
+
+        Args:
+            to_the_end: an end-of-text token does not end the answer.
+            sampling: values by the names of ``SAMPLING``; one that the model does not heed is left out.
+        """
+        asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
+        made = [
+            wanted.filled(_value(name, prompt, tokens))
+            for name, wanted in self.inputs.items()
+            if self.decoupled or name not in STREAM
+        ]
+        if not self.by_parameter:
+            made += [self.sampling[name].filled(value) for name, value in asked.items()]
+            made += [self.end.filled(NEVER)] if self.end and to_the_end else []
+            count = 0 if self.decoupled else tokens
+            return stream.send_inputs(self.name, prompt, made, output=self.output, tokens=count)
+        # As text, which every version of the client can send as a parameter.
+        texts: dict[str, Any] = {name: str(value) for name, value in asked.items()}
+        return stream.send_inputs(
+            self.name, prompt, made, output=self.output, max_tokens=tokens, ignore_eos=to_the_end, **texts
+        )
+
+
+def _value(name: str, prompt: str, tokens: int) -> Any:
+    if name in TEXT:
+        return prompt.encode()
+    if name in LIMIT:
+        return tokens
+    return True if name in STREAM else b""  # lists of bad and stop words: none
+
+
+def _datatype(number: int) -> str:
+    from tritonclient.grpc import model_config_pb2
+
+    name = str(model_config_pb2.DataType.Name(number)).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
+def _parts(client: Any, config: Any) -> list[Any]:
+    """A model's configuration and those of an ensemble's steps: it answers token by token when one of them does."""
+    steps = (client.get_model_config(step.model_name).config for step in config.ensemble_scheduling.step)
+    return [config, *(part for step in steps for part in _parts(client, step))]
+
+
+def _told(config: Any, name: str) -> str:
+    return str(config.parameters[name].string_value) if name in config.parameters else ""

@@ -1,0 +1,1 @@
+"""Evidence: what the server says it did (counters, step log, slot log)."""

@@ -1,0 +1,1 @@
+"""Pictures: a run as something to look at."""

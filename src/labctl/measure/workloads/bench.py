@@ -1,0 +1,115 @@
+"""``labctl bench``: a running stack under load, measured by the field's names; no request is lost from the figures."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.errors import LabError
+from labctl.measure import stats
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.text_model import TextModel
+from labctl.measure.evidence import metrics
+from labctl.measure.records import RequestRecord
+from labctl.measure.workloads import load
+
+PROMPTS = (
+    "Programming in C++ is like",
+    "I have lived in Seoul",
+    "My favourite food is",
+    "Once upon a time there was",
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is sent. ``rate`` (requests/s, Poisson) makes an open loop; without it each concurrency is a closed loop."""
+
+    prompts: Sequence[str] = PROMPTS
+    output_tokens: int = 64
+    requests: int = 32
+    warmup: int = 4
+    rate: float | None = None
+    seed: int = 0
+    goodput_ttft_ms: float | None = None
+    timeout: float = 300.0
+
+
+def prompts_from(path: Path) -> list[str]:
+    """Prompts of a dataset: a JSON list of texts, or of {"input", "instruction"} as the identity test takes it.
+
+    Raises:
+        LabError: it is neither.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        prompts = [row if isinstance(row, str) else f"{row['input']} {row['instruction']}" for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LabError(
+            f"{path} cannot be read as a dataset",
+            f"{type(error).__name__}: {error}",
+            'a JSON list of texts, or of {"input": ..., "instruction": ...}',
+        ) from error
+    if not prompts:
+        raise LabError(f"{path} holds no prompts")
+    return prompts
+
+
+def run(
+    endpoints: dict[str, str],
+    model: str,
+    workload: Workload,
+    concurrency: int,
+    progress: Callable[[str], None],
+) -> tuple[dict[str, Any], list[RequestRecord]]:
+    """One measurement of one model.
+
+    Returns:
+        the metrics (with Triton's counters for the same time under "triton"), and every request.
+
+    Raises:
+        LabError: a request failed; nothing is averaged.
+    """
+
+    def ask(stream: TextStream, number: int) -> RequestRecord:
+        prompt = workload.prompts[number % len(workload.prompts)]
+        progress(f"request {number + 1} of {workload.requests}")
+        return asked.send(stream, prompt, workload.output_tokens, to_the_end=True)
+
+    grpc = endpoints["grpc"]
+    asked = TextModel.of(grpc, model)
+    progress("warming up")
+    if workload.warmup:
+        load.closed_loop(grpc, min(concurrency, workload.warmup), workload.warmup, ask, workload.timeout)
+    before = metrics.scrape(endpoints["metrics"])
+    if workload.rate is None:
+        records = load.closed_loop(grpc, concurrency, workload.requests, ask, workload.timeout)
+    else:
+        with TextStream(grpc) as stream:
+            arrivals = load.poisson(workload.requests, workload.rate, workload.seed)
+            records = load.open_loop(arrivals, lambda number: ask(stream, number))
+            stream.wait(*records, timeout=workload.timeout)
+    result = stats.metrics(records, workload.goodput_ttft_ms)
+    counted = _settled(endpoints["metrics"], model, before).models.get(model)
+    if counted:
+        result["triton"] = {
+            "nv_inference_count": counted.inferences,
+            "nv_inference_exec_count": counted.exec_count,
+            "mean_batch": counted.mean_batch,
+        }
+    return result, records
+
+
+def _settled(endpoint: str, model: str, before: metrics.Snapshot) -> metrics.Snapshot:
+    """The counters' change once nothing is pending: Triton counts a request a moment after its last response."""
+    deadline = time.monotonic() + 1.0
+    while True:
+        delta = metrics.scrape(endpoint).since(before)
+        row = delta.models.get(model)
+        if row is None or not row.pending or time.monotonic() > deadline:
+            return delta
+        time.sleep(0.05)

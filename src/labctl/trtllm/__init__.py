@@ -1,0 +1,1 @@
+"""TensorRT-LLM by release: images, templates, builders, and what each of them can do."""

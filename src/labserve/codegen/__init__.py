@@ -1,0 +1,1 @@
+"""Lab 04: CodeGen, a batch of texts at a time."""

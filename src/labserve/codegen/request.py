@@ -1,0 +1,173 @@
+"""A request to ``codegen-350M-mono-gptj`` as its tensors say it: one row for each text, every refusal named."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from labserve.model_shape import Shape
+from labserve.params import BadInput
+from labserve.tensors import Read, bounded, words
+from labserve.text.sampling import Sampler
+
+MOST_TOP_K = 2**32 - 1
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A text in the making, and how each next token of it is chosen: nobody else in the batch has a say in it."""
+
+    ids: list[int]
+    prompt: int  # how many of the ids are the prompt's
+    limit: int  # tokens to generate at most
+    end_id: int | None  # ends the text earlier; one outside the vocabulary never comes
+    sampler: Sampler
+    repetition_penalty: float = 1.0
+    bad_words: list[list[int]] = field(default_factory=list)
+    stop_words: list[list[int]] = field(default_factory=list)
+    wants_log_probs: bool = False
+    log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the token with the best score is the one."""
+        return self.sampler.temperature == 0.0 and self.repetition_penalty == 1.0 and not self.bad_words
+
+    def choose(self, logits: torch.Tensor) -> int:
+        """The next token, by the scores `logits` [vocabulary]."""
+        scores = logits.clone()
+        if self.repetition_penalty != 1.0:  # as published (CTRL): what has been said becomes less likely
+            seen = torch.tensor(sorted(set(self.ids)))
+            known = scores[seen]
+            scores[seen] = torch.where(known < 0, known * self.repetition_penalty, known / self.repetition_penalty)
+        for word in self.bad_words:
+            *start, last = word
+            if last < len(scores) and (not start or self.ids[-len(start) :] == start):
+                scores[last] = -torch.inf
+        if self.sampler.temperature == 0.0 or not torch.isfinite(scores.max()):  # nothing is left to draw from
+            return int(scores.argmax())
+        return self.sampler.draw(scores)
+
+    def accept(self, token: int) -> bool:
+        """Append the token; whether the text goes on after it."""
+        self.ids.append(token)
+        stopped = any(self.ids[self.prompt :][-len(word) :] == word for word in self.stop_words)
+        return not stopped and token != self.end_id and len(self.ids) < self.prompt + self.limit
+
+
+def advance(rows: list[Row], logits: torch.Tensor) -> list[int]:
+    """One more token for each row, by its scores `logits` [rows, vocabulary]; the places of the rows that go on."""
+    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    for place, row in enumerate(rows):
+        if not row.plain:
+            tokens[place] = row.choose(logits[place])
+    if any(row.wants_log_probs for row in rows):
+        chosen = torch.log_softmax(logits, dim=-1)[torch.arange(len(rows)), tokens].tolist()
+        for row, value in zip(rows, chosen, strict=True):
+            row.log_probs.append(value)
+    return [place for place, row in enumerate(rows) if row.accept(tokens[place])]
+
+
+def parse(read: Read, shape: Shape) -> list[Row]:
+    """The rows of a request, all of them or none. Raises BadInput."""
+    prompts = _prompts(read, shape)
+    count = len(prompts)
+
+    def column(name: str, default: Any, check: Callable[[float], float] = lambda value: value) -> list[Any]:
+        values = read(name)
+        if values is None:
+            return [default] * count
+        if values.size != count:
+            raise BadInput(name, f"one value a row, please; {values.size} for {count} rows")
+        return [check(value) for value in values.reshape(-1).tolist()]
+
+    def within(name: str, default: float, least: float, most: float) -> list[Any]:
+        return column(name, default, lambda value: bounded(name, value, least, most))
+
+    limits = column("request_output_len", 0)
+    for prompt, limit in zip(prompts, limits, strict=True):
+        room = shape.context - len(prompt)
+        if not 1 <= limit <= room:
+            raise BadInput("request_output_len", f"{limit:,} is out of range; it must be from 1 to {room:,} here")
+    if any(width != 1 for width in column("beam_width", 1)):
+        raise BadInput("beam_width", "this engine has no beam search; it must be 1")
+    temperatures = within("temperature", 1.0, 0.0, 100.0)
+    top_ks = within("runtime_top_k", 0, 0, MOST_TOP_K)
+    top_ps = within("runtime_top_p", 0.0, 0.0, 1.0)
+    penalties = within("repetition_penalty", 1.0, 0.0, 1e3)
+    seeds = column("random_seed", None)
+    ends = column("end_id", shape.end_id)
+    log_probs = column("is_return_log_probs", False)
+    bad, stop = _words(read, "bad_words_list", count), _words(read, "stop_words_list", count)
+    return [
+        Row(
+            ids=prompt,
+            prompt=len(prompt),
+            limit=limits[i],
+            end_id=ends[i],
+            sampler=_sampler(temperatures[i], top_ks[i], top_ps[i], seeds[i]),
+            repetition_penalty=penalties[i] or 1.0,  # 0 is off, as with the others
+            bad_words=bad[i],
+            stop_words=stop[i],
+            wants_log_probs=bool(log_probs[i]),
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def _sampler(temperature: float, top_k: int, top_p: float, seed: int | None) -> Sampler:
+    """Greedy unless something asks for more, as in FasterTransformer: top_k 1 is greedy, neutral values are neutral."""
+    asked = top_k > 1 or top_p > 0.0 or temperature != 1.0
+    return Sampler(temperature if asked and top_k != 1 else 0.0, top_k, top_p, seed)
+
+
+def _prompts(read: Read, shape: Shape) -> list[list[int]]:
+    ids, lengths = read("input_ids"), read("input_lengths")
+    if lengths.size != len(ids):
+        raise BadInput("input_lengths", f"one value a row, please; {lengths.size} for {len(ids)} rows")
+    prompts = []
+    for row, length in zip(ids.reshape(len(ids), -1), lengths.reshape(-1).tolist(), strict=True):
+        if not length or not row.size:
+            raise BadInput("input_lengths", "the prompt is empty")
+        prompt: list[int] = row[:length].tolist()  # a length beyond the row means all of it
+        if len(prompt) >= shape.context:
+            raise BadInput(
+                "input_ids", f"{len(prompt):,} tokens; the model sees {shape.context:,}, the answer included"
+            )
+        if max(prompt) >= shape.vocabulary:
+            raise BadInput("input_ids", f"ids must be from 0 to {shape.vocabulary - 1:,}")
+        prompts.append(prompt)
+    return prompts
+
+
+def _words(read: Read, name: str, count: int) -> list[list[list[int]]]:
+    """The words of each row. A list that names no word of the vocabulary names none that could occur."""
+    tensor = read(name)
+    if tensor is None:
+        return [[]] * count
+    if tensor.ndim != 3 or tensor.shape[:2] != (count, 2):
+        raise BadInput(name, f"the shape must be [{count}, 2, n]; it is {list(tensor.shape)}")
+    return [[word for word in words(row) if min(word) >= 0] for row in tensor]
+
+
+def outputs(rows: list[Row]) -> dict[str, np.ndarray[Any, Any]]:
+    """The four tensors of an answer, one row a text (and one beam): [n, 1, width], [n, 1], [n, 1], [n, 1, limit].
+
+    Log probabilities are the model's own, before temperature and the like; zeros where nobody asked for them.
+    """
+    width = max(row.prompt + row.limit for row in rows)
+    ids = np.zeros((len(rows), 1, width), dtype=np.uint32)
+    each = np.zeros((len(rows), 1, max(row.limit for row in rows)), dtype=np.float32)
+    for place, row in enumerate(rows):
+        ids[place, 0, : len(row.ids)] = row.ids
+        ids[place, 0, len(row.ids) :] = row.end_id or 0
+        if row.wants_log_probs:
+            each[place, 0, : len(row.log_probs)] = row.log_probs
+    return {
+        "output_ids": ids,
+        "sequence_length": np.array([[len(row.ids)] for row in rows], dtype=np.uint32),
+        "cum_log_probs": each.sum(axis=-1, dtype=np.float32),
+        "output_log_probs": each,
+    }

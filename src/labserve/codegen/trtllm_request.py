@@ -1,0 +1,76 @@
+"""A row of ``codegen-350M-mono-gptj`` as a request to TensorRT-LLM's ``tensorrt_llm``, and the answer as its end."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labserve.codegen.request import Row
+from labserve.params import BadInput
+
+Array = np.ndarray[Any, Any]
+INTEGERS = {"UINT32": np.uint32, "INT32": np.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a release's ``tensorrt_llm`` understands.
+
+    ``integers``: the datatype of its whole numbers, UINT32 or INT32. ``words_and_scores``: whether it knows stop
+    words, bad words and log probabilities; 0.5.0 does not.
+    """
+
+    integers: str
+    words_and_scores: bool
+    vocabulary: int
+
+    def inputs(self, row: Row) -> dict[str, Array]:
+        """The request's tensors, each with a batch of one. Raises BadInput for what this release cannot do."""
+        kind, sampler = INTEGERS[self.integers], row.sampler
+        greedy = sampler.temperature == 0.0
+        found: dict[str, Array] = {
+            "input_ids": np.array([row.ids], dtype=np.int32),
+            "input_lengths": np.array([[row.prompt]], dtype=np.int32),
+            "request_output_len": np.array([[row.limit]], dtype=kind),
+            "beam_width": np.array([[1]], dtype=kind),
+            # With both off it would be greedy: 1.0 draws from all that is left.
+            "runtime_top_k": np.array([[1 if greedy else min(sampler.top_k, 2**31 - 1)]], dtype=kind),
+            "runtime_top_p": np.array([[0.0 if greedy else sampler.top_p or 1.0]], dtype=np.float32),
+            "temperature": np.array([[1.0 if greedy else sampler.temperature]], dtype=np.float32),
+            "repetition_penalty": np.array([[row.repetition_penalty]], dtype=np.float32),
+            "random_seed": np.array([[sampler.seed]], dtype=np.uint64),
+        }
+        if row.end_id is not None and row.end_id < self.vocabulary:
+            found |= {name: np.array([[row.end_id]], dtype=kind) for name in ("end_id", "pad_id")}
+        if self.words_and_scores:
+            lists = {"stop_words_list": row.stop_words, "bad_words_list": row.bad_words}
+            found |= {name: _flat(words) for name, words in lists.items() if words}
+            found["return_log_probs"] = np.array([[row.wants_log_probs]])
+        elif row.bad_words:
+            raise BadInput("bad_words_list", "this release of TensorRT-LLM cannot forbid words")
+        return found
+
+    def outputs(self, row: Row) -> list[str]:
+        """The outputs to ask for, in the order in which :func:`finish` takes them."""
+        scores = ["output_log_probs"] if self.words_and_scores and row.wants_log_probs else []
+        return ["output_ids", *scores]
+
+
+def finish(row: Row, ids: Array, log_probs: Array | None = None) -> None:
+    """End a row with an answer: ``ids`` is [1, 1, prompt and continuation], ``log_probs`` [1, 1, continuation].
+
+    The engine fills up what it ended early; the row's own rules say where it ended. Stop words that the engine was not
+    told of are found here, after it has gone on in vain.
+    """
+    for token in ids.reshape(-1)[row.prompt : row.prompt + row.limit].tolist():
+        if not row.accept(token):
+            break
+    if log_probs is not None:
+        row.log_probs = log_probs.reshape(-1)[: len(row.ids) - row.prompt].tolist()
+
+
+def _flat(words: list[list[int]]) -> Array:
+    """[1, 2, n]: the ids of all words one after the other, and where each ends (-1 where there is none)."""
+    ids = [token for word in words for token in word]
+    ends = np.cumsum([len(word) for word in words]).tolist()
+    return np.array([[ids, ends + [-1] * (len(ids) - len(ends))]], dtype=np.int32)

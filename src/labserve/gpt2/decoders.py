@@ -1,0 +1,136 @@
+"""The next-token logits of a batch of sequences: with a KV cache, and without one (the original's way)."""
+
+from collections.abc import Sequence as Batch
+from typing import Any, Protocol
+
+import torch
+
+from labserve.gpt2.kvcache import KVCache, Packed
+from labserve.gpt2.sequences import Sequence
+from labserve.text.sampling import choose
+
+
+class Decoder(Protocol):
+    """What a model.py needs of one."""
+
+    def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
+        """Scores of the next token of each sequence, [batch, vocab]."""
+
+    def release(self, sequence: Sequence) -> None:
+        """Forget what is kept for a sequence; harmless when nothing is."""
+
+    def describe(self) -> str:
+        """How it works and what memory it may take, in one line."""
+
+
+class CachedDecoder:
+    """Only new tokens are computed: one of each running sequence, and the whole prompt of each newcomer.
+
+    All of them share one forward pass; keys and values stay in `cache`. The model must be one of
+    transformers' decoder-only models (its attention is replaced).
+    """
+
+    def __init__(self, model: Any, slots: int, length: int) -> None:
+        model.set_attn_implementation("packed")
+        self._model = model
+        self.cache = KVCache(model, slots, length)
+
+    def describe(self) -> str:
+        return f"KV cache of {self.cache.slots} slots, {self.cache.nbytes / 2**20:,.0f} MiB at most"
+
+    def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
+        for sequence in batch:
+            if sequence.slot is None:
+                sequence.slot = self.cache.take()
+                if sequence.slot is None:
+                    raise RuntimeError(f"all {self.cache.slots} slots of the KV cache are taken")
+        running = [s for s in batch if s.cached]
+        running.sort(key=_slot)
+        newcomers = [s for s in batch if not s.cached]
+        order = running + newcomers
+
+        ids: list[int] = []
+        slots: list[int] = []
+        positions: list[int] = []
+        ends: list[int] = []  # of each sequence's tokens in the pass
+        for sequence in order:
+            new = sequence.ids[sequence.cached :]
+            ids += new
+            slots += [_slot(sequence)] * len(new)
+            positions += range(sequence.cached, len(sequence.ids))
+            ends.append(len(ids))
+        device = self._model.device
+        where = torch.tensor([ids, slots, positions], device=device)
+        with torch.inference_mode():
+            output = self._model(
+                input_ids=where[:1],
+                position_ids=where[2:],
+                use_cache=False,
+                logits_to_keep=torch.tensor(ends, device=device) - 1,
+                packed=self._packed(running, where, ends),
+            )
+        for sequence in order:
+            sequence.cached = len(sequence.ids)
+        # Back from the order of the pass to the order of the batch.
+        place = {id(sequence): row for row, sequence in enumerate(order)}
+        logits: torch.Tensor = output.logits[0]
+        return logits[[place[id(sequence)] for sequence in batch]]
+
+    def _packed(self, running: list[Sequence], where: torch.Tensor, ends: list[int]) -> Packed:
+        _, slots, positions = where
+        count = len(running)
+        prompts = list(zip([0, *ends][count:], ends[count:], strict=False))
+        if not running:
+            return Packed(self.cache, slots, positions, slice(0), None, prompts)
+        low, high = _slot(running[0]), _slot(running[-1])
+        neighbours = high - low + 1 == count
+        last = positions[:count]
+        longest = max(len(s.ids) for s in running)
+        return Packed(
+            self.cache,
+            slots,
+            positions,
+            rows=slice(low, high + 1) if neighbours else slots[:count],
+            mask=(torch.arange(longest, device=slots.device) <= last[:, None])[:, None, None],
+            prompts=prompts,
+        )
+
+    def release(self, sequence: Sequence) -> None:
+        if sequence.slot is not None:
+            self.cache.free(sequence.slot)
+        sequence.slot, sequence.cached = None, 0
+
+
+class RecomputingDecoder:
+    """Every text is computed from its first token again at each step, padded to the longest of the batch."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
+        lengths = torch.tensor([len(s.ids) for s in batch])
+        longest = int(lengths.max())
+        # Padding stands on the right, where causal attention never looks: it needs no mask, positions count
+        # from 0 in every row, and only each row's own last place is read.
+        ids = torch.tensor([s.ids + [0] * (longest - len(s.ids)) for s in batch], device=self._model.device)
+        with torch.inference_mode():
+            logits: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits
+        return logits[torch.arange(len(batch)), lengths - 1]
+
+    def release(self, sequence: Sequence) -> None:
+        pass
+
+    def describe(self) -> str:
+        return "no KV cache: the whole text is computed again for each token"
+
+
+def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str]:
+    """One more token for each sequence; the text that each answer carries (see `Sequence.accept`)."""
+    logits = decoder.logits(batch)
+    tokens = choose(logits, [s.sampler for s in batch])
+    return [sequence.accept(token) for sequence, token in zip(batch, tokens, strict=True)]
+
+
+def _slot(sequence: Sequence) -> int:
+    assert sequence.slot is not None
+    return sequence.slot

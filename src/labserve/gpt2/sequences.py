@@ -1,0 +1,60 @@
+"""One request's text as it grows: its tokens, its limit, and how each next token is chosen and spelled."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from labserve.params import SAMPLING, BadInput, Field, parse, text
+from labserve.text.detok import Detokenizer
+from labserve.text.sampling import Sampler
+
+DEFAULT_MAX_TOKENS = 32
+FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), **SAMPLING}
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A text in the making. `ids` begin with the prompt's; `slot` and `cached` belong to the decoder."""
+
+    ids: list[int]
+    prompt: int  # how many of them are the prompt's
+    limit: int  # tokens, prompt included, at which it ends
+    eos: int | None  # the token that ends it earlier; None: nothing does
+    sampler: Sampler
+    detokenizer: Detokenizer
+    finished: bool = False
+    slot: int | None = None
+    cached: int = 0  # leading ids whose keys and values are in the slot
+    seen: float = field(default_factory=time.monotonic)  # when it was last scheduled
+
+    @property
+    def new(self) -> bool:
+        """Whether no token was generated yet."""
+        return len(self.ids) == self.prompt
+
+    def accept(self, token: int) -> str:
+        """Append the next token; returns the text that is now certain. Sets `finished` on the last one."""
+        self.ids.append(token)
+        self.finished = token == self.eos or len(self.ids) >= self.limit
+        return self.detokenizer.add(token, last=self.finished)
+
+
+def new_sequence(prompt: bytes, parameters: str, tokenizer: Any, context: int) -> Sequence:
+    """The sequence that a request begins: `prompt` is its text_input, `parameters` its parameters as JSON.
+
+    `context` is how many tokens the model can see at most. Raises BadInput, which names the input at fault.
+    """
+    asked = parse(parameters, FIELDS)
+    # Few tokens spell more than a dozen bytes: what is longer than this is refused before it costs anything.
+    words = text(prompt, "text_input", most_bytes=64 * context)
+    ids: list[int] = tokenizer.encode(words)
+    if not ids:
+        raise BadInput("text_input", "the tokenizer finds no token in it")
+    room = context - len(ids)
+    if room < 1:
+        raise BadInput("text_input", f"{len(ids):,} tokens; the model sees {context:,}, the answer included")
+    wanted = asked.get("max_tokens", min(DEFAULT_MAX_TOKENS, room))
+    if wanted > room:
+        raise BadInput("max_tokens", f"{wanted:,} is too many: of {context:,} tokens the prompt leaves {room:,}")
+    eos = None if asked.get("ignore_eos", False) else tokenizer.eos_token_id
+    return Sequence(ids, len(ids), len(ids) + wanted, eos, Sampler.of(asked), Detokenizer(tokenizer))

@@ -1,0 +1,42 @@
+"""The engines that can stand behind ``tensorrt_llm``, by name; only the one that is chosen is imported."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from labserve.inflight.kv_budget import KVBudget
+from labserve.model_shape import Shape
+
+ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}
+
+
+def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: str) -> tuple[Any, KVBudget]:
+    """The engine that a model's configuration names, warmed up, and the KV cache that it may fill.
+
+    Args:
+        word: a parameter of the model's config.pbtxt, "" where there is none.
+        batch: sequences that may run at a time.
+        device: "cpu" or "cuda:N".
+
+    Raises:
+        ValueError: there is no such engine, it does not run there, or the cache has no room for one block.
+    """
+    name = word("engine") or "openvino"
+    if name not in ENGINES:
+        raise ValueError(f"engine: '{name}' is none of {', '.join(ENGINES)}")
+    if name == "openvino" and device != "cpu":
+        raise ValueError("engine: openvino computes on the processor; on a GPU take transformers")
+    module = import_module(f"labserve.inflight.{name}_engine")
+    exact = word("exact").lower() == "true"
+    kv = KVBudget.of(
+        word("max_tokens_in_paged_kv_cache"),
+        word("kv_cache_free_gpu_mem_fraction"),
+        memory=int(word("kv_cache_memory_mib")) * 2**20,
+        token_bytes=module.token_bytes(shape, exact),
+        block_size=module.BLOCK_SIZE,
+    )
+    make = getattr(module, ENGINES[name])
+    more = {} if device == "cpu" else {"device": device}
+    engine = make(word("gpt_model_path"), kv, batch, exact, int(word("threads")), **more)
+    engine.warm_up()
+    return engine, kv

@@ -1,0 +1,221 @@
+"""Who is in the batch: static and in-flight batching, and two ways to admit requests to the KV cache.
+
+The engine computes one token for everybody it was given; this decides whom to give it, before each step. It is
+single-threaded: whoever owns it calls `submit`, `cancel` and `turn` from one thread.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from labserve.inflight.kv_budget import KVBudget
+from labserve.params import BadInput
+
+
+class Policy(Enum):
+    """When a request may join."""
+
+    MAX_UTILIZATION = "max_utilization"  # its prompt fits now; whoever came last makes room when memory runs out
+    GUARANTEED_NO_EVICT = "guaranteed_no_evict"  # its prompt and whole output fit, so it never has to leave
+
+
+class End(Enum):
+    """Why a job is over."""
+
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request: `prompt` ids in, at most `limit` ids out. `sampling` is the engine's own affair."""
+
+    id: str
+    prompt: list[int]
+    limit: int
+    sampling: Any = None
+    stop_words: list[list[int]] = field(default_factory=list)
+    streaming: bool = False
+    request: Any = None  # whoever submitted it finds it here again
+    output: list[int] = field(default_factory=list)
+    end: End | None = None
+    error: str = ""
+    handle: Any = None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+
+class Engine(Protocol):
+    """A compiled model with a paged KV cache that takes newcomers at any step."""
+
+    def add(self, ids: list[int], limit: int, sampling: Any) -> Any:
+        """Begin a sequence: at most `limit` tokens after `ids`. Returns a handle."""
+
+    def step(self) -> None:
+        """One step for every sequence: a token each, or a part of a newcomer's prompt."""
+
+    def read(self, handle: Any) -> tuple[list[int], bool]:
+        """The new tokens of a sequence, and whether the engine has ended it."""
+
+    def drop(self, handle: Any) -> None:
+        """Forget a sequence; its memory is free after the next step."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one step did."""
+
+    batch: list[Job]
+    prefill: int = 0  # members without an output token before the step
+    admitted: int = 0
+    preempted: int = 0
+    produced: list[tuple[Job, list[int]]] = field(default_factory=list)
+    ended: list[Job] = field(default_factory=list)
+
+
+class Scheduler:
+    """Keeps at most `max_running` jobs in the engine, within `kv`.
+
+    `static` batching takes a batch when the engine is empty and lets nobody join before its last member is done;
+    otherwise jobs join and leave at every step.
+    """
+
+    def __init__(self, engine: Engine, kv: KVBudget, policy: Policy, max_running: int, static: bool) -> None:
+        self.engine = engine
+        self.kv = kv
+        self.policy = policy
+        self.max_running = max_running
+        self.static = static
+        self.waiting: deque[Job] = deque()
+        self.running: list[Job] = []  # the oldest first
+        self._leaving = 0  # blocks of dropped jobs, which the engine frees with its next step
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue. Raises BadInput for one that could never fit."""
+        whole = self.kv.needed(len(job.prompt) + job.limit)
+        if whole > self.kv.blocks:
+            raise BadInput(
+                "request_output_len",
+                f"{len(job.prompt):,} prompt and {job.limit:,} output tokens need {whole:,} blocks of the KV cache, "
+                f"which has {self.kv.blocks:,} (of {self.kv.block_size} tokens)",
+            )
+        self.waiting.append(job)
+
+    def cancel(self, job: Job) -> None:
+        """Take a job out of the queue or out of the batch, at once."""
+        if job in self.running:
+            self._remove(job)
+        elif job in self.waiting:
+            self.waiting.remove(job)
+        job.end = End.CANCELLED
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to compute, nothing to free."""
+        return not (self.waiting or self.running or self._leaving)
+
+    @property
+    def places(self) -> int:
+        """How many may join the batch now."""
+        return 0 if self.static and self.running else self.max_running - len(self.running)
+
+    @property
+    def blocks_used(self) -> int:
+        """Blocks that are occupied or promised."""
+        return self._leaving + sum(self._claim(job) for job in self.running)
+
+    def turn(self) -> Turn:
+        """Make room, admit, compute one step, let go of those that are done."""
+        preempted = self._preempt()
+        ended: list[Job] = []
+        # Who was just evicted would be the first to be admitted again: not in the same turn.
+        admitted = 0 if preempted else self._admit(ended)
+        turn = Turn(list(self.running), sum(not j.output for j in self.running), admitted, preempted, ended=ended)
+        self.engine.step()
+        self._leaving = 0
+        for job in turn.batch:
+            tokens, over = self.engine.read(job.handle)
+            if tokens:
+                job.output += tokens
+                turn.produced.append((job, tokens))
+            if over or len(job.output) >= job.limit or any(job.output[-len(w) :] == w for w in job.stop_words):
+                self._remove(job, dropped=not over)
+                job.end = End.DONE
+                turn.ended.append(job)
+        return turn
+
+    def abandon(self, error: str) -> list[Job]:
+        """The engine has failed: nothing of it is kept, every job ends with `error`."""
+        jobs = [*self.running, *self.waiting]
+        for job in self.running:
+            self.engine.drop(job.handle)
+        self.running.clear()
+        self.waiting.clear()
+        self._leaving = 0
+        for job in jobs:
+            job.end, job.error = End.FAILED, error
+        return jobs
+
+    def _claim(self, job: Job) -> int:
+        """The blocks that a running job counts for: all it can ever need, or what its next token needs."""
+        if self.policy is Policy.GUARANTEED_NO_EVICT:
+            return self.kv.needed(len(job.prompt) + job.limit)
+        return self.kv.needed(job.tokens + 1)
+
+    def _preempt(self) -> int:
+        """Evict the youngest until everybody else has room for a token. They are computed again later."""
+        count = 0
+        while len(self.running) > 1 and self.blocks_used > self.kv.blocks:
+            job = self.running[-1]
+            self._remove(job)
+            # Memory is really free only after the step, but nobody needs it before: see the engine's spare blocks.
+            self._leaving = 0
+            self.waiting.appendleft(job)
+            count += 1
+        return count
+
+    def _admit(self, ended: list[Job]) -> int:
+        count, places = 0, self.places
+        while self.waiting and count < places:
+            job = self.waiting[0]
+            # With evictions allowed, a newcomer leaves every other a block to grow into: or it would be evicted soon.
+            reserve = len(self.running) if self.policy is Policy.MAX_UTILIZATION else 0
+            if self.blocks_used + self._claim(job) + reserve > self.kv.blocks:
+                break
+            self.waiting.popleft()
+            try:
+                job.handle = self.engine.add(job.prompt + job.output, job.limit - len(job.output), job.sampling)
+            except Exception as error:  # the engine refuses this one; the others are not concerned
+                job.end, job.error = End.FAILED, str(error)
+                ended.append(job)
+                continue
+            self.running.append(job)
+            count += 1
+        return count
+
+    def _remove(self, job: Job, dropped: bool = True) -> None:
+        self.running.remove(job)
+        if dropped:
+            self._leaving += self.kv.needed(job.tokens)
+            self.engine.drop(job.handle)
+        job.handle = None
+
+
+def effective_policy(asked: str, static: bool) -> tuple[Policy, str]:
+    """The policy that is in force for the word in a configuration, and why where it is another.
+
+    Raises:
+        ValueError: it is no policy.
+    """
+    words = {policy.value: policy for policy in Policy} | {"guaranteed_completion": Policy.GUARANTEED_NO_EVICT}
+    if asked not in words:
+        raise ValueError(f"batch_scheduler_policy: '{asked}' is none of {', '.join(words)}")
+    if static and words[asked] is Policy.MAX_UTILIZATION:
+        return Policy.GUARANTEED_NO_EVICT, "V1 runs a batch to its end, so it takes only what fits to its end"
+    if asked != words[asked].value:
+        return words[asked], f"{asked} is the workshop's word for {words[asked].value}"
+    return words[asked], ""

@@ -1,0 +1,1 @@
+"""Lab 01: from token ids to logits."""

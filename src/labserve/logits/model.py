@@ -1,0 +1,69 @@
+"""A python model from token ids to logits: what the ONNX and the TorchScript generator have in common."""
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from labserve.logits.ragged import cut, pad
+from labserve.params import BadInput
+from labserve.steplog import StepLog
+from labserve.triton import instance, parameter
+
+
+class LogitsModel:
+    """A subclass names its tensors, loads its file, and has a `forward` from ids [n, m] to logits [n, m, vocab].
+
+    Triton's python backend only gathers requests. Here they become one forward pass: padded to the longest text,
+    computed at once, cut to their lengths.
+    """
+
+    input: str
+    output: str
+
+    def initialize(self, args: dict[str, str]) -> None:
+        dims = json.loads(args["model_config"])["output"][0]["dims"]
+        self.vocabulary = int(dims[-1])
+        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.load(args)
+
+    def load(self, args: dict[str, str]) -> None:
+        raise NotImplementedError
+
+    def forward(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        raise NotImplementedError
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        began = time.monotonic()
+        responses: list[Any] = [None] * len(requests)
+        good, blocks = [], []
+        for place, request in enumerate(requests):
+            try:
+                blocks.append(self.ids_of(request))
+                good.append(place)
+            except BadInput as error:
+                responses[place] = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+        if good:
+            logits = self.forward(pad(blocks))
+            for place, part in zip(good, cut(logits, [block.shape for block in blocks]), strict=True):
+                tensor = pb_utils.Tensor(self.output, np.ascontiguousarray(part))
+                responses[place] = pb_utils.InferenceResponse([tensor])
+            ids = [requests[place].correlation_id() for place in good]
+            self.log.write(began, ids, tokens=sum(block.size for block in blocks))
+        return responses
+
+    def ids_of(self, request: Any) -> NDArray[np.int64]:
+        ids: NDArray[np.int64] = pb_utils.get_input_tensor_by_name(request, self.input).as_numpy()
+        if not ids.size:
+            raise BadInput(self.input, "there is no token in it")
+        if ids.min() < 0 or 0 < self.vocabulary <= ids.max():
+            raise BadInput(
+                self.input, f"ids from {ids.min()} to {ids.max()}; the model knows 0 to {self.vocabulary - 1}"
+            )
+        return ids
+
+    def finalize(self) -> None:
+        self.log.close()

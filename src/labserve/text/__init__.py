@@ -1,0 +1,1 @@
+"""Text and tokens: reading prompts, choosing tokens, spelling them."""
