@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from labctl.listener import Silent
 from labctl.measure import stats
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.clients.text_model import TextModel
@@ -16,7 +17,6 @@ from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.run import run as run_lab
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
-from labctl.report import Silent
 from labctl.tables import table
 
 LENGTHS = (8, 32, 128, 512)

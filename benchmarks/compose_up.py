@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from labctl.errors import LabError
+from labctl.listener import Silent
 from labctl.orchestrator import ports
 from labctl.orchestrator.session import Session
 from labctl.readiness import call
-from labctl.report import Silent
 from labctl.runtimes import images
 from labctl.tables import table
 

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+from labctl.listener import Silent
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.evidence import steplog
 from labctl.measure.records import RequestRecord
@@ -16,7 +17,6 @@ from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions
-from labctl.report import Silent
 from labctl.tables import table
 
 MODEL = "random:gpt2"

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from labctl.listener import Silent
 from labctl.measure.evidence import steplog
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import dataset, identity
@@ -20,7 +21,6 @@ from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions
-from labctl.report import Silent
 from labctl.tables import table
 
 LIMITS = (8, 16, 32)

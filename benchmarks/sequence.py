@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from labctl.listener import Silent
 from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
 from labctl.measure.records import RequestRecord
 from labctl.measure.stats import metrics
@@ -12,7 +13,6 @@ from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
-from labctl.report import Silent
 from labctl.tables import table
 
 CLIENTS, STEPS, SEQUENCES = 4, 10, 50  # sequences of each client, one after the other

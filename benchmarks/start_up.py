@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from labctl import repository
+from labctl.listener import Silent
 from labctl.orchestrator import ports
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.session import Session
 from labctl.readiness import Unreachable, call
-from labctl.report import Silent
 from labctl.runtimes import wheel
 from labctl.runtimes.arguments import server_arguments
 from labctl.tables import table

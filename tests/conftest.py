@@ -10,7 +10,7 @@ import docker
 import machinery
 import pytest
 
-from labctl.report import Silent
+from labctl.listener import Silent
 
 ROOT = Path(__file__).resolve().parents[1]
 # A shell's background job ignores Ctrl-C, and so would every process that the tests interrupt.

@@ -126,7 +126,7 @@ def test_the_orphan_of_a_renamed_service_goes_with_the_stack(own: Path, engine: 
 def test_what_a_killed_labctl_left_of_its_builder_goes_with_down_all(own: Path) -> None:
     script = "import sys, time; print('begun', file=sys.stderr, flush=True); time.sleep(600)"
     code = (
-        "import sys; from pathlib import Path; from machinery import runtime; from labctl.report import Silent\n"
+        "import sys; from pathlib import Path; from machinery import runtime; from labctl.listener import Silent\n"
         f"r = runtime(Path(sys.argv[1])); r.prepare('cpu', Silent()); r.tool(['-c', {script!r}], Silent())"
     )
     here = Path(__file__).parents[1]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from machinery import container, labctl, runtime
 
+from labctl.listener import Silent
 from labctl.orchestrator.session import Session
 from labctl.readiness import call
-from labctl.report import Silent
 from labctl.runtimes import docker_engine
 
 QUESTION = {"text_input": "hello"}

@@ -12,12 +12,12 @@ def test_without_a_terminal_a_long_step_shows_a_line_of_its_progress_now_and_the
 ) -> None:
     now = 100.0
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    report = console.Console()
-    report.step("image labs-server")
+    listener = console.Console()
+    listener.step("image labs-server")
     for second in range(12):
         now = 100.0 + second
-        report.progress(f"layer {second}")
-    report.done("built")
+        listener.progress(f"layer {second}")
+    listener.done("built")
     assert capsys.readouterr().err.splitlines() == [
         "  ..  image labs-server",
         "      layer 0",

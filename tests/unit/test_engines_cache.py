@@ -38,7 +38,7 @@ class Fake:
         self.files = {"rank0.engine": b"x" * 1000, "config.json": b"{}"}
 
     def make(
-        self, weights: Path, options: Mapping[str, Any], target: Path, report: Any, builder: Any
+        self, weights: Path, options: Mapping[str, Any], target: Path, tell: Any, builder: Any
     ) -> Mapping[str, Any]:
         self.made.append(weights)
         for name, data in self.files.items():

@@ -16,11 +16,11 @@ from labctl import weights
 from labctl.cli.main import cli
 from labctl.engines.tensorrt_llm import GpuInfo
 from labctl.errors import LabError
+from labctl.listener import Silent
 from labctl.orchestrator.gpu_checks import driver, gpu_checks
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.prepare import prepare
 from labctl.orchestrator.run import with_gpus
-from labctl.report import Silent
 from labctl.runtimes import docker_engine, images, nvidia, wheel
 from labctl.trtllm.releases import release
 from labctl.workspace import Workspace

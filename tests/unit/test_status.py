@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fake_triton import FakeTriton, serve
+from labctl.listener import Silent
 from labctl.orchestrator import status as told
 from labctl.orchestrator.session import Session
-from labctl.report import Silent
 from labctl.runtimes.base import Endpoints, Record
 from labctl.workspace import Workspace
 
@@ -45,7 +45,7 @@ def fake() -> FakeTriton:
 @pytest.fixture
 def status(fake: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     session = Session.open(Silent())
-    session = Session(Workspace(tmp_path, tmp_path / "cache"), session.catalog, session.report)
+    session = Session(Workspace(tmp_path, tmp_path / "cache"), session.catalog, session.listener)
     with serve(fake) as where:
         lab, _ = session.catalog.stack("iterative")
         settings = {key: setting.default for key, setting in lab.settings.items()}

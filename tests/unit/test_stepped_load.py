@@ -33,7 +33,7 @@ import json, sys
 from labctl.measure.clients.locust_users import TritonHttpUser
 import numpy as np
 from labctl.errors import LabError
-from labctl.measure import stepped
+from labctl.measure.workloads import stepped
 
 def payload(input_class, output_class):
     text = input_class("text", [1], "BYTES")

@@ -94,7 +94,7 @@ def test_random_weights_are_the_same_each_time_and_made_once(workspace: Workspac
 def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    def make(shape: str, target: Path, models: Path, report: object, dtype: str) -> None:
+    def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
         made.append(shape)
         (target / "model.safetensors").write_bytes(b"x")
 
@@ -110,7 +110,7 @@ def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch
 def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make(shape: str, target: Path, models: Path, report: object, dtype: str) -> None:
+    def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
         (target / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -122,7 +122,7 @@ def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
 
 
 def test_a_full_disk_is_told_with_path_and_space(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(shape: str, target: Path, models: Path, report: object, dtype: str) -> None:
+    def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(random_init, "make", make)

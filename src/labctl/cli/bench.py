@@ -90,9 +90,11 @@ def bench_command(
         record = handle.record
         loads = [(f"{request_rate:g}/s", 1)] if request_rate else [(f"{n} in flight", n) for n in concurrency]
         for title, number in loads:
-            session.report.step(f"{model}, {title}")
-            found[title], records = bench.run(vars(record.endpoints), model, workload, number, session.report.progress)
-            session.report.done(f"{workload.requests} requests")
+            session.listener.step(f"{model}, {title}")
+            found[title], records = bench.run(
+                vars(record.endpoints), model, workload, number, session.listener.progress
+            )
+            session.listener.done(f"{workload.requests} requests")
             every += records
         triton = readiness.server_version(record.endpoints.http)
     out = new_results_folder(session, lab)

@@ -17,7 +17,7 @@ WIDTH = 46  # of a step's title
 
 
 class Console:
-    """The :class:`labctl.report.Report` of the command line. Everything goes to stderr: stdout is for results."""
+    """The :class:`labctl.listener.Listener` of the command line. Everything goes to stderr: stdout is for results."""
 
     def __init__(self, verbose: bool = False) -> None:
         self.verbose = verbose

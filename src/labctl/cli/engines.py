@@ -40,7 +40,7 @@ def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) 
     runner = session.choose(runtime, choices.profile)
     plan = make_plan(session.workspace, lab, name, choices, runner.server_path)
     built = plan.engines
-    prepare(plan, runner, session.report, session.workspace)
+    prepare(plan, runner, session.listener, session.workspace)
     for step in built:
         click.echo(step.path)
 

@@ -37,7 +37,7 @@ def render_command(stack: str, choices: Choices, runtime: str, output: Path | No
         show(dry_render(plan, seen))
         return
     for notice in plan.notices:
-        session.report.note(notice)
+        session.listener.note(notice)
     rendered = repository.render(plan.request)
     if runtime == "compose" and output is None:  # what compose.yaml mounts is there, and the server, nobody, can write
         session.workspace.cache.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, ver
             click.echo(f"\n{name} is still starting; take it down with: labctl down {name}", err=True)
         raise
     if handle.already:
-        session.report.note(f"{name} was already up with these settings")
+        session.listener.note(f"{name} was already up with these settings")
     shown = status(session, name, ask=False)  # they have just answered
     click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
 

@@ -33,15 +33,15 @@ def pull(what: str, choices: Choices, runtime: str) -> None:
         plan = make_plan(session.workspace, lab, name, choices, str)
         specs = [step.argv[-1] for step in plan.steps if step.argv[1] == "labctl.weights"]
     runner = session.choose(runtime, choices.profile)
-    runner.prepare(choices.profile, session.report)
+    runner.prepare(choices.profile, session.listener)
     for spec in specs:
         source = weights.parse(spec)
-        session.report.step(f"weights {spec}")
+        session.listener.step(f"weights {spec}")
         if weights.ready(source, session.workspace):
-            session.report.done("cached")
+            session.listener.done("cached")
         else:
-            runner.tool(("-m", "labctl.weights", "pull", spec), session.report)
-            session.report.done("made")
+            runner.tool(("-m", "labctl.weights", "pull", spec), session.listener)
+            session.listener.done("made")
         click.echo(weights.locate(source, session.workspace))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl import weights
-from labctl.engines.protocol import Builder, Engine, Report
+from labctl.engines.protocol import Builder, Engine, Tell
 from labctl.errors import LabError
 from labctl.weights import Source, files
 from labctl.workspace import Workspace, atomic_write, key_lock, replace_dir
@@ -75,7 +75,7 @@ class Build:
             return True  # the weights were pruned: what was compiled from them is still good
         return bool(manifest["weights"] == weights.identity(self.source, workspace))
 
-    def make(self, workspace: Workspace, report: Report, builder: Builder | None = None) -> Path:
+    def make(self, workspace: Workspace, tell: Tell, builder: Builder | None = None) -> Path:
         """Build it unless it is there; of two processes one builds and the other waits.
 
         Args:
@@ -85,14 +85,14 @@ class Build:
             LabError: the weights cannot be had or the engine not built; nothing is left that looks like one.
         """
         path = self.locate(workspace)
-        model = weights.pull(self.source, workspace, report)
+        model = weights.pull(self.source, workspace, tell)
         with key_lock(path):
             if not self.ready(workspace):
                 files.sweep(path)
                 with replace_dir(path) as fresh:
                     began = time.monotonic()
-                    made = self.engine.make(model.path, self.options, fresh, report, builder)
-                    report("hashing")
+                    made = self.engine.make(model.path, self.options, fresh, tell, builder)
+                    tell("hashing")
                     manifest = {
                         "key": self.key,
                         "engine": self.engine.name,

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from labctl.engines.protocol import Builder, Option, Options, Report
+from labctl.engines.protocol import Builder, Option, Options, Tell
 from labctl.errors import LabError
 
 SHAPES = ((1, 1), (1, 7), (2, 5), (3, 32), (4, 1), (8, 19))  # (batch, length) at which the export is compared
@@ -43,7 +43,7 @@ class Gpt2Export:
         return (self.file,)
 
     def make(
-        self, weights: Path, options: Options, target: Path, report: Report, builder: Builder | None
+        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
     ) -> Mapping[str, Any]:
         """Export, then compare at several shapes. Needs torch and transformers, and no ``builder``.
 
@@ -59,18 +59,18 @@ class Gpt2Export:
                 "models cannot be exported in this environment", str(error), "make setup, or use --runtime compose"
             ) from None
 
-        report("loading the original")
+        tell("loading the original")
         remarks.disable_progress_bar()
         original = AutoModelForCausalLM.from_pretrained(weights, local_files_only=True, dtype=torch.float32).eval()
         if original.config.model_type != "gpt2":
             raise LabError(
                 f"{weights} is not a GPT-2", f"its model type is {original.config.model_type}", "--set model=..."
             )
-        report(f"exporting {self.file}")
+        tell(f"exporting {self.file}")
         path = target / self.file
         with _quietly(), torch.no_grad():
             self.export(logits_module(original), path)
-        report("comparing with the original")
+        tell("comparing with the original")
         found = differences(original, self.load(path))
         difference = max(found.values())
         if difference > TOLERANCE:
@@ -78,7 +78,7 @@ class Gpt2Export:
                 f"the {self.name} export is not the model that it was made from",
                 f"its logits differ by up to {difference:g} (at most {TOLERANCE:g} is rounding)",
             )
-        report(f"largest difference of a logit at {len(found)} shapes: {difference:.1e}")
+        tell(f"largest difference of a logit at {len(found)} shapes: {difference:.1e}")
         return {
             "target": "any",
             "max_abs_difference": difference,

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from labctl.engines.protocol import Builder, Option, Options, Report
+from labctl.engines.protocol import Builder, Option, Options, Tell
 from labctl.errors import LabError
 from labctl.workspace import need_space
 
@@ -33,7 +33,7 @@ class OpenVino:
     )
 
     def make(
-        self, weights: Path, options: Options, target: Path, report: Report, builder: Builder | None
+        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
     ) -> Mapping[str, Any]:
         """Trace, convert and save, right here: needs torch, transformers and optimum-intel, and no ``builder``."""
         try:
@@ -48,7 +48,7 @@ class OpenVino:
 
         size = sum(path.stat().st_size for path in weights.glob("*.safetensors"))
         need_space(target, 2 * size)  # the engine, and beside it the old form while the weights are compressed
-        report(f"exporting with {options['precision']} weights")
+        tell(f"exporting with {options['precision']} weights")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer's remarks on transformers' own code
             logging.disable(logging.WARNING)
@@ -64,9 +64,9 @@ class OpenVino:
             finally:
                 logging.disable(logging.NOTSET)
         if options["precision"] == "int8":
-            report("compressing the weights to 8 bits")
+            tell("compressing the weights to 8 bits")
             _compress(target / "openvino_model.xml")
-        report("converting the tokenizer")
+        tell("converting the tokenizer")
         tokenizer = AutoTokenizer.from_pretrained(weights)
         encoder, decoder = convert_tokenizer(tokenizer, with_detokenizer=True)
         save_model(encoder, target / "openvino_tokenizer.xml")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from labctl.errors import LabError
 
-Report = Callable[[str], None]
+Tell = Callable[[str], None]
 Options = Mapping[str, Any]
 
 
@@ -69,7 +69,7 @@ class Engine(Protocol):
     def essential(self) -> Sequence[str]: ...
 
     def make(
-        self, weights: Path, options: Options, target: Path, report: Report, builder: Builder | None
+        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
     ) -> Mapping[str, Any]:
         """Build into the empty folder ``target``; what it returns (versions, hardware) goes into the manifest.
 

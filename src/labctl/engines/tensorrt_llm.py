@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from labctl.engines.protocol import Builder, Option, Options, Report
+from labctl.engines.protocol import Builder, Option, Options, Tell
 from labctl.errors import LabError
 
 FP8_SINCE = (8, 9)  # compute capability
@@ -60,7 +60,7 @@ class TensorRtLlm:
     essential = ("config.json", "*.engine")
 
     def make(
-        self, weights: Path, options: Options, target: Path, report: Report, builder: Builder | None
+        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
     ) -> Mapping[str, Any]:
         """Run the release's commands; the checkpoint between them lives beside the engine and is removed."""
         if builder is None:
@@ -73,7 +73,7 @@ class TensorRtLlm:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
             steps = commands(options, weights, Path(scratch), target)
             for number, argv in enumerate(steps, 1):
-                report(f"step {number} of {len(steps)}: {Path(argv[1] if argv[0] == 'python3' else argv[0]).name}")
+                tell(f"step {number} of {len(steps)}: {Path(argv[1] if argv[0] == 'python3' else argv[0]).name}")
                 builder.run(argv)
         return {"hardware": dict(builder.hardware), "versions": {"tensorrt_llm": options["release"]}}
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from labctl.engines.tensorrt_llm import GpuInfo, check_target
 from labctl.errors import LabError
+from labctl.listener import Listener
 from labctl.orchestrator.gpu_checks import gpu_checks
 from labctl.orchestrator.plan import Plan, Step
-from labctl.report import Report
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.workspace import Workspace
 
 
-def prepare(plan: Plan, runtime: Runtime, report: Report, workspace: Workspace) -> None:
+def prepare(plan: Plan, runtime: Runtime, listener: Listener, workspace: Workspace) -> None:
     """Make the serving environment and every artifact that is not there yet.
 
     Raises:
@@ -21,28 +21,28 @@ def prepare(plan: Plan, runtime: Runtime, report: Report, workspace: Workspace) 
     """
     refuse(plan, runtime)
     for notice in plan.notices:
-        report.note(notice)
+        listener.note(notice)
     if plan.profile == "gpu":
         for check in gpu_checks(plan, runtime.name, workspace):
             if check.state == "fail":
                 raise LabError(f"{check.name}: {check.found}", "", check.remedy)
             if check.state == "warn":
-                report.note(f"{check.name}: {check.found}; {check.remedy}")
-    runtime.prepare(plan.profile, report, plan.image)
+                listener.note(f"{check.name}: {check.found}; {check.remedy}")
+    runtime.prepare(plan.profile, listener, plan.image)
     if plan.release and plan.fetched and not plan.fetched.is_dir():
-        report.step(f"templates of TensorRT-LLM {plan.release.name}")
-        runtime.copy_out(plan.image, plan.release.templates, plan.fetched, report)
-        report.done("copied out of the image")
+        listener.step(f"templates of TensorRT-LLM {plan.release.name}")
+        runtime.copy_out(plan.image, plan.release.templates, plan.fetched, listener)
+        listener.done("copied out of the image")
     for step in plan.steps:
-        report.step(step.title)
+        listener.step(step.title)
         if step.image_build:
-            report.done(_in_image(plan, step, runtime, report, workspace))
+            listener.done(_in_image(plan, step, runtime, listener, workspace))
         elif step.ready():
-            report.done("cached")
+            listener.done("cached")
         else:
-            report.command(["python", *step.argv])
-            runtime.tool(step.argv, report)
-            report.done("made")
+            listener.command(["python", *step.argv])
+            runtime.tool(step.argv, listener)
+            listener.done("made")
 
 
 def refuse(plan: Plan, runtime: Runtime) -> None:
@@ -59,13 +59,13 @@ def refuse(plan: Plan, runtime: Runtime) -> None:
         )
 
 
-def _in_image(plan: Plan, step: Step, runtime: Runtime, report: Report, workspace: Workspace) -> str:
+def _in_image(plan: Plan, step: Step, runtime: Runtime, listener: Listener, workspace: Workspace) -> str:
     """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
     build = step.image_build
     assert build is not None
-    builder = runtime.builder(plan.image, plan.ranks, report)
+    builder = runtime.builder(plan.image, plan.ranks, listener)
     cached = step.ready()
     if not cached:
-        build.make(workspace, report.progress, builder)
+        build.make(workspace, listener.progress, builder)
     check_target(build.manifest(workspace), GpuInfo(**builder.hardware))
     return "cached" if cached else "made"

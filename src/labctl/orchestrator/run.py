@@ -72,14 +72,14 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
     out = new_results_folder(session, lab)
     runtime: Runtime | None = None
     for number, phase in enumerate(phases, 1):
-        session.report.note(f"phase {number} of {len(phases)}: {phase.name} (stack {phase.stack})")
+        session.listener.note(f"phase {number} of {len(phases)}: {phase.name} (stack {phase.stack})")
         last = number == len(phases)
         with _phase_stack(session, lab, phase, options, keep and last) as handle:
             runtime = handle.runtime
             _client(session, lab, phase, handle, out, quick)
     assert runtime is not None
     script = session.workspace.labs / lab.folder / lab.run.report
-    code = runtime.run_client([runtime.client_path(script), runtime.client_path(out)], None, out, session.report)
+    code = runtime.run_client([runtime.client_path(script), runtime.client_path(out)], None, out, session.listener)
     if code:
         raise LabError(f"the report of lab {lab.short} could not be made", f"exit status {code}", f"see {out}")
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
@@ -142,7 +142,7 @@ def _client(session: Session, lab: Lab, phase: Phase, handle: Up, out: Path, qui
     path = out / f"context-{phase.name}.json"
     atomic_write(path, json.dumps(context, indent=1))
     script = session.workspace.labs / lab.folder / phase.client
-    code = runtime.run_client([runtime.client_path(script), runtime.client_path(path)], record, out, session.report)
+    code = runtime.run_client([runtime.client_path(script), runtime.client_path(path)], record, out, session.listener)
     if code:
         how = f"exit status {code}"
         gone = session.find(record.stack) is None

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labctl.errors import LabError
+from labctl.listener import Listener
 from labctl.manifest.catalog import Catalog, load
-from labctl.report import Report
 from labctl.runtimes.base import Record, Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
@@ -24,15 +24,15 @@ class Session:
 
     workspace: Workspace
     catalog: Catalog
-    report: Report
+    listener: Listener
 
     @classmethod
-    def open(cls, report: Report) -> Session:
+    def open(cls, listener: Listener) -> Session:
         workspace = Workspace.find()
-        return cls(workspace, load(workspace), report)
+        return cls(workspace, load(workspace), listener)
 
-    def quiet(self, report: Report) -> Session:
-        return replace(self, report=report)
+    def quiet(self, listener: Listener) -> Session:
+        return replace(self, listener=listener)
 
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name, unchecked."""
@@ -67,9 +67,9 @@ class Session:
                     missing.remedy,
                     details=[f"compose{asked}: {error.what}", f"local: {missing.what}"],
                 ) from error
-            self.report.note(f"runtime local: {error.what}{asked}")
+            self.listener.note(f"runtime local: {error.what}{asked}")
             return local
-        self.report.note("runtime compose: a Docker engine answers")
+        self.listener.note("runtime compose: a Docker engine answers")
         return compose
 
     def likely(self, wanted: str, profile: str) -> Runtime:
@@ -114,7 +114,7 @@ class Session:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
-            self.report.note(f"{path} cannot be read and is ignored: what runs is looked up afresh")
+            self.listener.note(f"{path} cannot be read and is ignored: what runs is looked up afresh")
             return None
 
     def forget(self, stack: str) -> None:

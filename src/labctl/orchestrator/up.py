@@ -61,12 +61,12 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
         bind = "0.0.0.0" if options.expose else "127.0.0.1"
         endpoints = ports.claim(options.ports, bind, [record for _, record in session.running()])
-        prepare(plan, runtime, session.report, session.workspace)
+        prepare(plan, runtime, session.listener, session.workspace)
         # Planned again, now that the weights are here: the configuration may name their vocabulary's size.
         plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
-        session.report.step("model repository")
+        session.listener.step("model repository")
         rendered = repository.render(plan.request)
-        session.report.done(f"{len(rendered.models)} models, every config.pbtxt valid")
+        session.listener.done(f"{len(rendered.models)} models, every config.pbtxt valid")
         record = Record(
             stack=stack, lab=lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
             models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir,
@@ -87,22 +87,22 @@ def launch_of(workspace: Workspace, plan: Plan, record: Record, bind: str) -> La
 
 def start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeout: float, bind: str) -> Record:
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
-    workspace, report, stack = session.workspace, session.report, plan.name
+    workspace, listener, stack = session.workspace, session.listener, plan.name
     run_dir = workspace.run_dir(stack)
     shutil.rmtree(run_dir, ignore_errors=True)
     run_dir.mkdir(parents=True)
     log = workspace.log_file(stack)
     log.write_bytes(b"")
     launch = launch_of(workspace, plan, record, bind)
-    report.step(f"tritonserver with {', '.join(plan.stack.models)}")
+    listener.step(f"tritonserver with {', '.join(plan.stack.models)}")
     began = time.monotonic()
     try:
-        server = runtime.start(launch, report)
+        server = runtime.start(launch, listener)
         session.remember(server.record)
         wait_ready(
             record.endpoints.http, plan.stack.models, plan.stack.probes, exited=server.exited,
             tail=lambda: tail(runtime, stack), log=lambda: whole_log(runtime, stack), timeout=timeout,
-            progress=report.progress,
+            progress=listener.progress,
         )  # fmt: skip
     except KeyboardInterrupt:
         if record.owner is None:  # `up` was interrupted: what is there stays, and the person is told
@@ -112,7 +112,7 @@ def start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeou
     except BaseException:
         take_down(session, runtime, stack, force=True)
         raise
-    report.done(f"READY after {time.monotonic() - began:.1f} s")
+    listener.done(f"READY after {time.monotonic() - began:.1f} s")
     return server.record
 
 
@@ -150,7 +150,7 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
         wait_ready(
             record.endpoints.http, plan.stack.models, plan.stack.probes,
             exited=lambda: None if runtime.find(stack) else "it is gone",
-            tail=lambda: tail(runtime, stack), timeout=options.timeout, progress=session.report.progress,
+            tail=lambda: tail(runtime, stack), timeout=options.timeout, progress=session.listener.progress,
         )  # fmt: skip
     except LabError as error:
         raise LabError(f"{stack} is up but not ready: {error.what}", error.why, f"labctl down {stack}") from error
@@ -184,7 +184,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
-    runtime.stop(stack, session.report, force)
+    runtime.stop(stack, session.listener, force)
     for _ in _until(5.0):
         if not (left := runtime.leftovers(stack)):
             break
@@ -225,7 +225,7 @@ def sweep(session: Session, but_for: str = "") -> list[str]:
     swept = []
     for runtime, record in session.running():
         if record.orphaned():
-            session.report.note(f"taking down {record.stack}, left behind by a labctl that was killed")
+            session.listener.note(f"taking down {record.stack}, left behind by a labctl that was killed")
             with (
                 contextlib.nullcontext()
                 if record.stack == but_for

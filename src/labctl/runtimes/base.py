@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import psutil
 
 from labctl.engines.protocol import Builder
-from labctl.report import Report
+from labctl.listener import Listener
 
 
 @dataclass(frozen=True)
@@ -155,22 +155,22 @@ class Runtime(Protocol):
     def check(self, profile: str) -> None:
         """Refuse, with a remedy, a machine on which this runtime cannot serve that profile (fast: < 5 s)."""
 
-    def prepare(self, profile: str, report: Report, image: str = "") -> None:
+    def prepare(self, profile: str, listener: Listener, image: str = "") -> None:
         """Make the serving environment ready (build or find images); idempotent."""
 
     def server_path(self, path: Path) -> str:
         """The path by which the server sees a path of this machine (cache, shipped models, checkout, run folder)."""
 
-    def tool(self, argv: Sequence[str], report: Report) -> str:
+    def tool(self, argv: Sequence[str], listener: Listener) -> str:
         """Run ``python`` arguments (such as ``-m labctl.weights pull X``) in the serving environment.
 
-        Returns its stdout; its stderr lines are passed to ``report.progress``.
+        Returns its stdout; its stderr lines are passed to ``listener.progress``.
         """
 
-    def builder(self, image: str, gpus: int, report: Report) -> Builder:
+    def builder(self, image: str, gpus: int, listener: Listener) -> Builder:
         """The serving image, as an engine's own builder needs it. Raises LabError where there is none."""
 
-    def copy_out(self, image: str, path: str, target: Path, report: Report) -> None:
+    def copy_out(self, image: str, path: str, target: Path, listener: Listener) -> None:
         """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``."""
 
     # What the methods of the same name would run, for ``--dry-run``; nothing is asked, nothing is made.
@@ -184,7 +184,7 @@ class Runtime(Protocol):
     def show_client(self, title: str, argv: Sequence[str], stack: str) -> list[Shown]: ...
     def show_stop(self, stack: str) -> list[Shown]: ...
 
-    def start(self, launch: Launch, report: Report) -> Server:
+    def start(self, launch: Launch, listener: Listener) -> Server:
         """Start the server and return at once; nothing is left behind when it raises."""
 
     def find(self, stack: str) -> Record | None:
@@ -199,13 +199,13 @@ class Runtime(Protocol):
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
         """The server's log, line by line, without line ends."""
 
-    def stop(self, stack: str, report: Report, force: bool = False) -> None:
+    def stop(self, stack: str, listener: Listener, force: bool = False) -> None:
         """Stop the server gracefully, then for sure, and remove all that belongs to it; a second call is harmless."""
 
     def leftovers(self, stack: str) -> list[str]:
         """What of the stack is still there, in words ("process 123", "container x", "/dev/shm/..."); [] is clean."""
 
-    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, report: Report) -> int:
+    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, listener: Listener) -> int:
         """Run ``python`` with ``argv`` where the lab's clients live, output passed through; returns the exit status.
 
         Args:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labctl.engines.protocol import Builder
 from labctl.errors import LabError
-from labctl.report import Report
+from labctl.listener import Listener
 from labctl.runtimes import calls, images, processes
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Launch, Record
@@ -50,35 +50,35 @@ class ComposeRuntime(ComposeShown):
         if profile == "gpu":
             docker_engine.require_gpu()
 
-    def prepare(self, profile: str, report: Report, image: str = "") -> None:
+    def prepare(self, profile: str, listener: Listener, image: str = "") -> None:
         self.check(profile)
         self._projects.require_readable_cache()
         self._server_image = images.server_image(self.workspace, profile, image)
         if image and not images.exists(image):  # also its digest is wanted, which a build alone would not keep
-            report.step(f"image {image} (many gigabytes)")
-            self._run_docker(calls.pull(image), report, f"image {image} cannot be pulled")
-            report.done("pulled")
+            listener.step(f"image {image} (many gigabytes)")
+            self._run_docker(calls.pull(image), listener, f"image {image} cannot be pulled")
+            listener.done("pulled")
         for name, call in calls.builds(self.workspace, profile, image).items():
             if images.exists(name):
                 continue
-            report.step(f"image {name} (the first build takes minutes)")
-            code, _, tail = self._call(call, report, merged=True)  # Compose 2.26 tells of a build on stdout
+            listener.step(f"image {name} (the first build takes minutes)")
+            code, _, tail = self._call(call, listener, merged=True)  # Compose 2.26 tells of a build on stdout
             if code or not images.exists(name):
                 raise LabError(
                     f"image {name} cannot be built", processes.describe_exit(code),
                     "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without an index LABS_WHEELS",
                     details=tail,
                 )  # fmt: skip
-            report.done("built")
+            listener.done("built")
 
     def _call(
-        self, call: Call, report: Report, override: Path | None = None, merged: bool = False
+        self, call: Call, listener: Listener, override: Path | None = None, merged: bool = False
     ) -> tuple[int, str, list[str]]:
-        return self._projects.run(call.stack, call.command, report, call.env, call.profile, override, merged=merged)
+        return self._projects.run(call.stack, call.command, listener, call.env, call.profile, override, merged=merged)
 
-    def _run_docker(self, argv: Sequence[str], report: Report, failed: str) -> str:
-        report.command(argv)
-        code, out, tail = processes.run_tool(argv, report.progress, env=dict(os.environ))
+    def _run_docker(self, argv: Sequence[str], listener: Listener, failed: str) -> str:
+        listener.command(argv)
+        code, out, tail = processes.run_tool(argv, listener.progress, env=dict(os.environ))
         if code:
             raise LabError(failed, processes.describe_exit(code), "the last lines show why", details=tail)
         return out
@@ -93,7 +93,7 @@ class ComposeRuntime(ComposeShown):
 
     # -- the serving environment ---------------------------------------------------------------------------------
 
-    def tool(self, argv: Sequence[str], report: Report) -> str:
+    def tool(self, argv: Sequence[str], listener: Listener) -> str:
         image = images.server_image(self.workspace, calls.TOOLS)
         secrets = {}
         with contextlib.ExitStack() as cleaning:
@@ -102,7 +102,7 @@ class ComposeRuntime(ComposeShown):
                 secret = self.workspace.stack_dir(BUILDER) / f"hub-token-{os.getpid()}"
                 secrets["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
             call = calls.one_shot(name, image, [self._argument(text) for text in argv])
-            code, out, tail = self._call(dataclasses.replace(call, env={**call.env, **secrets}), report)
+            code, out, tail = self._call(dataclasses.replace(call, env={**call.env, **secrets}), listener)
         if code:
             raise tool_failed(argv, processes.describe_exit(code), tail)
         return out
@@ -124,33 +124,33 @@ class ComposeRuntime(ComposeShown):
         path = Path(text)
         return self._projects.inside(path, server=False) if path.is_absolute() and path.exists() else text
 
-    def builder(self, image: str, gpus: int, report: Report) -> Builder:
+    def builder(self, image: str, gpus: int, listener: Listener) -> Builder:
         from labctl.runtimes.image_builder import ImageBuilder
 
         server = images.server_image(self.workspace, "gpu", image)
 
         def run(argv: Sequence[str]) -> None:
             with self._one_shot(BUILDER, "engine-builder") as name:
-                code, _, tail = self._call(calls.one_shot(name, server, list(self._seen(argv)), "gpu", gpus), report)
+                code, _, tail = self._call(calls.one_shot(name, server, list(self._seen(argv)), "gpu", gpus), listener)
             if code:
                 raise tool_failed(argv, processes.describe_exit(code), tail)
 
         return ImageBuilder(image, run)
 
-    def copy_out(self, image: str, path: str, target: Path, report: Report) -> None:
+    def copy_out(self, image: str, path: str, target: Path, listener: Listener) -> None:
         server = images.server_image(self.workspace, "gpu", image)
         name = f"{self._projects.name('templates')}-{os.getpid()}"
         with replace_dir(target) as fresh:
             *commands, remove = calls.copy_out(server, name, path, fresh)
             try:
                 for argv in commands:
-                    self._run_docker(argv, report, f"{path} cannot be copied out of {image}")
+                    self._run_docker(argv, listener, f"{path} cannot be copied out of {image}")
             finally:
-                self._run_docker(remove, report, f"container {name} cannot be removed")
+                self._run_docker(remove, listener, f"container {name} cannot be removed")
 
     # -- the server ----------------------------------------------------------------------------------------------
 
-    def start(self, launch: Launch, report: Report) -> ComposeServer:
+    def start(self, launch: Launch, listener: Listener) -> ComposeServer:
         from labctl.runtimes import docker_engine
 
         record = launch.record
@@ -159,7 +159,7 @@ class ComposeRuntime(ComposeShown):
             os.chown(launch.run_dir, NOBODY, NOBODY)
         launch = dataclasses.replace(launch, record=record)
         override = self._projects.override(record.stack, calls.service(launch))
-        code, _, tail = self._call(calls.serve(launch, self._server_image), report, override)
+        code, _, tail = self._call(calls.serve(launch, self._server_image), listener, override)
         found = docker_engine.containers(self._root, record.stack, "triton")
         if code or not found:
             raise LabError(
@@ -197,11 +197,11 @@ class ComposeRuntime(ComposeShown):
             raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
         yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
 
-    def stop(self, stack: str, report: Report, force: bool = False) -> None:
+    def stop(self, stack: str, listener: Listener, force: bool = False) -> None:
         if not self.leftovers(stack):
             return
         self._keep_log(stack)
-        self._projects.run(stack, calls.down(force), report, self._projects.environment(stack), files=False)
+        self._projects.run(stack, calls.down(force), listener, self._projects.environment(stack), files=False)
         self._sweep(stack)
         # A file of nobody's in a folder of ours is handed back to the caller.
         if os.getuid() == 0 and (run := self.workspace.run_dir(stack)).is_dir():
@@ -245,7 +245,7 @@ class ComposeRuntime(ComposeShown):
     def client_endpoints(self, record: Record) -> Endpoints:
         return Endpoints(f"triton:{HTTP}", f"triton:{GRPC}", f"triton:{METRICS}")
 
-    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, report: Report) -> int:
+    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, listener: Listener) -> int:
         stack, service = (record.stack, "client") if record else (REPORT, "report")
         env = self._projects.environment(stack) | {"LABS_CLIENT_IMAGE": images.client_image(self.workspace)}
         for folder in (self.workspace.cache, self.workspace.run_dir(stack), self.workspace.root / "results"):
@@ -253,7 +253,7 @@ class ComposeRuntime(ComposeShown):
         terminal = [] if os.isatty(0) and os.isatty(1) else ["-T"]
         with self._one_shot(stack, service) as name:
             command = self._projects.argv(stack, calls.client(name, service, terminal, argv))
-            report.command(command)
+            listener.command(command)
             return processes.run_foreground(command, env={**os.environ, **env}, cwd=self.workspace.root)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from labctl.errors import LabError
-from labctl.report import Report
+from labctl.listener import Listener
 from labctl.runtimes import processes
-from labctl.runtimes.tools import listener
+from labctl.runtimes.tools import progress_of
 from labctl.workspace import Workspace, atomic_write
 
 NOBODY = 65534
@@ -104,7 +104,7 @@ class Projects:
         self,
         stack: str,
         command: Sequence[str],
-        report: Report,
+        listener: Listener,
         env: Mapping[str, str] | None = None,
         profile: str = "cpu",
         override: Path | None = None,
@@ -116,7 +116,7 @@ class Projects:
         ``merged``: stdout is heard as well, and not returned.
         """
         argv = self.argv(stack, command, profile, override, files)
-        report.command(argv)
+        listener.command(argv)
         full = {**os.environ, **self.environment(stack), **(env or {})}
         cwd = self.workspace.root if files else Path("/")
-        return processes.run_tool(argv, listener(report), env=full, cwd=cwd, merged=merged)
+        return processes.run_tool(argv, progress_of(listener), env=full, cwd=cwd, merged=merged)

@@ -23,11 +23,11 @@ import psutil
 
 from labctl.engines.protocol import Builder
 from labctl.errors import LabError
-from labctl.report import Report
+from labctl.listener import Listener
 from labctl.runtimes import nvidia, processes, wheel
 from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Endpoints, Launch, Record, Shown
-from labctl.runtimes.tools import listener, tool_failed
+from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
@@ -89,7 +89,7 @@ class LocalRuntime:
         if profile == "gpu":
             wheel.require_cuda(nvidia.gpus())
 
-    def prepare(self, profile: str, report: Report, image: str = "") -> None:
+    def prepare(self, profile: str, listener: Listener, image: str = "") -> None:
         wheel.backend_folder(wheel.find_wheel(), self.workspace.cache)
 
     def server_path(self, path: Path) -> str:
@@ -100,19 +100,19 @@ class LocalRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return record.endpoints
 
-    def tool(self, argv: Sequence[str], report: Report) -> str:
+    def tool(self, argv: Sequence[str], listener: Listener) -> str:
         command = [sys.executable, *argv]
-        report.command(command)
+        listener.command(command)
         env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
-        code, out, tail = processes.run_tool(command, listener(report), env=env)
+        code, out, tail = processes.run_tool(command, progress_of(listener), env=env)
         if code:
             raise tool_failed(argv, processes.describe_exit(code), tail)
         return out
 
-    def builder(self, image: str, gpus: int, report: Report) -> Builder:
+    def builder(self, image: str, gpus: int, listener: Listener) -> Builder:
         raise LabError(*NEEDS_IMAGE)
 
-    def copy_out(self, image: str, path: str, target: Path, report: Report) -> None:
+    def copy_out(self, image: str, path: str, target: Path, listener: Listener) -> None:
         raise LabError(*NEEDS_IMAGE)
 
     # -- for --dry-run -------------------------------------------------------------------------------------------
@@ -158,13 +158,13 @@ class LocalRuntime:
             ),
         ]
 
-    def start(self, launch: Launch, report: Report) -> LocalServer:
+    def start(self, launch: Launch, listener: Listener) -> LocalServer:
         found = wheel.find_wheel()
         wheel.backend_folder(found, self.workspace.cache)
         argv = self._argv(launch, found)
         env = wheel.environment(found) | dict(launch.env)
         env |= {RECORD: launch.record.to_json(), ROOT: str(self.workspace.root), STACK: launch.record.stack}
-        report.command(argv)
+        listener.command(argv)
         outlive = launch.record.owner is None
         process = processes.spawn(argv, env, launch.log_file, cwd=launch.run_dir, outlive=outlive)
         record = dataclasses.replace(launch.record, server={"pid": process.pid})
@@ -203,14 +203,14 @@ class LocalRuntime:
             raise LabError(f"there is no log of '{stack}'", f"{path} does not exist", f"labctl up {stack}")
         yield from processes.follow(path, lambda: follow and self.find(stack) is not None, time.sleep)
 
-    def stop(self, stack: str, report: Report, force: bool = False) -> None:
+    def stop(self, stack: str, listener: Listener, force: bool = False) -> None:
         servers = [p for p, _ in self._ours(stack) if p.info["name"] == SERVER_NAME]
         if servers and not force:
             _signal(servers, signal.SIGTERM)
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
             _, servers = psutil.wait_procs(servers, timeout=grace)
             if servers:
-                report.note(f"the server did not stop within {grace:g} s and is killed")
+                listener.note(f"the server did not stop within {grace:g} s and is killed")
         remaining = [process for process, _ in self._ours(stack)]
         _signal(remaining, signal.SIGKILL)
         psutil.wait_procs(remaining, timeout=10)
@@ -231,9 +231,9 @@ class LocalRuntime:
 
     # -- clients -------------------------------------------------------------------------------------------------
 
-    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, report: Report) -> int:
+    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, listener: Listener) -> int:
         command = [sys.executable, *argv]
-        report.command(command)
+        listener.command(command)
         env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
         return processes.run_foreground(command, env=env)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from labctl.errors import LabError
-from labctl.report import Report
+from labctl.listener import Listener
 
 
-def listener(report: Report) -> Callable[[str], None]:
+def progress_of(listener: Listener) -> Callable[[str], None]:
     """What hears a tool's stderr: everything is progress, but for the line by which it hands over its error."""
-    return lambda line: None if line.startswith(LabError.MARK) else report.progress(line)
+    return lambda line: None if line.startswith(LabError.MARK) else listener.progress(line)
 
 
 def tool_failed(argv: Sequence[str], how: str, tail: Sequence[str]) -> LabError:

@@ -19,7 +19,7 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 IGNORED = ["onnx/*", "*.onnx", "openvino/*", "64*", "coreml/*"]
 
 
-def download(source: Source, target: Path, partial: Path, report: Callable[[str], None]) -> str:
+def download(source: Source, target: Path, partial: Path, tell: Callable[[str], None]) -> str:
     """Fetch a snapshot into ``target`` and return the commit that it is.
 
     Args:
@@ -35,14 +35,14 @@ def download(source: Source, target: Path, partial: Path, report: Callable[[str]
     disable_progress_bars()  # ours tells the bytes
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     try:
-        report(f"asking for {source.name}")
+        tell(f"asking for {source.name}")
         info = HfApi(endpoint=endpoint).model_info(source.name, revision=source.revision or None, files_metadata=True)
         names = [file.rfilename for file in info.siblings or []]
         patterns = WANTED if any(n.endswith(".safetensors") for n in names) else WANTED_WITHOUT_SAFETENSORS
         wanted = filter_repo_objects(
             info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
         )
-        with _Progress(partial, sum(file.size or 0 for file in wanted), report):
+        with _Progress(partial, sum(file.size or 0 for file in wanted), tell):
             snapshot_download(
                 source.name,
                 revision=info.sha,
@@ -128,8 +128,8 @@ def explain(error: Exception, source: Source) -> LabError:
 class _Progress:
     """Tells how many bytes have arrived, once a second, by looking at the folder."""
 
-    def __init__(self, folder: Path, total: int, report: Callable[[str], None]) -> None:
-        self._folder, self._total, self._report = folder, total, report
+    def __init__(self, folder: Path, total: int, tell: Callable[[str], None]) -> None:
+        self._folder, self._total, self._tell = folder, total, tell
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -142,7 +142,7 @@ class _Progress:
 
     def _watch(self) -> None:
         while not self._stop.wait(1.0):
-            self._report(f"{_bytes_in(self._folder) / 1e6:,.0f} of {self._total / 1e6:,.0f} MB fetched")
+            self._tell(f"{_bytes_in(self._folder) / 1e6:,.0f} of {self._total / 1e6:,.0f} MB fetched")
 
 
 def _bytes_in(folder: Path) -> int:

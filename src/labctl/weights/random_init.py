@@ -20,7 +20,7 @@ TOKENIZER_FILES = (
 )
 
 
-def make(shape: str, target: Path, models: Path, report: Callable[[str], None], dtype: str = "") -> None:
+def make(shape: str, target: Path, models: Path, tell: Callable[[str], None], dtype: str = "") -> None:
     """Write config, weights (safetensors) and tokenizer of ``shape`` into ``target``; ``dtype`` "" is the shape's own.
 
     The same bytes on every machine with the same torch: initialised on the CPU from one seed. Needs torch and
@@ -38,11 +38,11 @@ def make(shape: str, target: Path, models: Path, report: Callable[[str], None], 
     ends = _special_ids(tokenizer) if recipe.get("ends") else {}
     config = AutoConfig.for_model(recipe["type"], **recipe["config"], **ends)
     dtype = dtype or recipe.get("dtype", "float32")
-    report(f"initialising {shape} in {dtype}")
+    tell(f"initialising {shape} in {dtype}")
     torch.manual_seed(SEED)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     need_space(target, sum(p.numel() * p.itemsize for p in model.parameters()))
-    report(f"writing {sum(p.numel() for p in model.parameters()) / 1e6:.0f}M parameters")
+    tell(f"writing {sum(p.numel() for p in model.parameters()) / 1e6:.0f}M parameters")
     model.save_pretrained(target)
     for name in TOKENIZER_FILES:
         if (tokenizer / name).is_file():

@@ -54,11 +54,11 @@ def ready(source: Source, workspace: Workspace) -> bool:
     return True
 
 
-def pull(source: Source, workspace: Workspace, report: Callable[[str], None]) -> Weights:
+def pull(source: Source, workspace: Workspace, tell: Callable[[str], None]) -> Weights:
     """Make or fetch the weights unless they are there; one process at a time per source.
 
     Args:
-        report: called with short progress texts.
+        tell: called with short progress texts.
 
     Raises:
         LabError: they cannot be had; nothing is left that looks complete.
@@ -70,17 +70,17 @@ def pull(source: Source, workspace: Workspace, report: Callable[[str], None]) ->
     with key_lock(path):
         if ready(source, workspace):
             if source.kind == "hub" and os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
-                report("offline: the cached copy is used, without asking the hub")
+                tell("offline: the cached copy is used, without asking the hub")
         else:
             files.sweep(path)
             with replace_dir(path) as fresh:
                 revision = source.revision
                 if source.kind == "random":
-                    random_init.make(source.name, fresh, workspace.models, report, source.revision)
+                    random_init.make(source.name, fresh, workspace.models, tell, source.revision)
                 else:
                     partial = workspace.weights_cache / f".{source.key}.partial"
-                    revision = hub.download(source, fresh, partial, report)
-                report("hashing")
+                    revision = hub.download(source, fresh, partial, tell)
+                tell("hashing")
                 manifest = {"spec": source.spec, "revision": revision, "made": time.time()}
                 manifest["files"] = files.measure(fresh, MANIFEST)
                 atomic_write(fresh / MANIFEST, json.dumps(manifest, indent=1))

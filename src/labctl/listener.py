@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class Report(Protocol):
-    """A listener to the steps of a job; all texts are plain, short and without a final full stop."""
+class Listener(Protocol):
+    """Hears the steps of a job; all texts are plain, short and without a final full stop."""
 
     def step(self, text: str) -> None:
         """A step begins, and this is what it waits for."""
@@ -26,7 +26,7 @@ class Report(Protocol):
 
 
 class Silent:
-    """A report that nobody reads (``--json``, tests)."""
+    """A listener that drops everything (``--json``, tests)."""
 
     def step(self, text: str) -> None: ...
     def progress(self, text: str) -> None: ...
