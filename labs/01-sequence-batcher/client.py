@@ -61,7 +61,7 @@ def main() -> None:
     }
     if verbose:
         events = slot_log.read(lab.run_dir / "triton.log", BATCHER)
-        found = slots.timeline(events, [record.id for record in shown])
+        found = slots.timeline(events, [record.label for record in shown])
         data["disagreements"] = slots.disagreements(found, own, direct=strategy == "direct")
         data["timeline"] = slots.with_rows(found, own).to_json()
         data["trace"] = {"records": [r.to_json() for r in shown], "steps": [asdict(step) for step in own]}

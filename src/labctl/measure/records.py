@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+_numbers = itertools.count(1)
+
+
+def request_id() -> str:
+    """The next request id of this process: "1", "2", ...
+
+    TensorRT-LLM 0.5.0 takes nothing but positive whole numbers, and refuses one that is still in flight. An ensemble
+    hands its request's id on, so every client takes its ids from here.
+    """
+    return str(next(_numbers))
 
 
 @dataclass
@@ -11,9 +23,13 @@ class RequestRecord:
     """Times are ``time.monotonic()`` seconds; ``responses`` holds (arrival, text), one per token when streaming.
 
     Metric names and formulas are those of NVIDIA's AIPerf and GenAI-Perf.
+
+    Attributes:
+        label: the request's name among those of its run.
+        id: what Triton and the step logs call it; "" until it is sent with one.
     """
 
-    id: str
+    label: str
     model: str
     prompt: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -22,6 +38,7 @@ class RequestRecord:
     end: float = 0.0
     error: str = ""
     input_tokens: int = 0
+    id: str = ""
     tokens: int = 0  # output tokens where responses are not tokens (unary); 0: one response is one token
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 
 from labctl.errors import LabError
-from labctl.measure.records import RequestRecord
+from labctl.measure.records import RequestRecord, request_id
 
 OnToken = Callable[[RequestRecord], None]
 GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
@@ -58,7 +58,8 @@ class TextStream:
         """
         with self._changed:
             self._count += 1
-            record = RequestRecord(f"{model}-{self._count}", model, prompt, parameters, tokens=tokens)
+            label = f"{model}-{self._count}"
+            record = RequestRecord(label, model, prompt, parameters, id=request_id(), tokens=tokens)
             self._open[record.id] = record
             self._outputs[record.id] = output
         record.start = time.monotonic()

@@ -21,7 +21,7 @@ def write(lanes: Sequence[Lane], path: Path) -> None:
             events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": name})
             first, last = record.span
             events.append(_slice(pid, tid, "waiting", record.start, first))
-            events.append(_slice(pid, tid, record.id, first, last, tokens=record.output_tokens))
+            events.append(_slice(pid, tid, record.label, first, last, tokens=record.output_tokens))
             events += [
                 {
                     "ph": "i",

@@ -21,7 +21,7 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 
 from labctl.errors import LabError
-from labctl.measure.records import RequestRecord
+from labctl.measure.records import RequestRecord, request_id
 from labctl.measure.stats import nearest_rank
 from labctl.measure.workloads.dataset import Item
 from labctl.workspace import atomic_write
@@ -129,6 +129,7 @@ class Unary:
 
         with self._changed:
             self._open += 1
+        record.id = request_id()
         record.start = time.monotonic()
         self._client.async_infer(model, inputs, answered, request_id=record.id)
         return record
@@ -168,7 +169,7 @@ def run(
         raise LabError(f"{len(failed)} of {len(records)} requests failed; nothing is averaged", failed[0].error)
     wrong = [r for r, q in zip(records, requests, strict=True) if r.tokens != q.output_tokens]
     if wrong:
-        raise LabError(f"{len(wrong)} answers are not as long as was asked for", f"{wrong[0].id}: {wrong[0].tokens}")
+        raise LabError(f"{len(wrong)} answers are not as long as was asked for", f"{wrong[0].label}: {wrong[0].tokens}")
     return records
 
 

@@ -1,0 +1,142 @@
+"""TensorRT-LLM 0.5.0 takes nothing but positive whole numbers as request ids, and an ensemble hands ids on."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import text_format
+from machinery import ROOT
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+
+from labctl.measure.clients import ask
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.records import RequestRecord
+from labctl.measure.workloads import bench, identity
+
+PLAIN_NUMBER = re.compile(r"[1-9][0-9]*")
+CONFIG = """
+max_batch_size: 8
+input { name: "text_input" data_type: TYPE_STRING dims: 1 }
+input { name: "max_tokens" data_type: TYPE_INT32 dims: 1 }
+output { name: "text_output" data_type: TYPE_STRING dims: 1 }
+"""
+ANSWER_IDS = 3  # tokens of the identity test's answers, after a prompt of 2
+
+
+class Server(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Answers every model at once, and remembers the ids that it was sent."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+    def ModelConfig(self, request: Any, context: Any) -> Any:
+        return service_pb2.ModelConfigResponse(config=text_format.Parse(CONFIG, model_config_pb2.ModelConfig()))
+
+    def ModelMetadata(self, request: Any, context: Any) -> Any:
+        inputs = [{"name": name, "datatype": "INT32"} for name in ("max_tokens", "request_output_len")]
+        return service_pb2.ModelMetadataResponse(name=request.name, inputs=inputs)
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:
+        self.ids.append(request.id)
+        response = service_pb2.ModelInferResponse(id=request.id, model_name=request.model_name)
+        if request.model_name == "tensorrt_llm":
+            tokens = 2 + ANSWER_IDS
+            response.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, tokens])
+            response.raw_output_contents.append(b"\x01\0\0\0" * tokens)
+        else:
+            response.outputs.add(name="text_output", datatype="BYTES", shape=[1])
+            response.raw_output_contents.append(struct.pack("<I", 2) + b"ok")
+        return response
+
+    def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
+        for request in requests:
+            response = self.ModelInfer(request, context)
+            response.parameters["triton_final_response"].bool_param = True
+            yield service_pb2.ModelStreamInferResponse(infer_response=response)
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[str]:
+    with ThreadPoolExecutor(4) as pool:
+        listener = grpc.server(pool)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(server, listener)
+        port = listener.add_insecure_port("127.0.0.1:0")
+        listener.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            listener.stop(None).wait()
+
+
+def lab_03() -> Any:
+    spec = importlib.util.spec_from_file_location("lab_03_client", ROOT / "labs/03-llama-hf-vs-trtllm/client.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def identity_test(endpoint: str) -> list[RequestRecord]:
+    identity.kind_of.cache_clear()
+    requests = [identity.Ids("a b", [5, 6], ANSWER_IDS) for _ in range(4)]
+    return identity.run(endpoint, requests)
+
+
+def lab_03_at_once(endpoint: str) -> list[RequestRecord]:
+    identity.kind_of.cache_clear()
+    return [r for model in ("llama-python", "ensemble") for r in lab_03().at_once(endpoint, model, ["a", "b"], 4)]
+
+
+def lab_03_streaming(endpoint: str) -> list[RequestRecord]:
+    identity.kind_of.cache_clear()
+    found: list[RequestRecord] = lab_03().streamed(endpoint, ["a", "b"], 4)
+    return found
+
+
+def two_streams(endpoint: str) -> list[RequestRecord]:
+    records = []
+    for _ in range(2):
+        with TextStream(endpoint) as stream:
+            records.append(stream.send("m", "Once", max_tokens=3))
+            stream.wait(*records, timeout=20)
+    return records
+
+
+def infer(endpoint: str) -> list[RequestRecord]:
+    assert "ok" in "".join(ask.generate(endpoint, "m", "Once", 3, stream=False))
+    return []
+
+
+def benched(endpoint: str) -> list[RequestRecord]:
+    workload = bench.Workload(prompts=["Once"], requests=3, output_tokens=4, warmup=2)
+    found = bench.load.closed_loop(
+        endpoint, 2, workload.requests, lambda stream, number: stream.send("m", "Once"), workload.timeout
+    )
+    return list(found)
+
+
+CLIENTS: list[Callable[[str], list[RequestRecord]]] = [
+    identity_test, lab_03_at_once, lab_03_streaming, two_streams, infer, benched,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: str(client.__name__))
+def test_every_client_sends_plain_numbers_as_request_ids_and_none_twice(
+    client: Callable[[str], list[RequestRecord]],
+) -> None:
+    server = Server()
+    with serving(server) as endpoint:
+        records = client(endpoint)
+    assert server.ids
+    assert [sent for sent in server.ids if not PLAIN_NUMBER.fullmatch(sent)] == []
+    assert len(set(server.ids)) == len(server.ids)
+    assert {record.id for record in records} <= set(server.ids)
+    assert all(record.label and not record.label.isdecimal() for record in records)
