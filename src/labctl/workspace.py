@@ -55,6 +55,10 @@ class Workspace:
     def model_repos(self) -> Path:
         return self.root / "model_repos"
 
+    def templates(self, lab: str, folder: str) -> Path:
+        """A folder of model templates: ``./x`` is the lab's own, another stands in ``model_repos``."""
+        return self.labs / lab / folder if folder.startswith("./") else self.model_repos / folder
+
     @property
     def models(self) -> Path:
         return self.root / "models"

@@ -11,9 +11,9 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.manifest.catalog import Verdict
+from labctl.manifest.references import expand
 from labctl.orchestrator import ports
 from labctl.orchestrator.lock import holder, stack_lock
-from labctl.orchestrator.plan import expand
 from labctl.orchestrator.run import judge
 from labctl.runtimes import processes
 from labctl.runtimes.base import Endpoints, Proc, Record

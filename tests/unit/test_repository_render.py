@@ -14,7 +14,8 @@ from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
 from labctl.errors import LabError
-from labctl.repository import RenderRequest, Replacement
+from labctl.replacement import Replacement
+from labctl.repository import RenderRequest
 
 CONFIG = """\
 # ${note} ${never_given}

@@ -11,6 +11,12 @@ from labctl.errors import LabError
 from labctl.workspace import Workspace, atomic_write, key_lock, need_space, replace_dir
 
 
+def test_templates_are_the_labs_own_or_in_the_common_folder(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, tmp_path)
+    assert workspace.templates("09-demo", "./models") == tmp_path / "labs" / "09-demo" / "models"
+    assert workspace.templates("09-demo", "llm") == tmp_path / "model_repos" / "llm"
+
+
 def test_a_checkout_is_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "model_repos").mkdir()

@@ -5,7 +5,6 @@ A manifest that is broken is refused with file, key and reason, all problems of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from labctl.errors import LabError
+from labctl.manifest.references import REFERENCE, strings
 from labctl.manifest.settings import Setting
 from labctl.workspace import Workspace
 
@@ -39,13 +39,6 @@ class Artifact(_Strict):
         if (self.kind == "engine") != bool(self.engine) or (self.options and not self.engine):
             raise ValueError("engine and options belong to an artifact of kind engine, which needs the first")
         return self
-
-
-class Mapped(_Strict):
-    """A template parameter whose text depends on a setting."""
-
-    setting: str
-    map: dict[str, Any]
 
 
 class Replacement(_Strict):
@@ -197,8 +190,9 @@ class Lab(_Strict):
         for stack_name, stack in self.stacks.items():
             unknown = set(stack.settings) - set(self.settings)
             problems += [f"stacks.{stack_name}.settings.{key}: not a setting of this lab" for key in sorted(unknown)]
-            for text in _strings(stack.model_dump(exclude={"probes", "bench", "server"})):
-                for kind, key in REFERENCE.findall(text):
+            for text in strings(stack.model_dump(exclude={"probes", "bench", "server"})):
+                for name in REFERENCE.findall(text):
+                    kind, _, key = name.partition(".")
                     if kind == "settings" and key not in self.settings:
                         problems.append(f"stacks.{stack_name}: '{{settings.{key}}}' is not a setting of this lab")
             for variant in stack.variants:
@@ -215,17 +209,6 @@ class Lab(_Strict):
         if problems:
             raise ValueError("; ".join(problems))
         return self
-
-
-REFERENCE = re.compile(r"\{(settings|artifacts)\.([A-Za-z0-9_]+)\}")
-
-
-def _strings(value: Any) -> list[str]:
-    """Every string inside nested lists and dicts."""
-    if isinstance(value, str):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [text for item in items for text in _strings(item)]
 
 
 @dataclass(frozen=True)

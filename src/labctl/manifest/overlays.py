@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from labctl.errors import LabError
-from labctl.manifest.catalog import Overlay, Stack
+from labctl.manifest.catalog import Overlay, Probe, Stack
+from labctl.manifest.references import expand, holds
 
 
 def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:
@@ -17,7 +18,7 @@ def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:
     """
     layers: list[Overlay] = [overlay for name, overlay in stack.profiles.items() if name == profile]
     for variant in stack.variants:
-        if all(settings.get(key) == value for key, value in variant.when.items()):
+        if holds(variant.when, settings):
             if profile not in variant.profiles:
                 asked = " ".join(f"{key}={value}" for key, value in variant.when.items())
                 raise LabError(
@@ -29,6 +30,13 @@ def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:
     for layer in layers:
         stack = _over(stack, layer)
     return stack
+
+
+def probes(stack: Stack, scope: Mapping[str, Any]) -> dict[str, Probe]:
+    """The stack's tiny inferences, with the values of ``scope`` in their bodies."""
+    return {
+        model: probe.model_copy(update={"body": expand(probe.body, scope)}) for model, probe in stack.probes.items()
+    }
 
 
 def _over(stack: Stack, layer: Overlay) -> Stack:

@@ -5,7 +5,6 @@ A plan is pure: no network, no Docker, no GPU, nothing written. ``labctl render`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +13,16 @@ from typing import Any
 from labctl import engines, weights
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
-from labctl.manifest.catalog import Artifact, Lab, Mapped, Probe, Stack
-from labctl.manifest.overlays import overlaid
+from labctl.manifest.catalog import Artifact, Lab, Stack
+from labctl.manifest.overlays import overlaid, probes
+from labctl.manifest.references import expand, holds
 from labctl.manifest.settings import resolve
-from labctl.repository import RenderRequest, Replacement
+from labctl.replacement import Replacement
+from labctl.repository import RenderRequest
 from labctl.trtllm import releases
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
 
-REFERENCE = re.compile(r"\{((?:settings|artifacts)\.[A-Za-z0-9_]+|run_dir|profile|stack|release|vocab_size)\}")
 PathMap = Callable[[Path], str]
 
 
@@ -135,7 +135,7 @@ def make_plan(
 
     stack = stack.model_copy(update={"probes": probes(stack, scope)})
     serving: dict[str, Any] = {key: expand(value, scope) for key, value in (stack.tensorrt_llm or {}).items()}
-    own = [workspace.model_repos / folder for folder in stack.repository]
+    own = [workspace.templates(lab.folder, folder) for folder in stack.repository]
     fetched = workspace.templates_cache / release.name if release and not choices.templates else None
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
     request = RenderRequest(
@@ -150,7 +150,7 @@ def make_plan(
             *(
                 Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
                 for r in stack.replacements
-                if all(settings.get(key) == value for key, value in r.when.items())
+                if holds(r.when, settings)
             ),
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
@@ -195,47 +195,6 @@ def _image(stack: Stack, release: Release | None, profile: str) -> str:
     if release:
         return release.image
     return stack.image or (releases.PLAIN_IMAGE if profile == "gpu" else "")
-
-
-def expand(value: Any, scope: Mapping[str, Any]) -> Any:
-    """Fill ``{settings.x}``-like references; a text that is nothing else keeps the value's own type.
-
-    ``{setting: x, map: {...}}`` becomes the map's entry for that setting's value.
-    """
-    if isinstance(value, dict):
-        if value.keys() == {"setting", "map"}:
-            return expand(_choose(Mapped.model_validate(value), scope), scope)
-        return {key: expand(item, scope) for key, item in value.items()}
-    if isinstance(value, list):
-        return [expand(item, scope) for item in value]
-    if not isinstance(value, str):
-        return value
-    for name in REFERENCE.findall(value):
-        if name not in scope:
-            raise LabError(f"a manifest refers to '{{{name}}}'", "there is no such thing at that point of the stack")
-    if match := REFERENCE.fullmatch(value):
-        return scope[match[1]]
-    return REFERENCE.sub(lambda match: _text(scope[match[1]]), value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _choose(mapped: Mapped, scope: Mapping[str, Any]) -> Any:
-    chosen = _text(scope.get(f"settings.{mapped.setting}"))
-    if chosen not in mapped.map:
-        raise LabError(f"the manifest has no text for {mapped.setting}={chosen}", f"it has: {', '.join(mapped.map)}")
-    return mapped.map[chosen]
-
-
-def probes(stack: Stack, scope: Mapping[str, Any]) -> dict[str, Probe]:
-    """The stack's tiny inferences, with the values of ``scope`` in their bodies."""
-    return {
-        model: probe.model_copy(update={"body": expand(probe.body, scope)}) for model, probe in stack.probes.items()
-    }
 
 
 def _step(name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace) -> Step:

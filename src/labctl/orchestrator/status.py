@@ -11,10 +11,9 @@ from typing import Any
 from labctl import readiness
 from labctl.errors import LabError
 from labctl.manifest.catalog import Probe
-from labctl.manifest.overlays import overlaid
+from labctl.manifest.overlays import overlaid, probes
 from labctl.measure.evidence import metrics
 from labctl.orchestrator.lock import holder
-from labctl.orchestrator.plan import probes
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record
 

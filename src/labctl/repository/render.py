@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.errors import LabError
+from labctl.replacement import Replacement
 from labctl.repository import ensemble, schema
 from labctl.repository.template import Problem, fill, uses
 from labctl.workspace import need_space, replace_dir
@@ -18,15 +19,6 @@ CONFIG = "config.pbtxt"
 BLOCK = 4096  # bytes that even a short file takes on a disk
 FAMILY = "inflight_batcher_llm"  # of upstream's template families, the one that the labs serve
 _NOT_COPIED = {"__pycache__", ".gitkeep", ".tmp"}
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """A literal text of one template (a path below the repository) and what stands in its place."""
-
-    file: str
-    find: str
-    replace: str
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from labctl.errors import LabError
-from labctl.repository.render import Replacement
+from labctl.replacement import Replacement
 
 DEFAULT_RELEASE = "0.5.0"  # the release of the published figures
 PLAIN_IMAGE = "nvcr.io/nvidia/tritonserver:25.02-py3"  # of the GPU stacks that no TensorRT-LLM release serves
