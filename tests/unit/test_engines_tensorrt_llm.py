@@ -49,7 +49,7 @@ def test_release_0_17_converts_then_builds() -> None:
     ("release", "has", "has_not"),
     [
         ("0.8.0", "--max_output_len 512", "--max_seq_len"),
-        ("0.10.0", "--paged_kv_cache enable", "--kv_cache_type"),
+        ("0.8.0", "--paged_kv_cache enable", "--kv_cache_type"),
         ("0.11.0", "--max_seq_len 2560", "--max_output_len"),
         ("0.14.0", "--kv_cache_type paged", "--paged_kv_cache"),
         ("0.19.0", "examples/models/core/llama/convert_checkpoint.py", "examples/llama/"),

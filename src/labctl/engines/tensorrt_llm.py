@@ -1,7 +1,7 @@
 """The NVIDIA GPU engine: TensorRT-LLM's own builder, run in the image that will serve the engine.
 
 An engine belongs to a release, a GPU's compute capability and a driver; the manifest remembers all of them, and
-:func:`check_target` refuses another machine before a server starts. The commands are data: ``trtllm/builders.yaml``.
+:func:`check_target` refuses another machine before a server starts. The commands are data: ``trtllm/releases.yaml``.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from labctl.engines.protocol import Builder, Option, Options, Tell
 from labctl.errors import LabError
+from labctl.trtllm import releases
 
 FP8_SINCE = (8, 9)  # compute capability
 
@@ -87,14 +84,12 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"tp_size={options['tp_size']} times pp_size={options['pp_size']}",
             f"--set tp_size={gpu.gpus} --set pp_size=1",
         )
-    release, newest = str(options["release"]), builder(str(options["release"])).get("newest")
-    if newest and _version(gpu.compute_capability) > _version(newest):
-        known = next(
-            row["from"] for row in _table() if _version(row["from"]) > _version(release) and "newest" not in row
-        )
+    release = releases.release(str(options["release"]))
+    if release.newest and _version(gpu.compute_capability) > _version(release.newest):
+        known = next(other.name for other in releases.table().values() if not other.newest)
         raise LabError(
-            f"{gpu.gpu_name} is newer than TensorRT-LLM {release}",
-            f"its compute capability is {gpu.compute_capability}; that release builds for {newest} at most",
+            f"{gpu.gpu_name} is newer than TensorRT-LLM {release.name}",
+            f"its compute capability is {gpu.compute_capability}; that release builds for {release.newest} at most",
             f"--release {known} or newer",
         )
     if options["quantization"] == "fp8" and _version(gpu.compute_capability) < FP8_SINCE:
@@ -109,16 +104,16 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
     """The exact commands that build one engine, in order.
 
     Raises:
-        LabError: the release is older than any known, or has no way to build that model like that.
+        LabError: the release is unknown, or has no way to build that model like that.
     """
-    row = builder(str(options["release"]))
+    release = releases.release(str(options["release"]))
     model = str(options["model"])
     if model == "codegen":  # the same architecture, its weights in another order
         reordered = scratch / "gptj"
         step = ["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(reordered)]
         return [step, *commands({**options, "model": "gptj"}, reordered, scratch, output)]
-    if model not in row["models"]:
-        raise LabError(f"release {options['release']} has no builder for {model}")
+    if model not in release.steps:
+        raise LabError(f"release {release.name} has no builder for {model}")
     world = options["tp_size"] * options["pp_size"]
     # Both read a prompt in pieces, against keys and values that are in the paged cache already.
     pieces = "true" in (options["chunked_context"], options["kv_cache_reuse"])
@@ -130,11 +125,11 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
         "output": output,
         "world_size": world,
         "max_seq_len": options["max_input_len"] + options["max_output_len"],
-        "examples": row["examples"],
-        "folder": row.get("folders", {}).get(model, model),
+        "examples": release.examples,
+        "folder": release.folders.get(model, model),
     }
-    steps = [step for step in row["models"][model] if _applies(step, facts)]
-    if options["quantization"] != "none" and not any(_mentions(step, "quantization") for step in row["models"][model]):
+    steps = [step for step in release.steps[model] if _applies(step, facts)]
+    if options["quantization"] != "none" and not any(_mentions(step, "quantization") for step in release.steps[model]):
         raise LabError(f"release {options['release']} cannot build {model} with {options['quantization']} weights")
     if options["pp_size"] > 1 and "{pp_size}" not in str(steps):
         raise LabError(
@@ -143,22 +138,6 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
             "--set pp_size=1 with a larger tp_size, or a newer --release",
         )
     return [_words(step["parts"], facts, values) for step in steps]
-
-
-def builder(release: str) -> Mapping[str, Any]:
-    """The newest row that is not newer than the release."""
-    asked = _version(release)
-    rows = [row for row in _table() if _version(row["from"]) <= asked]
-    if not rows:
-        raise LabError(f"TensorRT-LLM {release} is not known", f"the oldest is {_table()[0]['from']}")
-    if asked >= (1, 0):
-        raise LabError(
-            f"TensorRT-LLM {release} builds no engines for this backend",
-            "the engine workflow ends with release 0.19 here",
-            "choose a release from 0.5.0 to 0.19",
-        )
-    found: Mapping[str, Any] = rows[-1]
-    return found
 
 
 def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
@@ -188,13 +167,6 @@ def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
     if wrong:
         remedy = f"labctl engines prune {manifest['key']}, then build it in the image and on the GPU that serve it"
         raise LabError(f"the engine was built for another target ({built['gpu_name']})", "", remedy, wrong)
-
-
-@cache
-def _table() -> list[dict[str, Any]]:
-    text = resources.files("labctl.trtllm").joinpath("builders.yaml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = yaml.safe_load(text)
-    return rows
 
 
 def _version(text: str) -> tuple[int, ...]:

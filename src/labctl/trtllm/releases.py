@@ -7,7 +7,7 @@ another scheduler policy than the one asked for. All of that is data; this modul
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -62,6 +62,10 @@ class Release(BaseModel):
     driver: str
     app: App | None = None
     install: str = ""
+    examples: str
+    newest: str = ""
+    folders: Mapping[str, str] = {}
+    steps: Mapping[str, Sequence[Mapping[str, Any]]]
     templates: str
     launcher: str
     models: Names
