@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from labserve.inflight import request as llm_request
 from labserve.inflight.engines import open_engine
 from labserve.inflight.scheduler import End, Job, Scheduler, effective_policy
-from labserve.inflight.scheduler import request as llm_request
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.steplog import StepLog
