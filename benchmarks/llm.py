@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 
 from labctl.listener import Silent
+from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
+from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.evidence import steplog
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import dataset, identity
@@ -78,23 +80,19 @@ def compared(
 
 def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRecord]:
     """All at once as text, from preprocessing to postprocessing; each answer is as long as was asked for."""
-    kind = identity.kind_of(endpoint, "ensemble", "max_tokens")
-    with identity.Unary(endpoint) as client:
-        for warming in (True, False):
-            records = []
-            for number, item in enumerate(items[: identity.WARMUP] if warming else items):
-                record = RequestRecord(f"{'warm-up' if warming else 'request'}-{number}", "ensemble", item.prompt)
-                record.tokens = item.output_tokens
-                inputs = [
-                    identity.text_tensor("text_input", item.prompt),
-                    identity.tensor("max_tokens", item.output_tokens, kind),
-                    identity.text_tensor("bad_words", ""),
-                    identity.text_tensor("stop_words", ""),
-                ]
-                records.append(client.send("ensemble", inputs, record, "text_output"))
-            client.wait(TIMEOUT_S)
-    if failed := [record for record in records if not record.ok]:
-        raise RuntimeError(f"{len(failed)} requests failed: {failed[0].error}")
+    kind = kind_of(endpoint, "ensemble", "max_tokens")
+    with UnaryClient(endpoint) as client:
+        for chosen in (items[: identity.WARMUP], items):
+            records = [
+                client.send_inputs("ensemble", item.prompt, [
+                    text_tensor("text_input", item.prompt),
+                    tensor("max_tokens", item.output_tokens, kind),
+                    text_tensor("bad_words", ""),
+                    text_tensor("stop_words", ""),
+                ], tokens=item.output_tokens)
+                for item in chosen
+            ]  # fmt: skip
+            client.wait(*records, timeout=TIMEOUT_S)
     return records
 
 

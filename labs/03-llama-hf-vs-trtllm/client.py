@@ -12,9 +12,11 @@ import numpy as np
 from labctl import readiness
 from labctl.measure import context, results, stats
 from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
+from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.evidence import near_tie, steplog
 from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import dataset, identity
+from labctl.measure.workloads import dataset
 from labctl.tables import table
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
@@ -30,26 +32,22 @@ TIMEOUT_S = 240.0
 
 def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = False) -> list:
     """As the workshop's clients send them; `llama-python` has no batch dimension."""
-    limit = identity.tensor("max_tokens", tokens, identity.kind_of(endpoint, model, "max_tokens"))
+    limit = tensor("max_tokens", tokens, kind_of(endpoint, model, "max_tokens"))
     if model == UNBATCHED:
         limit.set_shape([1])
-        return [identity.text_tensor("text_input", prompt, (1,)), limit]
-    made = [identity.text_tensor("text_input", prompt), limit]
+        return [text_tensor("text_input", prompt, (1,)), limit]
+    made = [text_tensor("text_input", prompt), limit]
     if model == ENGINE:
-        made += [identity.text_tensor("bad_words", ""), identity.text_tensor("stop_words", "")]
-        made += [identity.tensor("stream", True, np.bool_)] if stream else []
+        made += [text_tensor("bad_words", ""), text_tensor("stop_words", "")]
+        made += [tensor("stream", True, np.bool_)] if stream else []
     return made
 
 
 def at_once(endpoint: str, model: str, prompts: list[str], tokens: int) -> list[RequestRecord]:
     """All prompts in flight at the same time; every answer is there when this returns."""
-    with identity.Unary(endpoint) as client:
-        records = [
-            client.send(model, inputs(endpoint, model, p, tokens),
-                        RequestRecord(f"{model}-{i}", model, p, tokens=tokens), "text_output")
-            for i, p in enumerate(prompts)
-        ]  # fmt: skip
-        client.wait(TIMEOUT_S)
+    with UnaryClient(endpoint) as client:
+        records = [client.send_inputs(model, p, inputs(endpoint, model, p, tokens), tokens=tokens) for p in prompts]
+        client.wait(*records, timeout=TIMEOUT_S)
     return records
 
 

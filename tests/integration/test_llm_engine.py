@@ -13,6 +13,7 @@ from machinery import eventually
 from tritonclient.utils import InferenceServerException
 
 from labctl import readiness
+from labctl.measure.clients import tensors
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.evidence import metrics, steplog
 from labctl.measure.workloads import identity
@@ -26,19 +27,19 @@ KINDS: dict[str, Any] = {
 
 def ask(ids: list[int], tokens: int, length: int | None = None, **more: Any) -> list[Any]:
     return [
-        identity.tensor("input_ids", ids, np.int32),
-        identity.tensor("input_lengths", len(ids) if length is None else length, np.int32),
-        identity.tensor("request_output_len", tokens, np.uint32),
-        *(identity.tensor(name, value, KINDS[name]) for name, value in more.items()),
+        tensors.tensor("input_ids", ids, np.int32),
+        tensors.tensor("input_lengths", len(ids) if length is None else length, np.int32),
+        tensors.tensor("request_output_len", tokens, np.uint32),
+        *(tensors.tensor(name, value, KINDS[name]) for name, value in more.items()),
     ]
 
 
 def text(prompt: str, tokens: int, bad: str = "", stop: str = "") -> list[Any]:
     return [
-        identity.text_tensor("text_input", prompt),
-        identity.tensor("max_tokens", tokens, np.uint32),
-        identity.text_tensor("bad_words", bad),
-        identity.text_tensor("stop_words", stop),
+        tensors.text_tensor("text_input", prompt),
+        tensors.tensor("max_tokens", tokens, np.uint32),
+        tensors.text_tensor("bad_words", bad),
+        tensors.text_tensor("stop_words", stop),
     ]
 
 
@@ -211,7 +212,7 @@ def test_in_a_small_cache_max_utilization_evicts_and_every_answer_is_the_same(la
 
 def test_streaming_gives_each_token_once_and_the_last_carries_the_final_flag(lab_server: Any) -> None:
     server = lab_server("inflight-batching", **TINY, decoupled_mode=True)
-    inputs = [*text("Hello there", 7), identity.tensor("stream", True, np.bool_)]
+    inputs = [*text("Hello there", 7), tensors.tensor("stream", True, np.bool_)]
     with TextStream(server.grpc) as stream:
         one = stream.send_inputs("ensemble", "Hello there", inputs)
         stream.wait(one, timeout=30)

@@ -12,7 +12,7 @@ import tritonclient.grpc as grpcclient
 from transformers import AutoModelForCausalLM
 from tritonclient.utils import InferenceServerException
 
-from labctl.measure.workloads import identity
+from labctl.measure.clients import tensors
 
 SETTINGS = {"model": "random:tiny-llama", "exact": True}
 PROMPTS = [[5 + n, 6, 7] * (1 + n % 5) for n in range(24)]
@@ -20,10 +20,10 @@ PROMPTS = [[5 + n, 6, 7] * (1 + n % 5) for n in range(24)]
 
 def ask(ids: list[int], tokens: int, **more: Any) -> list[Any]:
     return [
-        identity.tensor("input_ids", ids, np.int32),
-        identity.tensor("input_lengths", len(ids), np.int32),
-        identity.tensor("request_output_len", tokens, np.uint32),
-        *(identity.tensor(name, value, np.float32) for name, value in more.items()),
+        tensors.tensor("input_ids", ids, np.int32),
+        tensors.tensor("input_lengths", len(ids), np.int32),
+        tensors.tensor("request_output_len", tokens, np.uint32),
+        *(tensors.tensor(name, value, np.float32) for name, value in more.items()),
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -60,9 +59,6 @@ def test_a_run_is_summed_up_by_the_fields_formulas() -> None:
 def test_percentiles_say_and_keep_their_method() -> None:
     assert stats.summarize([1, 2, 3, 4])["p50"] == pytest.approx(2.5)
     assert stats.summarize([1, 2, 3, 4])["p90"] == pytest.approx(3.7)
-    values = list(range(1, 99))
-    assert stats.nearest_rank(values, 0.99) == math.ceil(0.99 * 98)
-    assert stats.nearest_rank(values, 0.90) == 89
 
 
 def test_goodput_counts_only_requests_that_were_quick_enough() -> None:

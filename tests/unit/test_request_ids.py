@@ -16,7 +16,7 @@ from google.protobuf import text_format
 from machinery import ROOT
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from labctl.measure.clients import ask
+from labctl.measure.clients import ask, tensors
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import bench, identity
@@ -85,18 +85,18 @@ def lab_03() -> Any:
 
 
 def identity_test(endpoint: str) -> list[RequestRecord]:
-    identity.kind_of.cache_clear()
+    tensors.kind_of.cache_clear()
     requests = [identity.Ids("a b", [5, 6], ANSWER_IDS) for _ in range(4)]
     return identity.run(endpoint, requests)
 
 
 def lab_03_at_once(endpoint: str) -> list[RequestRecord]:
-    identity.kind_of.cache_clear()
+    tensors.kind_of.cache_clear()
     return [r for model in ("llama-python", "ensemble") for r in lab_03().at_once(endpoint, model, ["a", "b"], 4)]
 
 
 def lab_03_streaming(endpoint: str) -> list[RequestRecord]:
-    identity.kind_of.cache_clear()
+    tensors.kind_of.cache_clear()
     found: list[RequestRecord] = lab_03().streamed(endpoint, ["a", "b"], 4)
     return found
 

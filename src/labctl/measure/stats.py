@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from labctl.errors import LabError
 from labctl.measure.records import RequestRecord
 
 PERCENTILES = (50, 75, 90, 95, 99)
-METHOD = "linear interpolation between closest ranks (numpy's default)"
 
 
 def summarize(values: Sequence[float]) -> dict[str, float]:
@@ -27,12 +25,6 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
         "std": float(data.std()),
     }
     return result | {f"p{p}": float(np.percentile(data, p)) for p in PERCENTILES}
-
-
-def nearest_rank(values: Sequence[float], q: float) -> float:
-    """The nearest-rank percentile, ceil(q n) of the sorted values, as the identity test takes it; 0 < q <= 1."""
-    ranked = sorted(values)
-    return ranked[max(0, math.ceil(q * len(ranked)) - 1)]
 
 
 def metrics(records: Sequence[RequestRecord], goodput_ttft_ms: float | None = None) -> dict[str, Any]:

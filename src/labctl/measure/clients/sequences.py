@@ -13,6 +13,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from labctl.errors import LabError
+from labctl.measure.clients.base import Client
 from labctl.measure.records import RequestRecord
 
 MODEL, VERSION = "ensemble_pipeline", "1"
@@ -20,8 +21,8 @@ TIMEOUT_S = 60.0
 OnStep = Callable[[RequestRecord], None]
 
 
-class SequenceClient:
-    """One connection, for one thread. Use as a context manager.
+class SequenceClient(Client):
+    """One connection, for one thread, over which each request waits for its answer. Use as a context manager.
 
     Args:
         endpoint: host:port of the protocol's own port.
@@ -34,13 +35,7 @@ class SequenceClient:
         self._kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
         timeouts = {} if protocol == "grpc" else {"network_timeout": TIMEOUT_S, "connection_timeout": TIMEOUT_S}
         self._call = {"client_timeout": TIMEOUT_S} if protocol == "grpc" else {}
-        self._client = self._kind.InferenceServerClient(endpoint, **timeouts)
-
-    def __enter__(self) -> SequenceClient:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._client.close()
+        super().__init__(self._kind.InferenceServerClient(endpoint, **timeouts))
 
     def ask(self, text: str, id: int | str, start: bool = False, end: bool = False) -> str:
         """The next token's text.

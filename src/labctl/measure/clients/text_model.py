@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc as grpcclient
+from tritonclient.utils import triton_to_np_dtype
 
 from labctl.errors import LabError
-from labctl.measure.clients.stream import GONE, TextStream
+from labctl.measure.clients.base import GONE
+from labctl.measure.clients.stream import TextStream
 from labctl.measure.records import RequestRecord
 
 # What an input is for, by the names that the labs' models give it.
@@ -33,10 +35,6 @@ SAMPLING: Mapping[str, Sequence[str]] = {
 }
 _BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
 NEVER = 2**32 - 1  # an id that ends a text and is in no vocabulary: the text goes on
-_TYPES: Mapping[str, Any] = {
-    "BYTES": np.object_, "UINT32": np.uint32, "INT32": np.int32, "UINT64": np.uint64, "FP32": np.float32,
-    "BOOL": np.bool_,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Input:
 
     def filled(self, value: Any) -> Any:
         made = grpcclient.InferInput(self.name, self.shape, self.datatype)
-        made.set_data_from_numpy(np.full(self.shape, value, dtype=_TYPES[self.datatype]))
+        made.set_data_from_numpy(np.full(self.shape, value, dtype=triton_to_np_dtype(self.datatype)))
         return made
 
 

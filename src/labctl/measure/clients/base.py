@@ -1,0 +1,106 @@
+"""What all clients have in common: a connection for the time of a block, and a record for each request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Self
+
+import tritonclient.grpc as grpcclient
+
+from labctl.errors import LabError
+from labctl.measure.records import RequestRecord, request_id
+
+GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
+STALLED = "labctl status shows whether the stack is stalled"
+
+
+class Client:
+    """A connection to one server. Use as a context manager: leaving it closes the connection."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+
+
+class InFlight(Client):
+    """Any number of requests at once over gRPC; the answers arrive in threads of the client's library.
+
+    A subclass says how a request is handed over, and calls ``_end`` when it is answered.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(grpcclient.InferenceServerClient(endpoint))
+        self._changed = threading.Condition()
+        self._open: dict[str, RequestRecord] = {}
+        self._outputs: dict[str, str] = {}
+        self._broken = ""
+        self._count = 0
+
+    def send_inputs(
+        self, model: str, prompt: str, inputs: list[Any], output: str = "text_output", tokens: int = 0,
+        input_tokens: int = 0, **parameters: Any,
+    ) -> RequestRecord:  # fmt: skip
+        """Send one request and return its record, which fills as responses arrive.
+
+        Args:
+            prompt: only the record's name for the inputs.
+            output: which output tensor holds the answer.
+            tokens: how many tokens the answer will have where one response holds it all.
+            input_tokens: how many the prompt has, where that is known.
+            parameters: of the request.
+        """
+        with self._changed:
+            self._count += 1
+            label = f"{model}-{self._count}"
+            record = RequestRecord(label, model, prompt, parameters, id=request_id())
+            record.tokens, record.input_tokens = tokens, input_tokens
+            self._open[record.id], self._outputs[record.id] = record, output
+        record.start = time.monotonic()
+        self._hand_over(record, inputs)
+        return record
+
+    def wait(self, *records: RequestRecord, timeout: float) -> None:
+        """Return when all of ``records`` have ended.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            LabError: a request failed, the connection broke, or the time is over.
+        """
+        with self._changed:
+            done = self._changed.wait_for(
+                lambda: self._broken or all(record.end for record in records), timeout=timeout
+            )
+        failed = next((record for record in records if record.error), None)
+        if failed:
+            raise LabError(f"{failed.model} answered with an error", failed.error)
+        self.check()
+        if not done:
+            waiting = sum(not record.end for record in records)
+            raise LabError(
+                f"{waiting} of {len(records)} requests had no last response within {timeout:g} s", "", STALLED
+            )
+
+    def check(self) -> None:
+        """Raise LabError if the connection is broken."""
+        with self._changed:
+            if self._broken:
+                raise LabError(
+                    "the connection to the server broke", self._broken, "labctl status shows whether it lives"
+                )
+
+    def _hand_over(self, record: RequestRecord, inputs: list[Any]) -> None:
+        raise NotImplementedError
+
+    def _end(self, record: RequestRecord, at: float, error: str = "") -> None:
+        """``record`` is answered for good; only with ``_changed`` held."""
+        record.end, record.error = at, error
+        del self._open[record.id], self._outputs[record.id]
+        self._changed.notify_all()
