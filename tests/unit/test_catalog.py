@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,52 @@ MINIMAL: dict[str, Any] = {
     "short": "demo",
     "title": "t",
     "summary": "s",
-    "settings": {"size": {"type": "int", "default": 1, "help": "h"}},
-    "stacks": {
-        "demo-stack": {"title": "t", "repository": "demo", "models": ["m"], "parameters": {"n": "{settings.size}"}}
+    "settings": {
+        "size": {"type": "int", "default": 1, "help": "h"},
+        "engine": {"type": "choice", "choices": ["fast", "plain"], "default": "plain", "help": "h"},
+        "loud": {"type": "bool", "default": False, "help": "h"},
     },
+    "stacks": {
+        "demo-stack": {
+            "title": "t",
+            "repository": "./models",
+            "models": ["m"],
+            "artifacts": {"weights": {"kind": "weights", "source": "shipped:x"}},
+            "parameters": {"n": "{settings.size}"},
+            "variants": {
+                "fast": {"when": {"engine": "fast"}, "artifacts": {"built": {"kind": "weights", "source": "x"}}}
+            },
+        }
+    },
+    "run": {"phases": [{"name": "one", "stack": "demo-stack", "client": "client.py"}], "report": "report.py"},
 }
 
 
 def write(root: Path, folder: str, manifest: Any) -> Workspace:
-    path = root / "labs" / folder / "lab.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(manifest if isinstance(manifest, str) else yaml.safe_dump(manifest))
+    lab = root / "labs" / folder
+    (lab / "models").mkdir(parents=True, exist_ok=True)
+    for name in ("client.py", "report.py"):
+        (lab / name).touch()
+    (lab / "lab.yaml").write_text(manifest if isinstance(manifest, str) else yaml.safe_dump(manifest, sort_keys=False))
     return Workspace(root, root / "cache")
+
+
+def changed(path: str = "", value: Any = None, **top: Any) -> dict[str, Any]:
+    """``MINIMAL`` with one key changed: ``/``-separated, below the only stack where it begins with ``*``."""
+    manifest = copy.deepcopy(MINIMAL) | top
+    if path:
+        *above, last = path.replace("*", "stacks/demo-stack").split("/")
+        part = manifest
+        for key in above:
+            part = part[int(key)] if isinstance(part, list) else part.setdefault(key, {})
+        part[last] = value
+    return manifest
+
+
+def refusal(tmp_path: Path, manifest: Any) -> str:
+    with pytest.raises(LabError) as caught:
+        load(write(tmp_path, "09-demo", manifest))
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
@@ -47,7 +82,7 @@ def test_no_verdict_judges_a_phase_that_its_profile_does_not_run(profile: str) -
 
 def test_every_shipped_manifest_is_good() -> None:
     catalog = load(Workspace(ROOT, ROOT / "unused"))
-    assert {"iterative"} <= {lab.short for lab in catalog.labs}
+    assert {"sequence", "iterative", "llama", "codegen", "batching"} <= {lab.short for lab in catalog.labs}
 
 
 @pytest.mark.parametrize("word", ["09", "9", "demo", "09-demo", "demo-stack"])
@@ -62,43 +97,116 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     assert "demo-stack" in caught.value.why
 
 
-def changed(**changes: Any) -> dict[str, Any]:
-    return {**MINIMAL, **changes}
-
-
-STACK = MINIMAL["stacks"]["demo-stack"]
-
-
 @pytest.mark.parametrize(
     ("manifest", "expected"),
     [
         (changed(colour="red"), "colour: Extra inputs"),
         (changed(number="9"), "number: String should match pattern"),
         (changed(stacks={}), "stacks: Dictionary should have at least 1 item"),
-        (
-            changed(stacks={"x": {**STACK, "parameters": {"n": "{settings.nope}"}}}),
-            "'{settings.nope}' is not a setting",
-        ),
-        (changed(stacks={"x": {**STACK, "settings": {"nope": 1}}}), "stacks.x.settings.nope: not a setting"),
-        (changed(stacks={"x": {**STACK, "probes": {"other": {"body": {}}}}}), "probes for models"),
         (changed(settings={"size": {"type": "int", "default": "many", "help": "h"}}), "'many' is not a whole number"),
         (changed(verdicts=[{"name": "v", "value": "a.b", "text": "t"}]), "a verdict needs at_least or at_most"),
-        (changed(run={"phases": [{"name": "p", "stack": "nope", "client": "c"}], "report": "r"}), "no stack 'nope'"),
-        ("schema: [1", "labs/09-demo/lab.yaml: "),
+        ("schema: [1", "lab.yaml: "),
         ("", "schema: Field required"),
+        # settings
+        (changed("settings/size/only", {"enigne": "fast"}), "settings.size.only.enigne: not a setting of this lab"),
+        (changed("settings/size/only", {"engine": "fsat"}), "settings.size.only.engine: 'fsat' is not one of: fast"),
+        (changed("settings/size/only", "fast"), "settings.size.only: Input should be a valid dictionary"),
+        (changed("settings/loud/only", {"loud": True}), "settings.loud.only.loud: a setting cannot depend on itself"),
+        (changed("settings/size/instead", "width"), "'instead' belongs to a setting with 'only'"),
+        (changed("settings/size/default", {"cpu": 1, "gup": 2}), "a default by profile is {cpu: ..., gpu: ...}"),
+        (changed("*/settings", {"nope": 1}), "stacks.demo-stack.settings.nope: not a setting"),
+        (changed("*/settings", {"size": "x"}), "stacks.demo-stack.settings.size: 'x' is not a whole number"),
+        # conditions and choices
+        (changed("*/variants/fast/when", {"engin": "fast"}), "variants.fast.when.engin: not a setting"),
+        (changed("*/variants/fast/when", {"engine": "slow"}), "variants.fast.when.engine: 'slow' is not one of"),
+        (changed("*/variants/fast/when", {"loud": "yes"}), "variants.fast.when.loud: 'yes' is written true"),
+        (changed("*/replacements", [{"file": "f", "find": "a", "replace": "b", "when": {"x": 1}}]), "when.x: not a"),
+        (changed("*/parameters/n", {"setting": "nope", "map": {"a": 1}}), "n.setting: 'nope' is not a"),
+        (changed("*/parameters/n", {"setting": "engine", "map": {"fast": 1}}), "n.map: nothing for engine=plain"),
+        (changed("*/parameters/n", {"setting": "loud", "map": {"true": 1, "off": 2}}), "n.map: 'off' is written false"),
+        (changed("*/parameters/n", {"seting": "loud", "map": {"true": 1}}), "a choice is {setting: NAME, map:"),
+        (changed("*/server/args", [{"setting": "engine", "map": {}}]), "args.0.map: nothing for engine=fast or plain"),
+        # references
+        (changed("*/parameters/n", "{settings.nope}"), "parameters.n: '{settings.nope}' is not a setting"),
+        (changed("*/parameters/nope", None), "parameters.nope: '{settings.nope}' is not a setting"),
+        (changed("*/parameters/n", "{run_dirr}"), "parameters.n: there is no '{run_dirr}' here"),
+        (changed("*/parameters/n", "{ settings.size }"), "parameters.n: '{ settings....' is no reference"),
+        (changed("*/server/args", ["--x={run_dirr}"]), "server.args: there is no '{run_dirr}' here"),
+        (changed("*/server/env", {"A": "{settings.a}"}), "server.env.A: '{settings.a}' is not a setting"),
+        (changed("*/artifacts/weights/source", "{settings.modle}"), "artifacts.weights.source: '{settings.modle}'"),
+        (changed("*/artifacts/weights/source", "{run_dir}"), "artifacts.weights.source: there is no '{run_dir}' here"),
+        (changed("*/tokenizer", "{artifacts.wieghts}"), "tokenizer: there is no '{artifacts.wieghts}' here"),
+        (changed("*/probes", {"m": {"body": {"x": ["{setings.size}"]}}}), "probes.m.x: there is no '{setings.size}'"),
+        (changed("*/place", {"m/{sizes}": "{artifacts.weights}/a"}), "place: there is no '{sizes}' here"),
+        (changed("*/profiles", {"gpu": {"parameters": {"n": "{x}"}}}), "profiles.gpu.parameters.n: there is no '{x}'"),
+        (changed("*/variants/fast/tensorrt_llm", {"a": "{x}"}), "variants.fast.tensorrt_llm.a: there is no '{x}' here"),
+        (
+            changed("*/parameters/n", "{artifacts.built}"),
+            "stacks.demo-stack: there is no '{artifacts.built}' on cpu with the default settings",
+        ),
+        (
+            changed("settings/size/only", {"engine": "fast"}),
+            "stacks.demo-stack: there is no '{settings.size}' on cpu with engine=plain",
+        ),
+        # models, folders, links
+        (changed("*/probes", {"other": {"body": {}}}), "probes.other: the stack has no model 'other'; it has: m"),
+        (changed("*/bench", {"model": "M"}), "bench.model: the stack has no model 'M'; it has: m"),
+        (changed("*/repository", "nope"), "repository: there is no folder model_repos/nope"),
+        (changed("*/repository", "./mdoels"), "repository: there is no folder labs/09-demo/mdoels"),
+        (changed("*/repository", "../../etc"), "repository: '../../etc' leads out of the checkout"),
+        (changed("*/place", {"../x": "{artifacts.weights}/a"}), "place.../x: leads out of the repository"),
+        (changed("*/place", {"/etc/x": "{artifacts.weights}/a"}), "place./etc/x: leads out of the repository"),
+        (changed("*/place", {"m/1/a": "/etc/passwd"}), "place.m/1/a: '/etc/passwd' is not below an artifact"),
+        (changed("*/place", {"m/1/a": "{artifacts.weights}/../a"}), "place.m/1/a: '{artifacts.weights}/../a' is not"),
+        # run and verdicts
+        (changed("run/phases/0/stack", "nope"), "run.phases.one.stack: no stack 'nope' in this lab"),
+        (changed("run/phases/0/client", "nope.py"), "run.phases.one.client: there is no file nope.py in this lab's"),
+        (changed("run/phases/0/client", "../09-demo/client.py"), "run.phases.one.client: there is no file ../09-demo"),
+        (changed("run/report", "nope.py"), "run.report: there is no file nope.py in this lab's folder"),
+        (changed("run/phases/0/set", {"size": "x"}), "run.phases.one.set.size: 'x' is not a whole number"),
+        (changed("run/phases/0/set", {"sise": 1}), "run.phases.one.set.sise: not a setting of this lab"),
+        (changed("run/phases/0/name", "result"), "run.phases.result: the name is taken by a file that"),
+        (
+            changed("run/phases", [{**MINIMAL["run"]["phases"][0]}, {**MINIMAL["run"]["phases"][0]}]),
+            "run.phases.one: 2 phases of this name on cpu",
+        ),
+        (
+            {**changed(verdicts=[{"name": "v", "value": "a", "text": "t", "at_least": 1}]), "run": None},
+            "verdicts: what they judge is measured by a run, and there is no run section",
+        ),
+        (
+            changed(verdicts=[{"name": "v", "value": "a", "text": "{vaule:.2f}", "at_least": 1}]),
+            "verdicts.v.text: '{vaule}' is neither {value} nor {m[METRIC]}",
+        ),
+        # what is shared
+        (changed(include=["nope"]), "include: there is no labs/shared/nope.yaml; there are: none"),
+        (changed(include="llm"), "include: a list of names"),
+        (changed("*/base", "llm"), "stacks.demo-stack.base: no base 'llm' is included; there are: none"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_manifest_is_refused_with_file_key_and_reason(tmp_path: Path, manifest: Any, expected: str) -> None:
-    with pytest.raises(LabError) as caught:
-        load(write(tmp_path, "09-demo", manifest))
-    text = str(caught.value)
+    text = refusal(tmp_path, manifest)
     assert "labs/09-demo/lab.yaml" in text
     assert expected in text
 
 
+def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+    manifest = changed("*/parameters/n", "{run_dirr}") | {"run": {**MINIMAL["run"], "report": "nope.py"}}
+    text = refusal(tmp_path, manifest)
+    assert "{run_dirr}" in text
+    assert "nope.py" in text
+
+
+def test_a_lab_may_be_without_a_run(tmp_path: Path) -> None:
+    manifest = {key: value for key, value in MINIMAL.items() if key != "run"}
+    assert load(write(tmp_path, "09-demo", manifest)).lab("demo").run is None
+
+
 def test_two_labs_may_not_share_a_name(tmp_path: Path) -> None:
     write(tmp_path, "09-demo", MINIMAL)
-    workspace = write(tmp_path, "08-other", changed(number="08", name="other", short="demo-stack", stacks={"s": STACK}))
+    manifest = changed(number="08", name="other", short="demo-stack", run=None)
+    manifest["stacks"] = {"s": MINIMAL["stacks"]["demo-stack"]}
+    workspace = write(tmp_path, "08-other", manifest)
     with pytest.raises(LabError, match="manifest") as caught:
         load(workspace)
     assert "the name 'demo-stack' is already taken by 08-other" in str(caught.value)
@@ -108,3 +216,37 @@ def test_the_folder_must_say_what_the_manifest_says(tmp_path: Path) -> None:
     with pytest.raises(LabError) as caught:
         load(write(tmp_path, "09-elsewhere", MINIMAL))
     assert "number and name say 09-demo, the folder is 09-elsewhere" in str(caught.value)
+
+
+SHARED: dict[str, Any] = {
+    "settings": {"width": {"type": "int", "default": {"cpu": 1, "gpu": 2}, "help": "shared"}},
+    "bases": {"common": {"repository": ["./models"], "models": ["m", "n"], "parameters": {"width": None, "a": "b"}}},
+}
+
+
+def with_shared(root: Path, content: Any) -> None:
+    (root / "labs" / "shared").mkdir(parents=True)
+    (root / "labs" / "shared" / "common.yaml").write_text(yaml.safe_dump(content))
+
+
+def test_an_included_setting_and_base_are_the_labs_own_with_its_keys_over_them(tmp_path: Path) -> None:
+    with_shared(tmp_path, SHARED)
+    manifest = changed(
+        include=["common"],
+        settings={"width": {"default": {"gpu": 8}}},
+        stacks={"demo-stack": {"base": "common", "title": "t", "models": ["m"], "parameters": {"a": "c"}}},
+    )
+    lab = load(write(tmp_path, "09-demo", manifest)).lab("demo")
+    assert (lab.settings["width"].default, lab.settings["width"].help) == ({"cpu": 1, "gpu": 8}, "shared")
+    stack = lab.stacks["demo-stack"]
+    assert stack.models == ["m"]
+    assert stack.parameters == {"width": "{settings.width}", "a": "c"}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [({"stacks": {}}, "has settings and bases, nothing else"), ({"settings": []}, "settings and bases of labs/shared")],
+)
+def test_a_shared_file_of_another_shape_is_refused(tmp_path: Path, content: Any, expected: str) -> None:
+    with_shared(tmp_path, content)
+    assert expected in refusal(tmp_path, changed(include=["common"]))

@@ -238,7 +238,8 @@ def test_the_arguments_that_make_an_engine_name_the_same_engine(fake: Fake) -> N
 
 
 def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace) -> None:
-    from labctl.manifest.catalog import Artifact, load
+    from labctl.manifest.catalog import load
+    from labctl.manifest.schema import Artifact
     from labctl.orchestrator.plan import Choices, make_plan
 
     lab, name = load(workspace).stack("iterative")

@@ -10,26 +10,13 @@ from typing import Any
 import pytest
 
 from labctl.errors import LabError
-from labctl.manifest.catalog import Verdict
-from labctl.manifest.references import expand
+from labctl.manifest.schema import Verdict
 from labctl.orchestrator import ports
 from labctl.orchestrator.lock import holder, stack_lock
 from labctl.orchestrator.run import judge
 from labctl.runtimes import processes
 from labctl.runtimes.base import Endpoints, Proc, Record
 from labctl.workspace import Workspace
-
-
-def test_a_reference_alone_keeps_its_type_and_within_a_text_becomes_text() -> None:
-    scope = {"settings.on": True, "settings.n": 3, "run_dir": "/run"}
-    assert expand("{settings.n}", scope) == 3
-    assert expand("{run_dir}/x-{settings.on}", scope) == "/run/x-true"
-    assert expand({"a": ["{settings.n}", "direct { }"]}, scope) == {"a": [3, "direct { }"]}
-
-
-def test_a_reference_to_nothing_is_told() -> None:
-    with pytest.raises(LabError, match=r"\{artifacts.engine\}"):
-        expand("{artifacts.engine}", {})
 
 
 def record(http: int) -> Record:

@@ -10,7 +10,7 @@ import pytest
 from fake_triton import FakeTriton, serve
 from labctl import readiness
 from labctl.errors import LabError
-from labctl.manifest.catalog import Probe
+from labctl.manifest.schema import Probe
 
 
 @pytest.fixture

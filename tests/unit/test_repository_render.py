@@ -165,6 +165,11 @@ def test_parallel_renders_do_not_collide(tmp_path: Path) -> None:
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").max_batch_size in (1, 2, 3, 4)
 
 
+@pytest.mark.parametrize("link", ["../outside", "m/../../outside", "/tmp/outside"])
+def test_a_link_that_leads_out_of_the_repository_is_refused(tmp_path: Path, link: str) -> None:
+    assert "leads out of the repository" in refused(request(tmp_path, place={link: "/anywhere"}))
+
+
 def test_a_replacement_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
     wanted = request(tmp_path, replacements=[Replacement("m/config.pbtxt", "nowhere", "x")])
     assert "'nowhere' is to be replaced, but it is nowhere" in refused(wanted)

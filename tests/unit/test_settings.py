@@ -10,9 +10,7 @@ from labctl.manifest.settings import Setting, parse_assignments, resolve
 DECLARED = {
     "kv_cache": Setting(type="bool", default=True, help="cache"),
     "max_batch_size": Setting(type="int", default=8, min=1, max=64, help="batch"),
-    "strategy": Setting(
-        type="choice", choices=["direct", "oldest"], aliases={"old": "oldest"}, default="direct", help=""
-    ),
+    "strategy": Setting(type="choice", choices=["direct", "oldest"], default="direct", help=""),
     "lengths": Setting(type="intlist", default=[8, 32], min=1, help="lengths"),
     "budget": Setting(type="float", default={"cpu": 0.5, "gpu": 0.9}, min=0, max=1, help="share"),
     "note": Setting(type="str", default="", optional=True, help="text"),
@@ -31,10 +29,6 @@ def test_later_layers_win() -> None:
 @pytest.mark.parametrize(("text", "value"), [("false", False), ("ON", True), ("0", False), ("yes", True)])
 def test_booleans_are_read_as_people_write_them(text: str, value: bool) -> None:
     assert resolve(DECLARED, "cpu", {"kv_cache": text})["kv_cache"] is value
-
-
-def test_aliases_become_the_accepted_word() -> None:
-    assert resolve(DECLARED, "cpu", {"strategy": "old"})["strategy"] == "oldest"
 
 
 def test_lists_of_numbers() -> None:
@@ -66,3 +60,33 @@ def test_an_empty_value_is_refused_unless_it_means_something() -> None:
 def test_a_default_that_is_not_good_is_refused_with_the_manifest() -> None:
     with pytest.raises(ValueError, match="out of range"):
         Setting(type="int", default=0, min=1, help="")
+
+
+ENGINE = Setting(type="choice", choices=["fast", "plain"], default="plain", help="")
+SEQUENCES = Setting(type="int", default=16, help="sequences in the running batch")
+LIMIT = Setting(type="int", default=64, only={"engine": ["fast"]}, instead="sequences", help="")
+
+
+def test_a_setting_that_means_nothing_here_names_the_one_that_is_meant() -> None:
+    with pytest.raises(LabError) as caught:
+        resolve({"engine": ENGINE, "sequences": SEQUENCES, "limit": LIMIT}, "cpu", {"limit": 8})
+    assert caught.value.details == (
+        "limit: it means something only with engine=fast; here it is sequences (sequences in the running batch)",
+    )
+
+
+def test_a_condition_on_a_bool_holds() -> None:
+    declared = {
+        "on": Setting(type="bool", default=True, help=""),
+        "n": Setting(type="int", default=1, only={"on": True}, help=""),
+    }
+    assert resolve(declared, "cpu") == {"on": True, "n": 1}
+    assert resolve(declared, "cpu", {"on": "no"}) == {"on": False}
+
+
+def test_a_refusal_names_what_is_wrong_in_fewer_than_twelve_lines() -> None:
+    with pytest.raises(LabError) as caught:
+        resolve(DECLARED, "cpu", {f"no_such_{n}": 1 for n in range(30)}, what="lab demo")
+    assert len(str(caught.value).splitlines()) < 12
+    assert caught.value.details[-1] == "and 22 more"
+    assert caught.value.remedy == "labctl list demo shows the settings"

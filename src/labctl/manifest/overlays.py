@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from labctl.errors import LabError
-from labctl.manifest.catalog import Overlay, Probe, Stack
-from labctl.manifest.references import expand, holds
+from labctl.manifest.references import as_text, expand, holds
+from labctl.manifest.schema import Overlay, Probe, Stack
 
 
 def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:
@@ -17,10 +17,10 @@ def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:
         LabError: a setting's value does not go with the profile.
     """
     layers: list[Overlay] = [overlay for name, overlay in stack.profiles.items() if name == profile]
-    for variant in stack.variants:
+    for variant in stack.variants.values():
         if holds(variant.when, settings):
             if profile not in variant.profiles:
-                asked = " ".join(f"{key}={value}" for key, value in variant.when.items())
+                asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.when)
                 raise LabError(
                     f"{asked} is not served on the {profile} profile",
                     f"it goes with: {', '.join(variant.profiles)}",

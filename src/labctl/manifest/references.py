@@ -8,7 +8,7 @@ never reaches a ``config.pbtxt``. A brace of Triton's own language has a space b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from labctl.errors import LabError
@@ -54,12 +54,9 @@ def same(value: Any, written: Any) -> bool:
     return as_text(value) == as_text(written)
 
 
-def holds(condition: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether every setting of ``condition`` has the value, or one of the values, that stand there."""
-    return all(
-        any(same(settings.get(key), item) for item in (wanted if isinstance(wanted, list) else [wanted]))
-        for key, wanted in condition.items()
-    )
+def holds(condition: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]) -> bool:
+    """Whether every setting of ``condition`` has one of the values that stand there."""
+    return all(any(same(settings.get(key), value) for value in good) for key, good in condition.items())
 
 
 def as_text(value: Any) -> str:

@@ -5,14 +5,26 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from labctl.errors import LabError
+from labctl.manifest.references import as_text, holds
 
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
+MOST_LINES = 8  # of a refusal: it names what is wrong, `labctl list LAB` what there is
+
+
+def _lists(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: item if isinstance(item, list) else [item] for key, item in value.items()}
+
+
+# Values of settings under which something holds: {engine: openvino}, or any of several: {engine: [openvino, onnx]}.
+Condition = Annotated[dict[str, list[Any]], BeforeValidator(_lists)]
 
 
 class Setting(BaseModel):
@@ -20,7 +32,8 @@ class Setting(BaseModel):
 
     ``scope``: a ``stack`` setting changes what is served; a ``run`` setting is read by the lab's clients alone.
     ``default`` may hold one value per profile ({cpu: ..., gpu: ...}). ``only`` names the values of other settings
-    with which this one means anything ({engine: [openvino]}); with others it is left out, and refused when given.
+    with which this one means anything ({engine: openvino}); with others it is left out, and refused when given.
+    ``instead`` is the setting that a person means who gives it then.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -29,17 +42,21 @@ class Setting(BaseModel):
     default: Any
     help: str
     choices: list[str] = []
-    aliases: dict[str, str] = {}
     min: float | None = None
     max: float | None = None
     optional: bool = False
     scope: Literal["stack", "run"] = "stack"
-    only: dict[str, list[str]] = {}
+    only: Condition = {}
+    instead: str = ""
 
     @model_validator(mode="after")
     def _consistent(self) -> Setting:
         if (self.type == "choice") != bool(self.choices):
             raise ValueError("'choices' belongs to type choice, and type choice needs it")
+        if isinstance(self.default, dict) and not {"cpu"} <= self.default.keys() <= {"cpu", "gpu"}:
+            raise ValueError("a default by profile is {cpu: ..., gpu: ...}")
+        if self.instead and not self.only:
+            raise ValueError("'instead' belongs to a setting with 'only'")
         for profile in ("cpu", "gpu"):
             self.parse(self.default_for(profile))
         return self
@@ -62,7 +79,6 @@ class Setting(BaseModel):
             case "int" | "float":
                 return self._number(text)
             case "choice":
-                text = self.aliases.get(text, text)
                 if text not in self.choices:
                     raise ValueError(f"'{text}' is not one of: {', '.join(self.choices)}")
                 return text
@@ -88,6 +104,10 @@ class Setting(BaseModel):
             raise ValueError(f"{text} is out of range: {self.describe()}")
         return number
 
+    def values(self) -> list[str]:
+        """Every value of a choice or a bool, as a manifest writes it; none of the other types."""
+        return ["true", "false"] if self.type == "bool" else self.choices
+
     def describe(self) -> str:
         """What a good value is, in words."""
         match self.type:
@@ -108,12 +128,15 @@ class Setting(BaseModel):
 
 
 def resolve(
-    declared: Mapping[str, Setting], profile: str, *layers: Mapping[str, Any], what: str = "this lab"
+    declared: Mapping[str, Setting], profile: str, *layers: Mapping[str, Any], what: str = "LAB"
 ) -> dict[str, Any]:
     """Every declared setting with its value: the profile's default, then each layer in turn.
 
+    Args:
+        what: whose settings they are, in a refusal: ``lab batching``, ``stack static-batching``.
+
     Raises:
-        LabError: unknown keys and bad values, all of them, each with the good ones.
+        LabError: unknown keys and bad values, each with what would be good.
     """
     values = {key: setting.parse(setting.default_for(profile)) for key, setting in declared.items()}
     problems = []
@@ -127,27 +150,26 @@ def resolve(
                 values[key] = declared[key].parse(value)
             except ValueError as error:
                 problems.append(f"{key}: {error}")
-    idle = {key: other for key, setting in declared.items() if (other := _unmet(setting, values))}
+    idle = {key for key, setting in declared.items() if not holds(setting.only, values)}
     given = {key for layer in layers for key in layer}
-    problems += [f"{key}: it means something only with {idle[key]}" for key in declared if key in idle and key in given]
-    values = {key: value for key, value in values.items() if key not in idle}
+    problems += [_out_of_place(key, declared) for key in declared if key in idle & given]
     if problems:
-        good = [f"  {key}: {setting.describe()}" for key, setting in declared.items() if key not in idle]
+        more = [f"and {len(problems) - MOST_LINES} more"] if len(problems) > MOST_LINES else []
         raise LabError(
-            f"some settings of {what} are not good",
+            f"{'a setting' if len(problems) == 1 else 'some settings'} of {what} cannot be used",
             "",
-            "correct --set; these are the settings it has:" + "".join(f"\n{line}" for line in good),
-            details=problems,
+            f"labctl list {what.rpartition(' ')[2]} shows the settings",
+            details=[*problems[:MOST_LINES], *more],
         )
-    return values
+    return {key: value for key, value in values.items() if key not in idle}
 
 
-def _unmet(setting: Setting, values: Mapping[str, Any]) -> str:
-    """The first condition of ``only`` that does not hold, in words; "" if all do."""
-    for key, good in setting.only.items():
-        if values[key] not in good:
-            return f"{key}={' or '.join(good)}"
-    return ""
+def _out_of_place(key: str, declared: Mapping[str, Setting]) -> str:
+    """Why a setting that was given means nothing here, and which one is meant."""
+    setting = declared[key]
+    needs = " and ".join(f"{other}={' or '.join(map(as_text, good))}" for other, good in setting.only.items())
+    meant = f"; here it is {setting.instead} ({declared[setting.instead].help})" if setting.instead else ""
+    return f"{key}: it means something only with {needs}{meant}"
 
 
 def parse_assignments(items: tuple[str, ...]) -> dict[str, str]:

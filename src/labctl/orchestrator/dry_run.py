@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labctl import repository
 from labctl.engines.tensorrt_llm import commands
-from labctl.manifest.catalog import Lab
+from labctl.manifest.schema import Lab
 from labctl.orchestrator.plan import Plan, Step, make_plan
 from labctl.orchestrator.prepare import refuse
 from labctl.orchestrator.run import chosen_phases, phase_choices

@@ -13,9 +13,9 @@ from typing import Any
 from labctl import engines, weights
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
-from labctl.manifest.catalog import Artifact, Lab, Stack
 from labctl.manifest.overlays import overlaid, probes
 from labctl.manifest.references import expand, holds
+from labctl.manifest.schema import Artifact, Lab, Stack
 from labctl.manifest.settings import resolve
 from labctl.replacement import Replacement
 from labctl.repository import RenderRequest

@@ -14,7 +14,7 @@ from typing import Any
 
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
-from labctl.manifest.catalog import Lab, Phase, Verdict
+from labctl.manifest.schema import Lab, Phase, Verdict
 from labctl.manifest.settings import resolve
 from labctl.measure.results import flatten
 from labctl.orchestrator.plan import Choices

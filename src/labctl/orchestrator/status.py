@@ -10,8 +10,8 @@ from typing import Any
 
 from labctl import readiness
 from labctl.errors import LabError
-from labctl.manifest.catalog import Probe
 from labctl.manifest.overlays import overlaid, probes
+from labctl.manifest.schema import Probe
 from labctl.measure.evidence import metrics
 from labctl.orchestrator.lock import holder
 from labctl.orchestrator.session import Session
@@ -95,7 +95,8 @@ def _models(record: Record) -> list[dict[str, str]]:
 
 def _probes(session: Session, record: Record) -> Mapping[str, Probe]:
     """The stack's probes with the settings that it runs with."""
-    scope = {f"settings.{key}": value for key, value in record.settings.items()}
+    scope: dict[str, Any] = {f"settings.{key}": value for key, value in record.settings.items()}
+    scope |= {"profile": record.profile, "stack": record.stack}
     with contextlib.suppress(LabError, KeyError):  # a lab that was changed since
         stack = session.catalog.stack(record.stack)[0].stacks[record.stack]
         stack = overlaid(stack, record.profile, record.settings)

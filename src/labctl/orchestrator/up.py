@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from labctl import repository
 from labctl.errors import LabError
-from labctl.manifest.catalog import Lab
+from labctl.manifest.schema import Lab
 from labctl.orchestrator import ports
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices, Plan, make_plan

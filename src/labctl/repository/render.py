@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from labctl.errors import LabError
@@ -173,6 +173,11 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
             problems.append(Problem(relative, 0, "name", f"says '{config.name}', but the folder is {model}"))
     problems += [
         Problem(r.file, 0, "", f"'{r.find}' is to be replaced, but it is nowhere in the template") for r in unmatched
+    ]
+    problems += [
+        Problem("place", 0, link, "leads out of the repository")
+        for link in request.place
+        if PurePosixPath(link).is_absolute() or ".." in PurePosixPath(link).parts
     ]
     problems += [Problem("parameters", 0, key, "no template uses it") for key in request.parameters if key not in used]
     if not problems:

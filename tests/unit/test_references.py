@@ -1,0 +1,43 @@
+"""The grammar of ``{...}`` in a manifest, and the one comparison of a setting's value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.manifest.references import expand, holds, same
+
+SCOPE = {"settings.on": True, "settings.n": 3, "settings.sizes": [8, 32], "run_dir": "/run"}
+
+
+def test_a_reference_alone_keeps_its_type_and_within_a_text_becomes_text() -> None:
+    assert expand("{settings.n}", SCOPE) == 3
+    assert expand("{run_dir}/x-{settings.on}-{settings.sizes}", SCOPE) == "/run/x-true-8,32"
+    assert expand({"a": ["{settings.n}", "direct { }"]}, SCOPE) == {"a": [3, "direct { }"]}
+
+
+@pytest.mark.parametrize("text", ["{artifacts.engine}", "{run_dirr}/x", "{settings.kv-cache}"])
+def test_a_reference_to_nothing_is_told(text: str) -> None:
+    with pytest.raises(LabError, match="refers to"):
+        expand(text, SCOPE)
+
+
+@pytest.mark.parametrize("key", [True, "true"])
+def test_a_map_finds_the_value_of_its_setting_however_it_is_quoted(key: Any) -> None:
+    assert expand({"setting": "on", "map": {key: "yes {settings.n}", "false": "no"}}, SCOPE) == "yes 3"
+
+
+@pytest.mark.parametrize(
+    ("value", "written", "equal"),
+    [(True, "true", True), (False, "true", False), (3, "3", True), ([8, 32], "8,32", True), (0.5, 0.5, True)],
+)
+def test_values_are_compared_as_they_are_written(value: Any, written: Any, equal: bool) -> None:
+    assert same(value, written) is equal
+
+
+def test_a_condition_holds_with_any_of_its_values() -> None:
+    assert holds({"a": ["x", "y"], "b": [True]}, {"a": "y", "b": True})
+    assert not holds({"a": ["x"], "b": [True]}, {"a": "x", "b": False})
+    assert holds({}, {})
