@@ -44,7 +44,7 @@ step "PyTorch for CPU (the largest download)${torch_index[1]:+ from ${torch_inde
 .venv/bin/python -c 'import importlib.metadata as m, sys; sys.exit(not m.version("torch").startswith("2.13.0"))' 2>/dev/null \
     || pip "${torch_index[@]}" "torch==2.13.0"
 step "labctl and the serving packages"
-pip -e ".[serve,export,load,chat,dev]"
+pip -e ".[serve,export,load,chat,guard,dev]"
 step "Triton Inference Server (its PyPI wheel) and the OpenVINO exporter"
 # --no-deps: only the server inside the wheel is used; and optimum-intel would pull in a CUDA build of torchvision.
 pip --no-deps "nvidia-pytriton==0.7.0" "optimum-intel==2.2.0"

@@ -1,0 +1,6 @@
+"""What stands before Triton where strangers can reach it: Envoy, and a judge of what every request asks for.
+
+Triton 2.51 can be ended by one request (docs/security.md). Envoy bounds sizes, times and decompression; what a request
+means only a parser can tell, so Envoy shows each one to the judge (its external-processing protocol) before a byte of
+it reaches Triton.
+"""

