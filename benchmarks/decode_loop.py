@@ -11,12 +11,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder, step
+from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.text.detok import Detokenizer
+from labserve.text.prompts import open_tokenizer
 from labserve.text.sampling import Sampler
 
 
@@ -67,14 +66,11 @@ def run(decoder: Decoder, tokenizer: Any, vocabulary: int, *, batch: int, prompt
 
 def measure(folder: str, kv_cache: bool, *, batch: int = 8, prompt: int = 128, new: int = 64, threads: int = 2) -> Loop:
     """A warm-up of two tokens, then one run of the loop over the model in `folder`."""
-    torch.set_num_threads(threads)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    length = model.config.max_position_embeddings
-    decoder = CachedDecoder(model, batch, length) if kv_cache else RecomputingDecoder(model)
-    vocabulary = model.config.vocab_size
-    run(decoder, tokenizer, vocabulary, batch=batch, prompt=prompt, new=2)
-    return run(decoder, tokenizer, vocabulary, batch=batch, prompt=prompt, new=new)
+    tokenizer = open_tokenizer(folder)
+    model = GPT2(folder, threads=threads)
+    decoder = CachedDecoder(model, batch) if kv_cache else RecomputingDecoder(model)
+    run(decoder, tokenizer, model.vocabulary, batch=batch, prompt=prompt, new=2)
+    return run(decoder, tokenizer, model.vocabulary, batch=batch, prompt=prompt, new=new)
 
 
 def main() -> None:

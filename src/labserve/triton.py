@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,17 +89,3 @@ def metric(name: str, description: str, kind: str, model: str) -> Any:
     family = pb_utils.MetricFamily(name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind))
     _families.append(family)
     return family.Metric(labels={"model": model})
-
-
-def tokenizer_and_model(folder: str, device: str, threads: int) -> tuple[Any, Any]:
-    """A Hugging Face tokenizer and causal language model out of one folder, in fp32 (fp16 on a GPU), ready to infer."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    torch.set_num_threads(threads)
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"model_path: there is no folder {folder}")
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    # Not by from_pretrained's own argument: its name differs between the transformers of NVIDIA's images and ours.
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-    return tokenizer, model.to(device, torch.float32 if device == "cpu" else torch.float16).eval()

@@ -4,11 +4,13 @@ import random
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 import labserve_tiny
 from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
+from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence, new_sequence
+from labserve.text.prompts import open_tokenizer
 
 SLOTS = 4
 NEAR_TIE = 1e-4
@@ -22,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(folder):
-    return AutoTokenizer.from_pretrained(folder)
+    return open_tokenizer(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +34,8 @@ def reference(folder):
 
 @pytest.fixture(params=["cached", "recomputing"])
 def decoder(request, folder):
-    model = GPT2LMHeadModel.from_pretrained(folder).eval()
-    return CachedDecoder(model, SLOTS, 128) if request.param == "cached" else RecomputingDecoder(model)
+    model = GPT2(str(folder))
+    return CachedDecoder(model, SLOTS) if request.param == "cached" else RecomputingDecoder(model)
 
 
 def sequence(tokenizer, text: str, max_tokens: int, extra: str = "") -> Sequence:
@@ -90,7 +92,7 @@ def test_any_mix_of_arrivals_and_lengths_gives_what_generate_gives(decoder, toke
 
 
 def test_a_sequence_that_lost_its_slot_is_computed_again_and_goes_on_the_same(folder, tokenizer, reference):
-    decoder = CachedDecoder(GPT2LMHeadModel.from_pretrained(folder).eval(), 1, 128)
+    decoder = CachedDecoder(GPT2(str(folder)), 1)
     made = sequence(tokenizer, "the quick brown fox", 12)
     for number in range(12):
         if number == 5:
@@ -100,23 +102,23 @@ def test_a_sequence_that_lost_its_slot_is_computed_again_and_goes_on_the_same(fo
 
 
 def test_more_sequences_than_slots_is_an_error_that_names_the_slots(folder, tokenizer):
-    decoder = CachedDecoder(GPT2LMHeadModel.from_pretrained(folder).eval(), 1, 128)
+    decoder = CachedDecoder(GPT2(str(folder)), 1)
     with pytest.raises(RuntimeError, match="all 1 slots"):
         step(decoder, [sequence(tokenizer, "fox", 2), sequence(tokenizer, "dog", 2)])
 
 
 def test_the_caches_memory_is_what_slots_and_length_say(folder):
-    cache = CachedDecoder(GPT2LMHeadModel.from_pretrained(folder).eval(), SLOTS, 128).cache
+    cache = CachedDecoder(GPT2(str(folder)), SLOTS).cache
     layers, width, floats = 2, 48, 4
     assert cache.nbytes == 2 * layers * SLOTS * 128 * width * floats
 
 
 def test_the_end_token_ends_a_sequence_unless_ignored(folder, tokenizer, decoder):
-    made = new_sequence(b"fox", '{"max_tokens": 9}', tokenizer, 128)
-    assert made.accept(tokenizer.eos_token_id) == "<|endoftext|>"
+    made = new_sequence(b"fox", '{"max_tokens": 9}', tokenizer, 128, end_id=0)
+    assert made.accept(0) == "<|endoftext|>"
     assert made.finished
     ignoring = sequence(tokenizer, "fox", 9)
-    ignoring.accept(tokenizer.eos_token_id)
+    ignoring.accept(0)
     assert not ignoring.finished
 
 

@@ -1,18 +1,18 @@
 """Bad requests are refused with the name of the input at fault."""
 
 import pytest
-from transformers import AutoTokenizer
 
 import labserve_tiny
 from labserve.gpt2.sequences import DEFAULT_MAX_TOKENS, new_sequence
 from labserve.params import SAMPLING, BadInput, Field, parse, text
+from labserve.text.prompts import open_tokenizer
 
 FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), **SAMPLING}
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    return AutoTokenizer.from_pretrained(labserve_tiny.make(tmp_path_factory.mktemp("tiny")))
+    return open_tokenizer(str(labserve_tiny.make(tmp_path_factory.mktemp("tiny"))))
 
 
 def test_numbers_and_booleans_are_read_as_they_are_and_as_text():

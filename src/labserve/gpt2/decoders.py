@@ -1,11 +1,12 @@
 """The next-token logits of a batch of sequences: with a KV cache, and without one (the original's way)."""
 
 from collections.abc import Sequence as Batch
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from labserve.gpt2.kvcache import KVCache, Packed
+from labserve.gpt2.kvcache import KVCache, Packed, causal
+from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.text.sampling import choose
 
@@ -26,14 +27,12 @@ class Decoder(Protocol):
 class CachedDecoder:
     """Only new tokens are computed: one of each running sequence, and the whole prompt of each newcomer.
 
-    All of them share one forward pass; keys and values stay in `cache`. The model must be one of
-    transformers' decoder-only models (its attention is replaced).
+    All of them share one forward pass; keys and values stay in `cache`.
     """
 
-    def __init__(self, model: Any, slots: int, length: int) -> None:
-        model.set_attn_implementation("packed")
+    def __init__(self, model: GPT2, slots: int) -> None:
         self._model = model
-        self.cache = KVCache(model, slots, length)
+        self.cache = KVCache(model, slots)
 
     def describe(self) -> str:
         return f"KV cache of {self.cache.slots} slots, {self.cache.nbytes / 2**20:,.0f} MiB at most"
@@ -61,19 +60,12 @@ class CachedDecoder:
             ends.append(len(ids))
         device = self._model.device
         where = torch.tensor([ids, slots, positions], device=device)
-        with torch.inference_mode():
-            output = self._model(
-                input_ids=where[:1],
-                position_ids=where[2:],
-                use_cache=False,
-                logits_to_keep=torch.tensor(ends, device=device) - 1,
-                packed=self._packed(running, where, ends),
-            )
+        last = torch.tensor(ends, device=device) - 1
+        logits = self._model.logits(where[0], where[2], self._packed(running, where, ends).attend, last)
         for sequence in order:
             sequence.cached = len(sequence.ids)
         # Back from the order of the pass to the order of the batch.
         place = {id(sequence): row for row, sequence in enumerate(order)}
-        logits: torch.Tensor = output.logits[0]
         return logits[[place[id(sequence)] for sequence in batch]]
 
     def _packed(self, running: list[Sequence], where: torch.Tensor, ends: list[int]) -> Packed:
@@ -104,18 +96,22 @@ class CachedDecoder:
 class RecomputingDecoder:
     """Every text is computed from its first token again at each step, padded to the longest of the batch."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: GPT2) -> None:
         self._model = model
 
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
         lengths = torch.tensor([len(s.ids) for s in batch])
         longest = int(lengths.max())
         # Padding stands on the right, where causal attention never looks: it needs no mask, positions count
-        # from 0 in every row, and only each row's own last place is read.
-        ids = torch.tensor([s.ids + [0] * (longest - len(s.ids)) for s in batch], device=self._model.device)
-        with torch.inference_mode():
-            logits: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits
-        return logits[torch.arange(len(batch)), lengths - 1]
+        # from 0 in every row, and only each row's own last place is scored.
+        device = self._model.device
+        ids = torch.tensor([s.ids + [0] * (longest - len(s.ids)) for s in batch], device=device)
+        positions = torch.arange(longest, device=device).expand_as(ids)
+
+        def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            return causal(query, key, value)
+
+        return self._model.logits(ids, positions, attend, (torch.arange(len(batch)), lengths - 1))
 
     def release(self, sequence: Sequence) -> None:
         pass

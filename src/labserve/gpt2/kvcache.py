@@ -2,11 +2,11 @@
 
 import heapq
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
+
+from labserve.gpt2.model import GPT2
 
 
 class KVCache:
@@ -16,11 +16,8 @@ class KVCache:
     whatever the clients do. (On a CPU the pages of a slot become real when a sequence first reaches them.)
     """
 
-    def __init__(self, model: Any, slots: int, length: int) -> None:
-        config = model.config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, slots, heads, length, head_dim)
+    def __init__(self, model: GPT2, slots: int) -> None:
+        shape = (model.layers, slots, model.heads, model.context, model.width // model.heads)
         # Zeros, not empty: a masked position has weight 0, and 0 times a stray NaN would still be NaN.
         self.keys = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self.values = torch.zeros_like(self.keys)
@@ -31,6 +28,11 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes that keys and values may take."""
         return 2 * int(self.keys.nbytes)
+
+    @property
+    def used(self) -> int:
+        """Slots that are taken."""
+        return self.slots - len(self._free)
 
     def take(self) -> int | None:
         """The lowest free slot (neighbours are read without a copy), or None."""
@@ -56,53 +58,31 @@ class Packed:
     mask: torch.Tensor | None  # [running, 1, 1, longest] which cached tokens each may see; None: nobody runs
     prompts: list[tuple[int, int]]  # start and end of each newcomer's tokens
 
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Attention of each token over its own sequence; everything is [tokens, heads, head_dim].
 
-def packed_attention(
-    module: Any,
-    query: torch.Tensor,  # [1, heads, tokens, head_dim]
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: None,
-    *,
-    packed: Packed,
-    scaling: float,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention of each token over its own sequence; returns [1, tokens, heads, head_dim].
+        New keys and values go to their slots. Running sequences share one call, padded to the longest of them;
+        a newcomer attends causally to its own prompt.
+        """
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys[self.slots, :, self.positions] = key
+        values[self.slots, :, self.positions] = value
 
-    New keys and values go to their slots. Running sequences share one call, padded to the longest of them;
-    a newcomer attends causally to its own prompt.
-    """
-    keys, values = packed.cache.keys[module.layer_idx], packed.cache.values[module.layer_idx]
-    keys[packed.slots, :, packed.positions] = key[0].transpose(0, 1)
-    values[packed.slots, :, packed.positions] = value[0].transpose(0, 1)
-
-    grouped = query.shape[1] != key.shape[1]  # several query heads share one key head (not in GPT-2)
-    outputs = []
-    if packed.mask is not None:
-        running, _, _, longest = packed.mask.shape
-        seen = scaled_dot_product_attention(
-            query[0, :, :running].transpose(0, 1).unsqueeze(2),
-            keys[:, :, :longest][packed.rows],
-            values[:, :, :longest][packed.rows],
-            attn_mask=packed.mask,
-            scale=scaling,
-            enable_gqa=grouped,
-        )
-        outputs.append(seen.squeeze(2))
-    for start, end in packed.prompts:
-        own = slice(start, end)
-        seen = scaled_dot_product_attention(
-            query[:, :, own],
-            key[:, :, own],
-            value[:, :, own],
-            is_causal=True,
-            scale=scaling,
-            enable_gqa=grouped,
-        )
-        outputs.append(seen[0].transpose(0, 1))
-    return torch.cat(outputs).unsqueeze(0), None
+        outputs = []
+        if self.mask is not None:
+            running, _, _, longest = self.mask.shape
+            seen = scaled_dot_product_attention(
+                query[:running].unsqueeze(2),
+                keys[:, :, :longest][self.rows],
+                values[:, :, :longest][self.rows],
+                attn_mask=self.mask,
+            )
+            outputs.append(seen.squeeze(2))
+        outputs += [causal(*(part[None, start:end] for part in (query, key, value)))[0] for start, end in self.prompts]
+        return torch.cat(outputs)
 
 
-# With this name as its implementation, a transformers model makes no mask of its own.
-AttentionInterface.register("packed", packed_attention)
+def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attention within each row, to the left only; everything is [rows, tokens, heads, head_dim]."""
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    return scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)

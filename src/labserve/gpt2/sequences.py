@@ -2,7 +2,8 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+
+from tokenizers import Tokenizer
 
 from labserve.params import SAMPLING, BadInput, Field, parse, text
 from labserve.text.detok import Detokenizer
@@ -39,15 +40,18 @@ class Sequence:
         return self.detokenizer.add(token, last=self.finished)
 
 
-def new_sequence(prompt: bytes, parameters: str, tokenizer: Any, context: int) -> Sequence:
+def new_sequence(
+    prompt: bytes, parameters: str, tokenizer: Tokenizer, context: int, end_id: int | None = None
+) -> Sequence:
     """The sequence that a request begins: `prompt` is its text_input, `parameters` its parameters as JSON.
 
-    `context` is how many tokens the model can see at most. Raises BadInput, which names the input at fault.
+    `context` is how many tokens the model can see at most, `end_id` the token that ends a text. Raises BadInput, which
+    names the input at fault.
     """
     asked = parse(parameters, FIELDS)
     # Few tokens spell more than a dozen bytes: what is longer than this is refused before it costs anything.
     words = text(prompt, "text_input", most_bytes=64 * context)
-    ids: list[int] = tokenizer.encode(words)
+    ids: list[int] = tokenizer.encode(words).ids
     if not ids:
         raise BadInput("text_input", "the tokenizer finds no token in it")
     room = context - len(ids)
@@ -56,5 +60,5 @@ def new_sequence(prompt: bytes, parameters: str, tokenizer: Any, context: int) -
     wanted = asked.get("max_tokens", min(DEFAULT_MAX_TOKENS, room))
     if wanted > room:
         raise BadInput("max_tokens", f"{wanted:,} is too many: of {context:,} tokens the prompt leaves {room:,}")
-    eos = None if asked.get("ignore_eos", False) else tokenizer.eos_token_id
+    eos = None if asked.get("ignore_eos", False) else end_id
     return Sequence(ids, len(ids), len(ids) + wanted, eos, Sampler.of(asked), Detokenizer(tokenizer))

@@ -1,6 +1,6 @@
 """Text from tokens, one token at a time, when one character may span several tokens."""
 
-from typing import Any
+from tokenizers import Tokenizer
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
@@ -15,9 +15,9 @@ class Detokenizer:
 
     __slots__ = ("_context", "_given", "_known", "_pending", "_tokenizer")
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._known = len(tokenizer)
+        self._known = tokenizer.get_vocab_size()
         # Each step decodes only a short window: the ids since the last clean boundary, after a few ids of
         # context (some tokenizers write a token differently at the beginning of a text).
         self._context: list[int] = []
@@ -41,5 +41,5 @@ class Detokenizer:
         return piece
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
         return text

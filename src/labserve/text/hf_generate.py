@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from labserve.params import BadInput, text
-from labserve.triton import tokenizer_and_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,11 @@ class Generator:
     """A model and its tokenizer out of one Hugging Face folder."""
 
     def __init__(self, folder: str, device: str, threads: int) -> None:
-        self.tokenizer, self._model = tokenizer_and_model(folder, device, threads)
+        torch.set_num_threads(threads)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # Not by from_pretrained's own argument: its name differs between the transformers of NVIDIA's images and ours.
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        self._model = model.to(device, torch.float32 if device == "cpu" else torch.float16).eval()
         self.context = int(self._model.config.max_position_embeddings)
         pad = self.tokenizer.pad_token_id
         self._pad = 0 if pad is None else pad

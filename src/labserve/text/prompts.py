@@ -1,6 +1,7 @@
 """Before an engine: texts to rows of token ids, and lists of words to the ids that spell them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,13 @@ MOST_BYTES = 2**18  # no context of ours is as long; what is longer is refused b
 
 
 def open_tokenizer(folder: str) -> Tokenizer:
-    """By the tokenizers library alone: transformers around it would take seconds of every start."""
-    tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
+    """By the tokenizers library alone, where its file is there: transformers would take seconds of every start."""
+    if (Path(folder) / "tokenizer.json").is_file():
+        tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
+    else:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -7,14 +7,17 @@ joins at the next token, and a sequence that ends leaves its place at once.
 
 import json
 import time
+from functools import partial
 
 import triton_python_backend_utils as pb_utils
 
 from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
+from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import new_sequence
 from labserve.params import BadInput
 from labserve.steplog import StepLog
-from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of, tokenizer_and_model
+from labserve.text.prompts import open_tokenizer
+from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of
 
 PATIENCE = 1.0  # seconds of silence after which a sequence's slot may go to another
 
@@ -25,12 +28,11 @@ class TritonPythonModel:
         self.slots = int(parameter(args, "slots"))
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
 
-        self.tokenizer, model = tokenizer_and_model(
-            parameter(args, "model_path"), device(args), int(parameter(args, "threads"))
-        )
-        self.context = model.config.max_position_embeddings
+        tokenizer = open_tokenizer(parameter(args, "model_path"))
+        model = GPT2(parameter(args, "model_path"), device(args), int(parameter(args, "threads")))
+        self.begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id)
         cached = parameter(args, "kv_cache").lower() == "true"
-        self.decoder = CachedDecoder(model, self.slots, self.context) if cached else RecomputingDecoder(model)
+        self.decoder = CachedDecoder(model, self.slots) if cached else RecomputingDecoder(model)
         pb_utils.Logger.log_info(f"{args['model_name']}: {self.decoder.describe()}")
 
         self.sequences = {}  # correlation id -> what is kept of a sequence between two of its tokens
@@ -85,9 +87,7 @@ class TritonPythonModel:
         correlation = request.correlation_id()
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
             self.forget(correlation)  # the id is used anew: what an abandoned sequence left is not for it
-            self.sequences[correlation] = new_sequence(
-                text_of(request, "text_input"), request.parameters(), self.tokenizer, self.context
-            )
+            self.sequences[correlation] = self.begin(text_of(request, "text_input"), request.parameters())
         elif correlation not in self.sequences:
             raise BadInput("sequence", f"{correlation} is not known: idle for too long, or never started")
         sequence = self.sequences.pop(correlation)

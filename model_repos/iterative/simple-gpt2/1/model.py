@@ -6,25 +6,27 @@ token, `execute` does not return, and whoever arrives meanwhile waits.
 
 import json
 import time
+from functools import partial
 
 import triton_python_backend_utils as pb_utils
 
 from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
+from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import new_sequence
 from labserve.params import BadInput
 from labserve.steplog import StepLog
-from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of, tokenizer_and_model
+from labserve.text.prompts import open_tokenizer
+from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of
 
 
 class TritonPythonModel:
     def initialize(self, args):
         self.slots = json.loads(args["model_config"])["max_batch_size"]
-        self.tokenizer, model = tokenizer_and_model(
-            parameter(args, "model_path"), device(args), int(parameter(args, "threads"))
-        )
-        self.context = model.config.max_position_embeddings
+        tokenizer = open_tokenizer(parameter(args, "model_path"))
+        model = GPT2(parameter(args, "model_path"), device(args), int(parameter(args, "threads")))
+        self.begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id)
         cached = parameter(args, "kv_cache").lower() == "true"
-        self.decoder = CachedDecoder(model, self.slots, self.context) if cached else RecomputingDecoder(model)
+        self.decoder = CachedDecoder(model, self.slots) if cached else RecomputingDecoder(model)
         pb_utils.Logger.log_info(f"{args['model_name']}: {self.decoder.describe()}")
 
         self.begun = 0  # sequences so far: the step log's names for them
@@ -35,9 +37,7 @@ class TritonPythonModel:
         batch = []
         for request in requests:
             try:
-                sequence = new_sequence(
-                    text_of(request, "text_input"), request.parameters(), self.tokenizer, self.context
-                )
+                sequence = self.begin(text_of(request, "text_input"), request.parameters())
             except BadInput as error:
                 refuse(request, error)
             else:
