@@ -6,14 +6,14 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 
-.PHONY: help setup test test-unit bench lint format down clean model triton
+.PHONY: help setup test test-unit bench lint lock format down clean model triton
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with labctl and everything that the labs need
 
-$(READY): pyproject.toml scripts/setup.sh
+$(READY): pyproject.toml requirements/labs.txt requirements/torch.txt scripts/setup.sh
 	@scripts/setup.sh "$(PYTHON)"
 
 lab-sequence: $(READY) ## lab 01: the sequence batcher, Direct and Oldest
@@ -48,6 +48,10 @@ bench: $(READY) ## measure the project against its yardsticks (takes a while)
 
 lint: $(READY) ## ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
+	@[ -x $(BIN)/uv ] || $(MAKE) setup
+	@$(BIN)/python scripts/lock.py $(ARGS)
 
 format: $(READY) ## let ruff format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

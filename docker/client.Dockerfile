@@ -1,4 +1,4 @@
-# A lab's clients: labctl with its base requirements and those of EXTRAS (pyproject.toml), no torch, no Triton.
+# A lab's clients: labctl with what requirements/$PACKAGES.txt locks (client or chat), no torch, no Triton.
 
 FROM scratch AS wheels
 
@@ -8,24 +8,21 @@ RUN rm -f /etc/apt/apt.conf.d/docker-clean \
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends ca-certificates libpython3.11 python3
 
-# pyproject.toml says much else: pip runs again only when this list is another.
-FROM python AS requirements
-ARG EXTRAS=load
-COPY pyproject.toml docker/install-packages.sh /build/
-RUN /build/install-packages.sh --list $EXTRAS >/requirements.txt
-
 FROM python AS packages
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv
 RUN python3 -m venv /opt/labs
-ENV PATH=/opt/labs/bin:$PATH
-COPY docker/install-packages.sh /build/
-COPY --from=requirements /requirements.txt /build/
+ENV PATH=/opt/labs/bin:$PATH PIP_FIND_LINKS=/wheels
+ARG PACKAGES=client
+COPY docker/install-packages.sh requirements/$PACKAGES.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
-    /build/install-packages.sh /build/requirements.txt
+    /build/install-packages.sh /build/$PACKAGES.txt
 
 FROM packages AS labs
 # An edited README must not rebuild an image; the package's metadata only needs that there is one.
+COPY requirements/build.txt /build/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
+    /build/install-packages.sh /build/build.txt
 COPY pyproject.toml /src/
 COPY src /src/src
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \

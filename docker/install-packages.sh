@@ -1,34 +1,38 @@
 #!/bin/sh
-# pip, as the image builds use it. The project's own requirements come from pyproject.toml, so they are said once.
-#   install-packages.sh --list [EXTRA]...     print the requirements of the project with these extras
-#   install-packages.sh FILE                  install such a list into the current venv
-#   install-packages.sh --project SRC TARGET  the project itself, without requirements, into a folder
+# pip, as `make setup` and the image builds use it: what requirements/ locks, by version and hash, and nothing else.
+#   install-packages.sh FILE...               files of requirements/; of torch.txt the CPU build, without a hash
+#   install-packages.sh --project SRC TARGET  the project itself, into a folder
+# LABS_TORCH_INDEX   a package index for PyTorch, of CPU builds or (docs/gpu.md) of CUDA builds with what they require;
+#                    default: the CPU build, from where pip is set up to look, else from PyTorch's own index
+# LABS_PIP           the pip to use (default: pip)        LABS_COMPILE   --no-compile leaves compiling to the first import
 set -eu
 [ ! -s /run/secrets/ca ] || export PIP_CERT=/run/secrets/ca
-export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off PIP_FIND_LINKS=/wheels
+torch_cpu_index=https://download.pytorch.org/whl/cpu
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
+pip=${LABS_PIP:-pip}
+# --no-deps: the lock is complete, and nothing comes that is not in it.
+install() { $pip install --no-deps ${LABS_COMPILE:-} "$@"; }
 
-case $1 in
---project) exec pip install --no-deps --target "$3" "$2" ;;
---list)
-    shift
-    exec python3 - "$(dirname "$0")/pyproject.toml" "$@" <<'PY'
-import sys, tomllib
-with open(sys.argv[1], "rb") as stream:
-    project = tomllib.load(stream)["project"]
-print(*project["dependencies"], *(r for e in sys.argv[2:] for r in project["optional-dependencies"][e]), sep="\n")
-PY
-    ;;
-esac
-
-torch=$(grep '^torch==' "$1" || true)
-if [ "$torch" ]; then
-    index=${LABS_TORCH_INDEX:-}
-    cpu_index=https://download.pytorch.org/whl/cpu
-    if [ -z "$index" ] && python3 -c "import urllib.request as u; u.urlopen('$cpu_index/torch/', timeout=4).read(1)" 2>/dev/null; then
-        index=$cpu_index
+# Named as +cpu: under the plain version the package index has the CUDA build, which is gigabytes.
+install_torch() {
+    wanted=$(grep '^torch==' "$1")
+    if $pip show torch 2>/dev/null | grep -q "^Version: ${wanted#*==}"; then
+        echo "PyTorch is there"
+    elif [ -n "${LABS_TORCH_INDEX:-}" ]; then
+        $pip install --retries 5 --timeout 30 --index-url "$LABS_TORCH_INDEX" "$wanted"
+    else
+        echo "$wanted+cpu from where pip is set up to look, else from $torch_cpu_index"
+        install "$wanted+cpu" || install --retries 5 --timeout 30 --index-url "$torch_cpu_index" "$wanted+cpu"
     fi
-    pip install ${index:+--index-url "$index"} "$torch"
+}
+
+if [ "$1" = --project ]; then
+    install --no-build-isolation --target "$3" "$2"
+    exit
 fi
-pip install -r "$1"
-# --no-deps: only the server inside the first is used, and the second would pull in a CUDA build of torchvision.
-[ ! "$torch" ] || pip install --no-deps nvidia-pytriton==0.7.0 optimum-intel==2.2.0
+for file; do
+    case $file in
+    *torch.txt) install_torch "$file" ;;
+    *) install --require-hashes -r "$file" ;;
+    esac
+done

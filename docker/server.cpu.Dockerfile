@@ -13,28 +13,26 @@ RUN rm -f /etc/apt/apt.conf.d/docker-clean \
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends ca-certificates libpython3.11 python3
 
-# pyproject.toml says much else: pip runs again only when this list is another.
-FROM python AS requirements
-COPY pyproject.toml docker/install-packages.sh /build/
-RUN /build/install-packages.sh --list serve export >/requirements.txt
-
 FROM python AS tools
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv
 RUN python3 -m venv /opt/labs
-ENV PATH=/opt/labs/bin:$PATH
+ENV PATH=/opt/labs/bin:$PATH PIP_FIND_LINKS=/wheels
 COPY docker/install-packages.sh /build/
 
 FROM tools AS packages
 ARG LABS_TORCH_INDEX=
-COPY --from=requirements /requirements.txt /build/
+COPY requirements/torch.txt requirements/server.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
-    /build/install-packages.sh /build/requirements.txt
+    /build/install-packages.sh /build/torch.txt /build/server.txt
 COPY docker/slim-server.sh /build/
 RUN /build/slim-server.sh
 
 FROM tools AS labs
 # An edited README must not rebuild an image; the package's metadata only needs that there is one.
+COPY requirements/build.txt /build/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
+    /build/install-packages.sh /build/build.txt
 COPY pyproject.toml /src/
 COPY src /src/src
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \

@@ -4,7 +4,7 @@
 #   LABS_APP       image: templates, scripts and examples are below /app already; source: they are added from the
 #                  commits LABS_BACKEND_COMMIT (triton-inference-server/tensorrtllm_backend) and LABS_TRTLLM_COMMIT
 #   LABS_INSTALL   what pip installs for the engine builder; images before 24.04 have only the backend
-#   LABS_PACKAGES  what the labs' own models need on an image without PyTorch
+#   LABS_PACKAGES  the file of requirements/ that holds what the labs' own models need on an image without PyTorch
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:23.10-trtllm-python-py3
 ARG LABS_APP=source
 
@@ -30,10 +30,11 @@ FROM ${TRITON_IMAGE}
 ARG LABS_INSTALL=
 ARG LABS_PACKAGES=
 COPY --from=app / /app/
+COPY requirements/gpu.txt /build/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
     [ ! -s /run/secrets/ca ] || export PIP_CERT=/run/secrets/ca; \
     export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_FIND_LINKS=/wheels; \
-    if [ -n "$LABS_PACKAGES" ]; then pip install $LABS_PACKAGES || exit 1; fi; \
+    if [ -n "$LABS_PACKAGES" ]; then pip install --require-hashes -r "/build/$LABS_PACKAGES" || exit 1; fi; \
     if [ -n "$LABS_INSTALL" ]; then \
         pip install --extra-index-url https://pypi.nvidia.com $LABS_INSTALL || exit 1; \
         libs=$(pip show tensorrt_llm | sed -n 's/^Location: //p')/tensorrt_llm/libs; \

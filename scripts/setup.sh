@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Make .venv in this checkout with labctl and everything that the labs need. Called by `make setup`; safe to repeat.
+# Make .venv in this checkout with labctl and everything that the labs need, in the versions that requirements/ locks.
+# Called by `make setup`; safe to repeat.
 #   scripts/setup.sh [PYTHON]
-# LABS_TORCH_INDEX   a package index for CPU builds of PyTorch. Default: PyTorch's own CPU index where it answers,
-#                    else whatever pip is set up to use.
+# LABS_TORCH_INDEX   a package index for PyTorch; see docker/install-packages.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-$(scripts/find_python.sh)}
 started=$SECONDS
 log=.venv/setup.log
-torch_cpu_index=https://download.pytorch.org/whl/cpu
 
 fail() { printf 'error: %s\ntry:   %s\n' "$1" "$2" >&2; exit 1; }
 step() { printf '  ..  %s\n' "$1" >&2; }
@@ -25,29 +24,18 @@ step "environment .venv ($("$python" --version), $python)"
 [ -x .venv/bin/python ] && .venv/bin/python -c 'import sys' 2>/dev/null || rm -rf .venv
 [ -d .venv ] || "$python" -m venv .venv
 : >"$log"
-pip() { # --no-compile: Python compiles what is really imported, once; the packages hold ten times as much
-    .venv/bin/python -m pip --disable-pip-version-check install --no-compile --progress-bar off "$@" >>"$log" 2>&1 \
-        || { tail -15 "$log" >&2; fail "pip install failed (whole log: $log)" "check the network and pip's settings, then make setup again"; }
+pip=(.venv/bin/python -m pip --disable-pip-version-check)
+logged() { # logged REMEDY COMMAND...
+    "${@:2}" >>"$log" 2>&1 || { tail -15 "$log" >&2; fail "pip install failed (whole log: $log)" "$1, then make setup again"; }
 }
+packages() { LABS_PIP="${pip[*]}" LABS_COMPILE=--no-compile docker/install-packages.sh "requirements/$1"; }
 
-torch_index=()
-if [ -n "${LABS_TORCH_INDEX:-}" ]; then
-    torch_index=(--index-url "$LABS_TORCH_INDEX")
-elif .venv/bin/python - "$torch_cpu_index" <<'PY' 2>/dev/null
-import sys, urllib.request
-urllib.request.urlopen(sys.argv[1] + "/torch/", timeout=4).read(1)
-PY
-then
-    torch_index=(--index-url "$torch_cpu_index")
-fi
-step "PyTorch for CPU (the largest download)${torch_index[1]:+ from ${torch_index[1]}}"
-.venv/bin/python -c 'import importlib.metadata as m, sys; sys.exit(not m.version("torch").startswith("2.13.0"))' 2>/dev/null \
-    || pip "${torch_index[@]}" "torch==2.13.0"
-step "labctl and the serving packages"
-pip -e ".[serve,export,load,chat,guard,dev]"
-step "Triton Inference Server (its PyPI wheel) and the OpenVINO exporter"
-# --no-deps: only the server inside the wheel is used; and optimum-intel would pull in a CUDA build of torchvision.
-pip --no-deps "nvidia-pytriton==0.7.0" "optimum-intel==2.2.0"
+step "PyTorch, the CPU build${LABS_TORCH_INDEX:+ of $LABS_TORCH_INDEX} (200 MB, the largest download)"
+logged "check the network, or set LABS_TORCH_INDEX to a package index that has PyTorch's CPU build" packages torch.txt
+step "the packages of requirements/labs.txt, Triton Inference Server among them"
+logged "check the network and pip's settings" packages labs.txt
+step "labctl"
+logged "see the log" "${pip[@]}" install --no-deps --no-build-isolation --editable .
 
 step "checking that the server's python backend will find its Python"
 .venv/bin/python - <<'PY' || fail "Triton cannot run with this Python" "the remedy above"

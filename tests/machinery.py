@@ -33,6 +33,7 @@ PARTS = (
     "model_repos",
     "models",
     "pyproject.toml",
+    "requirements",
     "src",
 )
 FAULTS = Path(__file__).parent / "faults_lab"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import ROOT, labctl
+from machinery import PARTS, ROOT, labctl
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LabServer:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout of the tests' own, by links: a person's stacks are not touched."""
     root = tmp_path_factory.mktemp("checkout")
-    for name in ("pyproject.toml", "labs", "model_repos", "models", "scripts", "src", "compose.yaml", "docker"):
+    for name in (*PARTS, "scripts"):
         if (ROOT / name).exists():
             (root / name).symlink_to(ROOT / name)
     return root

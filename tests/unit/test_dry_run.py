@@ -25,6 +25,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root.mkdir()
     for name in (
         "pyproject.toml",
+        "requirements",
         "labs",
         "model_repos",
         "models",

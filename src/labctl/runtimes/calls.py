@@ -17,9 +17,9 @@ from labctl.workspace import Workspace
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
-# What the labs' own models need on a GPU image without TensorRT-LLM: the requirements of pyproject.toml's `serve`.
-PACKAGES_CUDA = 13  # PyTorch 2.13 of the package index brings CUDA 13.0
-PACKAGES = "numpy==1.26.4 torch==2.13.0 transformers==5.5.4 onnxruntime>=1.19"
+# What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
+PACKAGES = "gpu.txt"
+PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 
 
 @dataclass(frozen=True)

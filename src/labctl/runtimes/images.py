@@ -8,16 +8,24 @@ from pathlib import Path
 
 from labctl.workspace import Workspace
 
-SERVER_FILES = ("docker/install-packages.sh", "docker/slim-server.sh", "docker/serve.sh", "pyproject.toml")
-GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/launch-ranks.sh")
-CLIENT_FILES = ("docker/install-packages.sh", "docker/client.Dockerfile", "pyproject.toml")
+BUILD_FILES = ("docker/install-packages.sh", "requirements/build.txt", "pyproject.toml")
+SERVER_FILES = (
+    *BUILD_FILES,
+    "docker/server.cpu.Dockerfile",
+    "docker/slim-server.sh",
+    "docker/serve.sh",
+    "requirements/server.txt",
+    "requirements/torch.txt",
+)
+GPU_FILES = ("docker/server.gpu.Dockerfile", "docker/launch-ranks.sh", "requirements/gpu.txt")
+CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
 
 def server_image(workspace: Workspace, profile: str, base: str = "") -> str:
     """Name of the server image for this checkout's sources (``base``: another tritonserver image, gpu only)."""
     if profile == "gpu":
         return f"labs-server:gpu-{_digest(workspace, GPU_FILES, base, sources='labserve')}"
-    return f"labs-server:cpu-{_digest(workspace, ('docker/server.cpu.Dockerfile', *SERVER_FILES))}"
+    return f"labs-server:cpu-{_digest(workspace, SERVER_FILES)}"
 
 
 def client_image(workspace: Workspace) -> str:

@@ -1,0 +1,160 @@
+"""Write ``requirements/``: every version and hash that ``make setup`` and the images install, from pyproject.toml.
+
+make lock                       keeps what is locked, adds what pyproject.toml newly asks for
+make lock ARGS=--upgrade        the newest of everything that pyproject.toml allows
+make lock ARGS="--upgrade-package NAME"
+
+One resolution (uv's) serves Python 3.11 and 3.12, so all files agree. Two things are not as usual:
+
+- PyTorch's wheels differ from index to index under one version, so it is locked by version alone, in torch.txt, and
+  its own requirements, those of a CPU build, are said in pyproject.toml.
+- nvidia-pytriton and optimum-intel are locked without what they require (pyproject.toml says why). So is everything
+  installed: with ``--no-deps``, since the lock is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+EVERYTHING = "labs.txt"
+# File: the extras and dependency groups in it, beside the base requirements.
+FILES = {
+    EVERYTHING: ("serve", "export", "load", "chat", "dev", "no-deps"),  # make setup
+    "server.txt": ("serve", "export", "no-deps"),
+    "client.txt": ("load",),
+    "chat.txt": ("chat",),
+    "build.txt": ("build",),  # what makes the project's own package, inside the image builds
+}
+GPU, GPU_PACKAGES = "gpu.txt", ("numpy", "onnxruntime", "torch", "transformers")
+GPU_PYTHON = ">=3.10,<3.13"  # of NVIDIA's images, older and newer
+# What the labs run on, in uv's own order of words: said in the question, left out of every line of the answer.
+MACHINE = (
+    "implementation_name == 'cpython' and platform_machine == 'x86_64' "
+    "and platform_python_implementation == 'CPython' and sys_platform == 'linux'"
+)
+TORCH_NOTE = "PyTorch's wheels differ from index to index (CPU, CUDA) under one version: a hash would name one index."
+
+
+def main() -> None:
+    """Lock into a temporary folder; the files are replaced only when all of them are there."""
+    parser = argparse.ArgumentParser(description="lock the requirements")
+    parser.add_argument("--upgrade", action="store_true", help="the newest of everything")
+    parser.add_argument("--upgrade-package", action="append", default=[], metavar="NAME", help="the newest of NAME")
+    options = parser.parse_args()
+    upgrade = ["--upgrade"] * options.upgrade + [f"--upgrade-package={name}" for name in options.upgrade_package]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (ROOT / "requirements").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        made = lock(project, Path(folder), upgrade)
+    for name, text in made.items():
+        (ROOT / "requirements" / name).write_text(f"{_header(project)}\n{text}", encoding="utf-8")
+    print(f"requirements/: {', '.join(made)}", file=sys.stderr)
+
+
+def lock(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict[str, str]:
+    """The text of each file of ``requirements/``, without its header."""
+    asked = _requirements(project)
+    made = _exports(_project(project, _keep(project, folder / "pins", EVERYTHING, upgrade)), folder / "cpu", FILES)
+    wanted = [requirement for requirement in asked if requirement.partition("=")[0].partition(">")[0] in GPU_PACKAGES]
+    image: dict[str, Any] = {
+        "project": {"name": "gpu", "version": "0", "requires-python": GPU_PYTHON, "dependencies": wanted}
+    }
+    made |= _exports(_project(image, _keep(image, folder / "gpu-pins", GPU, upgrade)), folder / "gpu", {GPU: ()})
+    (torch,) = (requirement for requirement in asked if requirement.startswith("torch=="))
+    return {**made, "torch.txt": f"# {TORCH_NOTE}\n{torch}\n"}
+
+
+def inputs(project: dict[str, Any]) -> str:
+    """A digest of all that decides the lock: it stands in every file, and a test compares it."""
+    decisive = {
+        **{key: project["project"].get(key) for key in ("requires-python", "dependencies", "optional-dependencies")},
+        "groups": project.get("dependency-groups"),
+        "uv": project.get("tool", {}).get("uv"),
+        "files": [FILES, GPU_PACKAGES, GPU_PYTHON],
+    }
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _header(project: dict[str, Any]) -> str:
+    return f"# Written by `make lock` from pyproject.toml (its requirements: {inputs(project)}). Do not edit."
+
+
+def _requirements(project: dict[str, Any]) -> list[str]:
+    own = project["project"]
+    return [*own["dependencies"], *(r for extra in own.get("optional-dependencies", {}).values() for r in extra)]
+
+
+def _keep(project: dict[str, Any], folder: Path, name: str, upgrade: Iterable[str]) -> list[str]:
+    """The pins that a new resolution of ``project`` should have: today's where they still fit."""
+    _write(_project(project, []), folder)
+    today, pins = ROOT / "requirements" / name, folder / "pins.txt"
+    if today.is_file():
+        pins.write_bytes(today.read_bytes())
+    extras = ["--all-extras", *(f"--group={group}" for group in project.get("dependency-groups", {}))]
+    minimum = project["project"]["requires-python"].removeprefix(">=").partition(",")[0]
+    _uv(
+        "pip", "compile", "pyproject.toml", "--universal", f"--python-version={minimum}", "--no-header",
+        "--no-annotate", *extras, f"--output-file={pins}", *upgrade, folder=folder,
+    )  # fmt: skip
+    return [line for line in pins.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+
+
+def _exports(project: dict[str, Any], folder: Path, files: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    _write(project, folder)
+    _uv("lock", folder=folder)
+    made = {}
+    for name, parts in files.items():
+        groups = project.get("dependency-groups", {})
+        chosen = [f"--group={part}" if part in groups else f"--extra={part}" for part in parts]
+        only = ["--only-group=build"] if parts == ("build",) else chosen
+        torch = [] if name == GPU else ["--no-emit-package=torch"]
+        text = _uv(
+            "export", "--frozen", "--no-default-groups", "--no-emit-project", "--no-header", "--no-annotate",
+            *torch, *only, folder=folder,
+        )  # fmt: skip
+        made[name] = text.replace(f" ; {MACHINE}", "").replace(f" and {MACHINE}", "")
+    return made
+
+
+def _project(project: dict[str, Any], pins: list[str]) -> dict[str, Any]:
+    """The same requirements for one machine, Linux x86_64, held to these pins."""
+    own = project["project"]
+    below = own["requires-python"].rpartition("<")[2]
+    uv = {
+        **project.get("tool", {}).get("uv", {}),
+        "environments": [f"{MACHINE} and python_full_version < '{below}'"],
+        "constraint-dependencies": pins,
+    }
+    return {"project": own, "dependency-groups": project.get("dependency-groups", {}), "tool": {"uv": uv}}
+
+
+def _write(project: dict[str, Any], folder: Path) -> None:
+    import tomlkit
+
+    folder.mkdir()
+    own = {k: v for k, v in project["project"].items() if k not in ("readme", "license", "scripts")}
+    (folder / "pyproject.toml").write_text(tomlkit.dumps({**project, "project": own}), encoding="utf-8")
+
+
+def _uv(*arguments: str, folder: Path) -> str:
+    import uv
+
+    command = [uv.find_uv_bin(), *arguments, f"--python={sys.executable}", "--quiet"]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"uv {arguments[0]} failed")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

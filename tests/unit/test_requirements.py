@@ -1,0 +1,126 @@
+"""requirements/ is what pyproject.toml asks for, locked; and pyproject.toml asks for all that the code imports."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(path.name for path in (ROOT / "requirements").glob("*.txt"))
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CODE = [path for folder in ("src", "labs", "model_repos") for path in (ROOT / folder).rglob("*.py")]
+# Modules that no package index has: of Triton's python backend, and of NVIDIA's images.
+OF_SERVERS = {"triton_python_backend_utils", "tensorrt_llm", "cupy"}
+
+
+@pytest.fixture(scope="module")
+def lock() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lock", ROOT / "scripts" / "lock.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def requirements() -> list[Requirement]:
+    """Everything that pyproject.toml asks for."""
+    own = PROJECT["project"]
+    lists = [own["dependencies"], *own["optional-dependencies"].values(), *PROJECT["dependency-groups"].values()]
+    return [Requirement(text) for found in lists for text in found]
+
+
+def pins(name: str, python: str = "3.11") -> dict[str, str]:
+    """Package to version, as one Python reads the file."""
+    found: dict[str, str] = {}
+    for line in (ROOT / "requirements" / name).read_text().splitlines():
+        if not line.startswith(("#", " ")) and line:
+            pin = Requirement(line.removesuffix("\\").strip())
+            if pin.marker is None or pin.marker.evaluate({"python_version": python, "python_full_version": python}):
+                assert canonicalize_name(pin.name) not in found, f"{name} has two of {pin.name} for Python {python}"
+                found[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_lock_was_made_from_this_pyproject(lock: ModuleType, name: str) -> None:
+    stale = f"requirements/{name} is older than pyproject.toml: run `make lock`"
+    assert lock.inputs(PROJECT) in (ROOT / "requirements" / name).read_text().splitlines()[0], stale
+
+
+def test_an_edited_requirement_makes_the_lock_stale(lock: ModuleType) -> None:
+    edited = {**PROJECT, "project": {**PROJECT["project"], "dependencies": ["click>=9"]}}
+    assert lock.inputs(edited) != lock.inputs(PROJECT)
+
+
+def test_a_comment_in_pyproject_does_not_make_the_lock_stale(lock: ModuleType) -> None:
+    text = (ROOT / "pyproject.toml").read_text() + "\n# a remark\n"
+    assert lock.inputs(tomllib.loads(text)) == lock.inputs(PROJECT)
+
+
+def test_every_file_that_is_made_is_there(lock: ModuleType) -> None:
+    assert sorted([*lock.FILES, lock.GPU, "torch.txt"]) == FILES
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12"])
+def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str) -> None:
+    locked = {**pins("labs.txt", python), **pins("torch.txt", python), **pins("build.txt", python)}
+    for requirement in requirements():
+        version = locked.get(canonicalize_name(requirement.name))
+        assert version and requirement.specifier.contains(version), f"{requirement}: locked is {version}"
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("labs.txt", "gpu.txt")])
+def test_the_images_have_the_versions_of_make_setup(name: str) -> None:
+    everything = {**pins("labs.txt"), **pins("torch.txt"), **pins("build.txt")}
+    assert {package: everything.get(package) for package in pins(name)} == pins(name)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "torch.txt"])
+def test_every_version_has_a_hash(name: str) -> None:
+    text = (ROOT / "requirements" / name).read_text()
+    for pin in re.split(r"\n(?=[a-z0-9])", text)[1:]:
+        assert "--hash=sha256:" in pin, pin
+
+
+def test_pytorch_has_no_hash_and_the_lock_says_why() -> None:
+    text = (ROOT / "requirements" / "torch.txt").read_text()
+    assert "--hash" not in text and "differ from index to index" in text
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_names_an_index(name: str) -> None:
+    text = (ROOT / "requirements" / name).read_text()
+    assert "://" not in text and "--index" not in text and "--find-links" not in text
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_every_third_party_module_that_is_imported_is_declared() -> None:
+    declared = {canonicalize_name(requirement.name) for requirement in requirements()}
+    own = {"labctl", "labserve", *(path.stem for path in CODE), *(path.parent.name for path in CODE)}
+    where = {module: path.relative_to(ROOT) for path in CODE for module in imported(path)}
+    packages = metadata.packages_distributions()
+    undeclared = [
+        f"{where[module]}: {module}"
+        for module in sorted(where.keys() - sys.stdlib_module_names - own - OF_SERVERS)
+        if not declared & {canonicalize_name(name) for name in packages.get(module, [])}
+    ]
+    assert undeclared == []
