@@ -1,0 +1,79 @@
+"""What strangers find beside the code agrees with the code."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from labctl.cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERSION: str = PROJECT["project"]["version"]
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_newest_release_of_the_changelog_is_the_version_that_labctl_says() -> None:
+    released = re.findall(r"^## (\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)$", text("CHANGELOG.md"), re.MULTILINE)
+    shown = CliRunner().invoke(cli, ["--version"]).stdout
+    assert released[0] == VERSION == metadata.version("triton-serving-labs")
+    assert shown == f"labctl, version {VERSION}\n"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert yaml.safe_load(text("CITATION.cff"))["version"] == VERSION
+
+
+def test_notice_names_every_package_that_the_project_asks_for() -> None:
+    own = PROJECT["project"]
+    lists = [own["dependencies"], *own["optional-dependencies"].values(), *PROJECT["dependency-groups"].values()]
+    named = {canonicalize_name(word) for word in re.findall(r"[\w-]+", text("NOTICE"))}
+    asked = {canonicalize_name(Requirement(line).name) for found in lists for line in found}
+    assert asked - named == set()
+
+
+def test_ci_runs_what_a_new_machine_must_pass_and_lint() -> None:
+    jobs = yaml.safe_load(text(".github/workflows/ci.yml"))["jobs"]
+    runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert ".ci/run" in runs and "make lint" in runs
+
+
+def test_ci_lints_on_every_python_that_is_supported() -> None:
+    job = yaml.safe_load(text(".github/workflows/ci.yml"))["jobs"]["lint"]
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12"]
+    assert PROJECT["project"]["requires-python"] == ">=3.11,<3.13"
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda p: p.name)
+def test_an_issue_form_has_what_github_asks_of_one(form: Path) -> None:
+    found = yaml.safe_load(form.read_text())
+    assert found["name"] and found["description"]
+    assert all(field["type"] in ("input", "textarea", "dropdown", "checkboxes", "markdown") for field in found["body"])
+    assert len({field["id"] for field in found["body"]}) == len(found["body"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/troubleshooting.md", "docs/compose.md"])
+def test_every_make_target_and_command_that_a_page_names_exists(page: str) -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", text("Makefile"), re.MULTILINE))
+    code = "\n".join(re.findall(r"`[^`\n]+`|^ {4}.+$|^(?:make|labctl) .+$", text(page), re.MULTILINE))
+    named = set(re.findall(r"(?<![\w/.-])make ([a-z][a-z-]*)", code))
+    assert {name for name in named if not name.startswith("lab-")} - targets == set()  # lab-*: one pattern rule
+    assert set(re.findall(r"(?<![\w/.-])labctl ([a-z]+)", code)) - COMMANDS.keys() == set()
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name)
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
