@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-EVERYTHING = "labs.txt"
+EVERYTHING, ALL = "labs.txt", "--all-extras"
 # File: the extras and dependency groups in it, beside the base requirements.
 FILES = {
-    EVERYTHING: ("serve", "export", "load", "chat", "dev", "no-deps"),  # make setup
+    EVERYTHING: (ALL, "no-deps"),  # make setup
     "server.txt": ("serve", "export", "no-deps"),
     "client.txt": ("load",),
     "chat.txt": ("chat",),
@@ -100,7 +100,7 @@ def _keep(project: dict[str, Any], folder: Path, name: str, upgrade: Iterable[st
     today, pins = ROOT / "requirements" / name, folder / "pins.txt"
     if today.is_file():
         pins.write_bytes(today.read_bytes())
-    extras = ["--all-extras", *(f"--group={group}" for group in project.get("dependency-groups", {}))]
+    extras = [ALL, *(f"--group={group}" for group in project.get("dependency-groups", {}))]
     minimum = project["project"]["requires-python"].removeprefix(">=").partition(",")[0]
     _uv(
         "pip", "compile", "pyproject.toml", "--universal", f"--python-version={minimum}", "--no-header",
@@ -115,7 +115,7 @@ def _exports(project: dict[str, Any], folder: Path, files: dict[str, tuple[str, 
     made = {}
     for name, parts in files.items():
         groups = project.get("dependency-groups", {})
-        chosen = [f"--group={part}" if part in groups else f"--extra={part}" for part in parts]
+        chosen = [ALL if part == ALL else f"--group={part}" if part in groups else f"--extra={part}" for part in parts]
         only = ["--only-group=build"] if parts == ("build",) else chosen
         torch = [] if name == GPU else ["--no-emit-package=torch"]
         text = _uv(

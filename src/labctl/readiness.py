@@ -194,7 +194,7 @@ def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> 
         raise LabError(
             f"Triton could not load {names}",
             _short(failed[0].reason),
-            "labctl logs shows the whole story",
+            "labctl logs has the details",
             details=[f"{state.name}: {_short(state.reason)}" for state in failed[1:]],
         )
 

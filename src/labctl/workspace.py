@@ -43,7 +43,7 @@ class Workspace:
                 return cls(folder, cache)
         raise LabError(
             f"{origin} is not inside a checkout of Triton Serving Labs",
-            "labctl works on the labs of a checkout: it looks for one from the current folder upwards",
+            "labctl works on a checkout of the labs, and looks for one in the current folder and those above it",
             "cd into your clone, or set LABS_ROOT to it",
         )
 

@@ -160,4 +160,4 @@ def test_a_server_that_is_not_there_is_told_as_such() -> None:
         with pytest.raises(LabError) as caught:
             TextModel.of(endpoint, "m")
     assert caught.value.what == f"the server at {endpoint} does not answer"
-    assert (caught.value.why, caught.value.remedy) == ("nothing listens there", "labctl status shows whether it lives")
+    assert (caught.value.why, caught.value.remedy) == ("nothing listens there", "labctl status says whether it is up")

@@ -112,7 +112,7 @@ def test_no_container_toolkit(machine: Any, workspace: Workspace, monkeypatch: p
 def test_a_chip_without_fp8(machine: Any, workspace: Workspace) -> None:
     machine(A100)
     (found,) = [check for check in failing(planned(workspace, quantization="fp8"), workspace) if check.name == "GPU"]
-    assert "computes no fp8" in found.found
+    assert "does not support fp8" in found.found
     assert "quantization=none" in found.remedy
 
 
@@ -196,7 +196,7 @@ def test_doctor_prints_the_checklist_with_its_remedies(
     arguments = ["doctor", "inflight-batching", "--profile", "gpu", "--set", "quantization=fp8"]
     done = CliRunner().invoke(cli, arguments)
     assert isinstance(done.exception, LabError)
-    for text in ("NVIDIA driver", "535.104.05", "NVIDIA Container Toolkit", "computes no fp8", "GPU memory"):
+    for text in ("NVIDIA driver", "535.104.05", "NVIDIA Container Toolkit", "does not support fp8", "GPU memory"):
         assert text in done.stdout
 
 

@@ -192,7 +192,7 @@ def test_settings_of_other_engines_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_release_is_refused_where_none_serves(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"--release 0\.5\.0 is of no use here"):
+    with pytest.raises(LabError, match=r"--release 0\.5\.0 does not apply here"):
         plan(tmp_path, "inflight-batching", "cpu", "0.5.0")
 
 

@@ -43,20 +43,20 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.command("bench")
 @opt.stack_argument
 @opt.up_options
-@click.option("-m", "--model", default="", help="Which model; default: the one that the lab names.")
+@click.option("-m", "--model", default="", help="The model to ask (default: the one that the lab names).")
 @click.option("--dataset", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Prompts, as JSON.")
 @click.option("--concurrency", default="1,4,8", show_default=True, callback=_numbers, metavar="N,N",
               help="Requests in flight, one measurement each.")  # fmt: skip
 @click.option(
     "--request-rate",
     type=click.FloatRange(min=0, min_open=True),
-    help="Requests/s, arriving at random, instead.",
+    help="Requests per second, arriving at random; instead of --concurrency.",
 )
 @click.option("--request-count", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--warmup-request-count", type=click.IntRange(min=0), default=4, show_default=True)
 @click.option("--output-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--random-seed", type=int, default=0, show_default=True)
-@click.option("--goodput", type=float, metavar="MS", help="Count requests whose time_to_first_token is at most this.")
+@click.option("--goodput", type=float, metavar="MS", help="Count requests whose time to first token is at most this.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
 @dry_option
 @opt.verbose
@@ -65,7 +65,7 @@ def bench_command(
     request_rate: float | None, request_count: int, warmup_request_count: int, output_tokens: int, random_seed: int,
     goodput: float | None, json_file: Path | None, dry: bool, verbose: bool,
 ) -> None:  # fmt: skip
-    """Measure STACK under load. It is brought up for the purpose, unless it is up already."""
+    """Measure STACK under load. If it is not up, it is brought up for the measurement and taken down after it."""
     from labctl.measure import results
     from labctl.measure.workloads import bench
 
@@ -126,7 +126,7 @@ def _row(title: str, found: dict[str, Any]) -> tuple[str, ...]:
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @opt.as_json
 def compare_command(results: tuple[Path, ...], json_output: bool) -> None:
-    """RESULTS (folders or result.json files) side by side, with ratios to the first."""
+    """Show RESULTS (folders or result.json files) side by side, with ratios to the first."""
     from labctl.measure import results as store
 
     if len(results) < 2:

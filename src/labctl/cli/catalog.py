@@ -15,7 +15,7 @@ from labctl.workspace import Workspace
 @click.command("list")
 @opt.as_json
 def list_command(json_output: bool) -> None:
-    """Labs, their stacks and settings."""
+    """List the labs, their stacks and settings."""
     catalog = load(Workspace.find())
     if json_output:
         click.echo(json.dumps([lab.model_dump(by_alias=True, mode="json") for lab in catalog.labs], indent=2))

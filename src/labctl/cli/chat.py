@@ -11,11 +11,11 @@ from labctl.errors import LabError
 @click.command("chat")
 @opt.stack_argument
 @click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True,
-              help="Of the page; 0 takes a free one.")  # fmt: skip
-@click.option("--endpoint", default="", metavar="HOST:PORT", help="Ask this server (gRPC), however it was started.")
+              help="The page's port; 0 takes a free one.")  # fmt: skip
+@click.option("--endpoint", default="", metavar="HOST:PORT", help="Talk to this server (gRPC), however it was started.")
 @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
 def chat_command(stack: str, port: int, endpoint: str, expose: bool) -> None:
-    """A chat page for the text models of STACK, which must be up. Ctrl-C ends it."""
+    """Open a chat page for the text models of STACK, which must be up. Ctrl-C ends it."""
     session = opt.open_session()
     lab, name = session.catalog.stack(stack)
     entry = lab.stacks[name].bench

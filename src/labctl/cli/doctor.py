@@ -20,7 +20,7 @@ from labctl.tables import table
 @click.argument("stack", required=False)
 @opt.choices
 def doctor_command(stack: str | None, choices: Choices) -> None:
-    """What is missing on this machine (for STACK), and the remedy, per check. Exit 1 if a lab could not run."""
+    """Say what is missing on this machine (for STACK), and what to do about it. Exit 1 if a lab could not run."""
     session = opt.open_session()
     checks = preflight.machine_checks(session.workspace.cache)
     plan = None

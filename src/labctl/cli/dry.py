@@ -13,7 +13,7 @@ from labctl.orchestrator.dry_run import DryRun
 from labctl.runtimes.base import Shown
 
 dry_option = click.option(
-    "--dry-run", "dry", is_flag=True, help="Print every command, file and container that would be made; make nothing."
+    "--dry-run", "dry", is_flag=True, help="Print every command, file and container that there would be; do nothing."
 )
 
 

@@ -20,18 +20,18 @@ from labctl.tables import table
 
 @click.group("engines")
 def engines_command() -> None:
-    """Engines: models compiled for the place where they run."""
+    """Build compiled engines, and see what is cached."""
 
 
 @engines_command.command("build")
 @click.argument("stack")
 @opt.choices
 @click.option("--runtime", type=click.Choice(["auto", "compose", "local"]), default="auto", show_default=True,
-              help="Where they are built.")  # fmt: skip
+              help="Build them in a container, or in this environment.")  # fmt: skip
 @dry_option
 @opt.verbose
 def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) -> None:
-    """Build the engines of STACK with its settings, and make the weights that they need."""
+    """Build the engines of STACK for its settings, and make the weights that they need."""
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
     if dry:
@@ -48,7 +48,7 @@ def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) 
 @engines_command.command("list")
 @opt.as_json
 def list_(json_output: bool) -> None:
-    """What the cache holds."""
+    """List what the cache holds."""
     rows = engines.list_cached(opt.open_session().workspace)
     if json_output:
         click.echo(json.dumps(rows, indent=2))

@@ -10,12 +10,12 @@ from labctl.errors import LabError
 
 @click.command("infer")
 @opt.stack_argument
-@click.option("-m", "--model", required=True, help="Which model of the stack.")
+@click.option("-m", "--model", required=True, help="The model to ask.")
 @click.option("-p", "--prompt", required=True, help="The text to continue.")
 @click.option("-o", "--output-tokens", type=int, default=32, show_default=True, help="Tokens to generate.")
 @click.option("-S", "--stream", is_flag=True, help="Print each token as it comes.")
 def infer_command(stack: str, model: str, prompt: str, output_tokens: int, stream: bool) -> None:
-    """One answer from a model of STACK, which must be up."""
+    """Get one answer from a model of STACK, which must be up."""
     from labctl.measure.clients import ask
 
     session = opt.open_session()

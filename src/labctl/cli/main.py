@@ -18,21 +18,21 @@ from labctl.errors import LabError
 
 # name: (module, what it does)
 COMMANDS = {
-    "list": ("catalog", "Labs, their stacks and settings."),
-    "doctor": ("doctor", "What is missing on this machine, and the remedy, per check."),
-    "render": ("render", "Only the rendered model repository of a stack."),
+    "list": ("catalog", "List the labs, their stacks and settings."),
+    "doctor": ("doctor", "Say what is missing on this machine, and what to do about it."),
+    "render": ("render", "Render a stack's model repository, and do nothing else."),
     "up": ("stacks", "Bring a stack up and wait until every model answers."),
-    "status": ("stacks", "State, endpoints and models of what is up."),
-    "logs": ("stacks", "The server's log of a stack."),
-    "run": ("run", "A whole lab: up, its clients, the verdict, down."),
+    "status": ("stacks", "Show the state, endpoints and models of what is up."),
+    "logs": ("stacks", "Show the server's log of a stack."),
+    "run": ("run", "Run a whole lab: up, its clients, the verdict, down."),
     "bench": ("bench", "Measure a stack under load."),
-    "compare": ("bench", "Results side by side, with ratios."),
-    "infer": ("infer", "One answer from a model of a running stack."),
-    "metrics": ("metrics", "Triton's counters as a table."),
-    "chat": ("chat", "A chat page for a stack's text models, on loopback."),
+    "compare": ("bench", "Show results side by side, with ratios."),
+    "infer": ("infer", "Get one answer from a model of a running stack."),
+    "metrics": ("metrics", "Show Triton's counters as a table."),
+    "chat": ("chat", "Open a chat page for a stack's text models, on loopback."),
     "weights": ("weights", "Pull, list and prune model weights."),
     "engines": ("engines", "Build, list and prune compiled engines."),
-    "down": ("stacks", "Take a stack down; nothing of it is left, and that is checked."),
+    "down": ("stacks", "Take a stack down, and check that nothing of it is left."),
 }
 
 

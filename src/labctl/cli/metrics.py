@@ -26,9 +26,9 @@ HEADER = (
 
 @click.command("metrics")
 @opt.stack_argument
-@click.option("--watch", is_flag=True, help="Every second what has changed, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show what changes, every second, until Ctrl-C.")
 def metrics_command(stack: str, watch: bool) -> None:
-    """Triton's counters of STACK: per request the mean time in the queue and in the model, and the mean batch."""
+    """Show Triton's counters of STACK: mean time per request in the queue and in the model, and the mean batch."""
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
     found = session.find(name)

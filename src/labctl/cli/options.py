@@ -27,7 +27,7 @@ def choices(command: Command) -> Command:
     """``--profile --set --release --templates``; the command gets one ``choices``."""
 
     @click.option("--profile", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
-                  help="Which image, models and engine.")  # fmt: skip
+                  help="Which images, models and engines to use.")  # fmt: skip
     @click.option(
         "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting (see labctl list)."
     )
@@ -54,9 +54,9 @@ def up_options(command: Command) -> Command:
 
     @choices
     @click.option("--runtime", type=click.Choice(RUNTIMES), default="auto", show_default=True,
-                  help="Containers, or a process of this machine.")  # fmt: skip
+                  help="Run the server in a container, or as a process of this machine.")  # fmt: skip
     @click.option("--ports", default="8000,8001,8002", show_default=True, metavar="H,G,M|auto",
-                  help="HTTP, gRPC and metrics ports.")  # fmt: skip
+                  help="The HTTP, gRPC and metrics ports.")  # fmt: skip
     @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=None, metavar="S",
                   help="Seconds to wait until every model answers (180; 900 on the gpu profile).")  # fmt: skip
     @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")

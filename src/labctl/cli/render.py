@@ -17,11 +17,11 @@ from labctl.orchestrator.plan import Choices, make_plan
 @opt.stack_argument
 @opt.choices
 @click.option("--runtime", type=click.Choice(["compose", "local"]), default="compose", show_default=True,
-              help="Whose paths the repository holds.")  # fmt: skip
+              help="Write the paths that a server on this runtime will see.")  # fmt: skip
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to; default: the stack's folder.",
+    help="The folder to write (default: the stack's own).",
 )
 @dry_option
 def render_command(stack: str, choices: Choices, runtime: str, output: Path | None, dry: bool) -> None:

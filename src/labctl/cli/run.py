@@ -31,7 +31,7 @@ def run_command(
     lab: str, options: UpOptions, quick: bool, keep: bool, strict: bool, json_file: Path | None, dry: bool,
     verbose: bool,
 ) -> None:  # fmt: skip
-    """Run LAB whole: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
+    """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
     session = opt.open_session(verbose)
     began = time.monotonic()
     found = session.catalog.lab(lab)

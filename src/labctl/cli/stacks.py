@@ -45,7 +45,7 @@ def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, ver
 @click.argument("stack", required=False)
 @opt.as_json
 def status_command(stack: str | None, json_output: bool) -> None:
-    """State, endpoints and models of STACK, or of all that are up."""
+    """Show the state, endpoints and models of STACK, or of every stack that is up."""
     session = opt.open_session()
     if stack:
         _, name = session.catalog.stack(stack)
@@ -66,7 +66,7 @@ def status_command(stack: str | None, json_output: bool) -> None:
 @opt.stack_argument
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the server ends.")
 def logs_command(stack: str, follow: bool) -> None:
-    """The server's log of STACK."""
+    """Show the server's log of STACK."""
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
     found = session.find(name)
@@ -78,10 +78,10 @@ def logs_command(stack: str, follow: bool) -> None:
 
 @click.command("down")
 @click.argument("stack", required=False)
-@click.option("--all", "every", is_flag=True, help="Every stack of this checkout.")
+@click.option("--all", "every", is_flag=True, help="Take down every stack of this checkout.")
 @opt.verbose
 def down_command(stack: str | None, every: bool, verbose: bool) -> None:
-    """Take STACK down; nothing of it is left, and that is checked."""
+    """Take STACK down, and check that nothing of it is left."""
     if every == bool(stack):
         raise click.UsageError("name a stack, or say --all")
     session = opt.open_session(verbose)

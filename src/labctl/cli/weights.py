@@ -16,14 +16,14 @@ from labctl.tables import table
 
 @click.group("weights")
 def weights_command() -> None:
-    """Model weights: where they come from and what is cached."""
+    """Fetch or make model weights, and see what is cached."""
 
 
 @weights_command.command("pull")
 @click.argument("what")
 @opt.choices
 @click.option("--runtime", type=click.Choice(["auto", "compose", "local"]), default="auto", show_default=True,
-              help="Where they are made.")  # fmt: skip
+              help="Make them in a container, or in this environment.")  # fmt: skip
 def pull(what: str, choices: Choices, runtime: str) -> None:
     """Fetch or make the weights of WHAT: a model source, or a stack or lab with its settings."""
     session = opt.open_session()
@@ -48,7 +48,7 @@ def pull(what: str, choices: Choices, runtime: str) -> None:
 @weights_command.command("list")
 @opt.as_json
 def list_(json_output: bool) -> None:
-    """What the cache holds."""
+    """List what the cache holds."""
     rows = weights.list_cached(opt.open_session().workspace)
     if json_output:
         click.echo(json.dumps(rows, indent=2))

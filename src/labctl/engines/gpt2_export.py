@@ -75,7 +75,7 @@ class Gpt2Export:
         difference = max(found.values())
         if difference > TOLERANCE:
             raise LabError(
-                f"the {self.name} export is not the model that it was made from",
+                f"the {self.name} export does not compute what the model computes",
                 f"its logits differ by up to {difference:g} (at most {TOLERANCE:g} is rounding)",
             )
         tell(f"largest difference of a logit at {len(found)} shapes: {difference:.1e}")

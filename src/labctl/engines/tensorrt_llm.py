@@ -94,7 +94,7 @@ def require(options: Options, gpu: GpuInfo) -> None:
         )
     if options["quantization"] == "fp8" and _version(gpu.compute_capability) < FP8_SINCE:
         raise LabError(
-            f"{gpu.gpu_name} computes no fp8",
+            f"{gpu.gpu_name} does not support fp8",
             f"its compute capability is {gpu.compute_capability}; fp8 needs 8.9 or newer (Ada, Hopper)",
             "--set quantization=none",
         )
@@ -133,8 +133,8 @@ def commands(options: Options, weights: Path, scratch: Path, output: Path) -> li
         raise LabError(f"release {options['release']} cannot build {model} with {options['quantization']} weights")
     if options["pp_size"] > 1 and "{pp_size}" not in str(steps):
         raise LabError(
-            f"release {options['release']} spreads {model} over GPUs by width only",
-            "it knows no pipeline parallelism for it",
+            f"release {options['release']} spreads {model} over GPUs by tensor parallelism only",
+            "it has no pipeline parallelism for this model",
             "--set pp_size=1 with a larger tp_size, or a newer --release",
         )
     return [_words(step["parts"], facts, values) for step in steps]

@@ -23,7 +23,7 @@ def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:
                 asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.when)
                 raise LabError(
                     f"{asked} is not served on the {profile} profile",
-                    f"it goes with: {', '.join(variant.profiles)}",
+                    f"it is served on: {', '.join(variant.profiles)}",
                     f"--profile {variant.profiles[0]}, or another value (labctl list)",
                 )
             layers.append(variant)

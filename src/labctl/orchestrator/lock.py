@@ -35,7 +35,7 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
         pid, what = holder(workspace, stack)
         raise LabError(
             f"another 'labctl {what}' of {stack} is in progress (pid {pid})",
-            "one at a time can change a stack",
+            "only one command at a time can change a stack",
             f"wait for it, or stop it: kill -INT {pid}",
         ) from error
     try:

@@ -183,8 +183,8 @@ def _release(stack: Stack, choices: Choices) -> Release | None:
         return releases.release(choices.release)
     if choices.release:
         raise LabError(
-            f"--release {choices.release} is of no use here",
-            f"nothing of this stack is served by TensorRT-LLM on the {choices.profile} profile with these settings",
+            f"--release {choices.release} does not apply here",
+            f"TensorRT-LLM serves no model of this stack on the {choices.profile} profile with these settings",
             "leave it out, or use --profile gpu",
         )
     return None

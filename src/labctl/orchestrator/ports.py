@@ -24,7 +24,7 @@ def parse(text: str) -> tuple[int, int, int] | None:
     except ValueError:
         good, numbers = False, []
     if not good:
-        raise LabError(f"--ports {text} is not good", "it takes three different ports (HTTP, gRPC, metrics) or auto",
+        raise LabError(f"--ports {text} cannot be used", "it takes three different ports (HTTP, gRPC, metrics) or auto",
                        "--ports 8000,8001,8002, or --ports auto")  # fmt: skip
     return numbers[0], numbers[1], numbers[2]
 

@@ -66,7 +66,7 @@ class ComposeRuntime(ComposeShown):
             if code or not images.exists(name):
                 raise LabError(
                     f"image {name} cannot be built", processes.describe_exit(code),
-                    "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without an index LABS_WHEELS",
+                    "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS",
                     details=tail,
                 )  # fmt: skip
             listener.done("built")

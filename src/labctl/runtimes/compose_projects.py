@@ -56,7 +56,7 @@ class Projects:
         cache.mkdir(parents=True, exist_ok=True)
         if os.getuid() == 0 and cache.stat().st_mode & 0o005 != 0o005:
             raise LabError(
-                f"the server cannot look into {cache}",
+                f"the server cannot read {cache}",
                 "called by root, it runs as nobody (65534), and the folder is root's alone",
                 f"chmod o+rx {cache}, or another LABS_CACHE",
             )

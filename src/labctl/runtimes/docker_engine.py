@@ -113,7 +113,7 @@ def speaking(what: str) -> Iterator[None]:
         yield
     except ENGINE_ERRORS as error:
         raise LabError(
-            f"the Docker engine failed while {what}", _plain(str(error)), "see that it still runs"
+            f"the Docker engine failed while {what}", _plain(str(error)), "check that it is still running: docker info"
         ) from error
 
 

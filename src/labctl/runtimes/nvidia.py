@@ -38,7 +38,7 @@ def gpus() -> list[Gpu]:
     except FileNotFoundError:
         raise LabError(
             "there is no NVIDIA driver here",
-            "nvidia-smi is not to be found",
+            "nvidia-smi was not found",
             "install the driver, or use --profile cpu",
         ) from None
     except subprocess.TimeoutExpired:
@@ -46,10 +46,10 @@ def gpus() -> list[Gpu]:
     said = (done.stdout + done.stderr).strip()
     if done.returncode:
         why = said.splitlines()[0] if said else f"exit status {done.returncode}"
-        raise LabError("the NVIDIA driver does not work", why, "see that nvidia-smi lists your GPU")
+        raise LabError("the NVIDIA driver does not work", why, "check that nvidia-smi lists your GPU")
     found = [_gpu(line) for line in done.stdout.splitlines() if line.strip()]
     if not found:
-        raise LabError("the NVIDIA driver knows no GPU", "", "see that nvidia-smi lists your GPU")
+        raise LabError("the NVIDIA driver sees no GPU", "", "check that nvidia-smi lists your GPU")
     return found
 
 

@@ -101,7 +101,7 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
     if version.endswith("+cpu"):
         raise LabError(
             f"PyTorch {version} of this environment cannot use {gpus[0].name}",
-            "it is a build for processors only",
+            "it is a CPU build",
             "rm -r .venv, then make setup with LABS_TORCH_INDEX naming an index of CUDA builds",
         )
     asked = " ".join(importlib.metadata.requires("torch") or ())

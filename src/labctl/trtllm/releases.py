@@ -131,8 +131,8 @@ class Release(BaseModel):
             if value is True and not self.knows(key):
                 later = next((r.name for r in table().values() if r.knows(key)), "")
                 raise LabError(
-                    f"TensorRT-LLM {self.name} knows no {key}",
-                    "its templates have no place for it, so that it would be left out silently",
+                    f"TensorRT-LLM {self.name} has no {key}",
+                    "its templates have no place for it, so it would be dropped silently",
                     f"--release {later} or newer, or --set {key}=false" if later else f"--set {key}=false",
                 )
         if batching in self.deprecated:
@@ -141,8 +141,8 @@ class Release(BaseModel):
         accepted = policy(asked)
         if accepted not in self.policies:
             raise LabError(
-                f"TensorRT-LLM {self.name} knows no batch_scheduler_policy={asked}",
-                f"the server would warn and serve {FALLBACK_POLICY}; it knows: {', '.join(self.policies)}",
+                f"TensorRT-LLM {self.name} has no batch_scheduler_policy={asked}",
+                f"the server would warn and serve {FALLBACK_POLICY}; it has: {', '.join(self.policies)}",
                 f"--set batch_scheduler_policy={self.policies[0]}",
             )
         for name, item in self.effective(settings).items():

@@ -89,14 +89,14 @@ def explain(error: Exception, source: Source) -> LabError:
     if gated and status == 401:
         given = "the token in use is not valid" if get_token() else "no token is set"
         return LabError(
-            f"the hub does not let us have {source.name} (401)",
-            f"it is given only to those who have accepted its terms, and {given}",
+            f"the hub refuses access to {source.name} (401)",
+            f"it is open to those who have accepted its terms, and {given}",
             f"accept them on {page}, and set HF_TOKEN to a token of that account (hf auth login)",
         )
     if gated or status == 403:
         return LabError(
-            f"access to {source.name} is not granted (403)",
-            "its terms have not been accepted with the account of this token",
+            f"the hub denies access to {source.name} (403)",
+            "the account of this token has not accepted its terms",
             f"accept them on {page}, then try again",
         )
     if isinstance(error, errors.RevisionNotFoundError):
@@ -104,7 +104,7 @@ def explain(error: Exception, source: Source) -> LabError:
     if status == 401 or isinstance(error, errors.LocalTokenNotFoundError):
         given = "the token in use is not valid for it" if get_token() else "no token is set"
         return LabError(
-            f"the hub does not let us have {source.name} (401)",
+            f"the hub refuses access to {source.name} (401)",
             f"there is no such public model, and {given}",
             "check the id, or set HF_TOKEN to a token that may read it (hf auth login)",
         )

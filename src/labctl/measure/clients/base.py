@@ -84,16 +84,14 @@ class InFlight(Client):
         self.check()
         if not done:
             waiting = sum(not record.end for record in records)
-            raise LabError(
-                f"{waiting} of {len(records)} requests had no last response within {timeout:g} s", "", STALLED
-            )
+            raise LabError(f"{waiting} of {len(records)} requests had not ended within {timeout:g} s", "", STALLED)
 
     def check(self) -> None:
         """Raise LabError if the connection is broken."""
         with self._changed:
             if self._broken:
                 raise LabError(
-                    "the connection to the server broke", self._broken, "labctl status shows whether it lives"
+                    "the connection to the server broke", self._broken, "labctl status says whether it is up"
                 )
 
     def _hand_over(self, record: RequestRecord, inputs: list[Any]) -> None:

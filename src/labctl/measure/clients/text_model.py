@@ -97,7 +97,7 @@ class TextModel:
                 if error.status() == GONE:
                     said = str(error.message())
                     why = "nothing listens there" if "Connection refused" in said else said
-                    remedy = "labctl status shows whether it lives"
+                    remedy = "labctl status says whether it is up"
                     raise LabError(f"the server at {endpoint} does not answer", why, remedy) from error
                 raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
         every = {
