@@ -57,7 +57,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = lock(project, Path(folder), upgrade)
     for name, text in made.items():
-        (ROOT / "requirements" / name).write_text(f"{_header(project)}\n{text}", encoding="utf-8")
+        # In one file alone: a requirement of the tests must not change the files that the images are built from.
+        source = f" Its requirements: {inputs(project)}." if name == EVERYTHING else ""
+        header = f"# Written by `make lock` from pyproject.toml; do not edit.{source}"
+        (ROOT / "requirements" / name).write_text(f"{header}\n{text}", encoding="utf-8")
     print(f"requirements/: {', '.join(made)}", file=sys.stderr)
 
 
@@ -75,7 +78,7 @@ def lock(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict[
 
 
 def inputs(project: dict[str, Any]) -> str:
-    """A digest of all that decides the lock: it stands in every file, and a test compares it."""
+    """A digest of all that decides the lock: it stands in labs.txt, and a test compares it."""
     decisive = {
         **{key: project["project"].get(key) for key in ("requires-python", "dependencies", "optional-dependencies")},
         "groups": project.get("dependency-groups"),
@@ -83,10 +86,6 @@ def inputs(project: dict[str, Any]) -> str:
         "files": [FILES, GPU_PACKAGES, GPU_PYTHON],
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _header(project: dict[str, Any]) -> str:
-    return f"# Written by `make lock` from pyproject.toml (its requirements: {inputs(project)}). Do not edit."
 
 
 def _requirements(project: dict[str, Any]) -> list[str]:
