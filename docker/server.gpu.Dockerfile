@@ -44,6 +44,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount
 # The image's own Python is older than labctl's on some: only what the models import is added, and not by pip.
 COPY src/labserve /opt/labs/labserve
 COPY docker/launch-ranks.sh /usr/local/bin/launch-ranks
+COPY docker/run-example.sh /usr/local/bin/run-example
 ENV PYTHONPATH=/opt/labs HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65534:65534
 ENTRYPOINT ["tritonserver"]

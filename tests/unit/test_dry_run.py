@@ -84,7 +84,7 @@ def test_every_container_is_told_with_its_image_and_its_gpus() -> None:
 
 
 def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
-    commands = shown("--profile", "gpu")["commands"]
+    commands = shown("--profile", "gpu", "--release", "0.5.0")["commands"]
     build = next(c for c in commands if any("build.py" in word for word in c["argv"]))
     serve = next(c for c in commands if "--detach" in c["argv"])
     assert build["env"]["LABS_SERVER_IMAGE"] == serve["env"]["LABS_SERVER_IMAGE"]
@@ -144,7 +144,8 @@ def test_a_run_shows_every_phase_and_its_client() -> None:
 
 
 def test_a_run_takes_each_phases_stack_down_before_the_next_and_prepares_once() -> None:
-    done = CliRunner().invoke(cli, ["run", "llama", "--dry-run", "--profile", "gpu"], catch_exceptions=False)
+    arguments = ["run", "llama", "--dry-run", "--profile", "gpu", "--release", "0.5.0"]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     told = [line for line in done.stdout.splitlines() if line.startswith("  $ ")]
     steps = [
         word
@@ -180,7 +181,7 @@ def test_every_lab_has_a_dry_run_on_the_gpu_profile(empty: Path, lab: str) -> No
 
 
 def test_building_engines_starts_no_server() -> None:
-    arguments = ["engines", "build", "llama", "--profile", "gpu", "--dry-run"]
+    arguments = ["engines", "build", "llama", "--profile", "gpu", "--dry-run", "--release", "0.5.0"]
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert "llama/build.py" in done.stdout
     assert "--detach" not in done.stdout

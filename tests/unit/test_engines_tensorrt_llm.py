@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from labctl import engines
-from labctl.engines.tensorrt_llm import GpuInfo, check_target, commands
+from labctl import engines, weights
+from labctl.engines.tensorrt_llm import GpuInfo, check_rotary, check_target
+from labctl.engines.tensorrt_llm_commands import commands
 from labctl.errors import LabError
+from labctl.trtllm.releases import table
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +35,7 @@ def test_release_0_5_builds_in_one_command() -> None:
         "python3 /app/tensorrt_llm/examples/llama/build.py --model_dir /w --dtype float16"
         " --remove_input_padding --paged_kv_cache --use_inflight_batching --enable_context_fmha"
         " --use_gpt_attention_plugin float16 --use_gemm_plugin float16 --use_rmsnorm_plugin float16"
-        " --max_batch_size 64 --max_input_len 2048 --max_output_len 512 --output_dir /o"
+        " --max_batch_size 64 --max_input_len 2048 --max_output_len 512 --max_num_tokens 8192 --output_dir /o"
     ]
 
 
@@ -41,7 +44,7 @@ def test_release_0_17_converts_then_builds() -> None:
         "python3 /app/examples/llama/convert_checkpoint.py --model_dir /w --dtype float16 --output_dir /s",
         "trtllm-build --checkpoint_dir /s --gemm_plugin float16 --gpt_attention_plugin float16"
         " --remove_input_padding enable --kv_cache_type paged --context_fmha enable"
-        " --max_batch_size 64 --max_input_len 2048 --max_seq_len 2560 --output_dir /o",
+        " --max_batch_size 64 --max_input_len 2048 --max_seq_len 2560 --max_num_tokens 8192 --output_dir /o",
     ]
 
 
@@ -52,7 +55,7 @@ def test_release_0_17_converts_then_builds() -> None:
         ("0.8.0", "--paged_kv_cache enable", "--kv_cache_type"),
         ("0.11.0", "--max_seq_len 2560", "--max_output_len"),
         ("0.14.0", "--kv_cache_type paged", "--paged_kv_cache"),
-        ("0.19.0", "examples/models/core/llama/convert_checkpoint.py", "examples/llama/"),
+        ("0.19.0", "/app/examples:/app/tensorrt_llm/examples models/core/llama/convert_checkpoint.py", " llama/"),
     ],
 )
 def test_each_release_gets_its_own_words(release: str, has: str, has_not: str) -> None:
@@ -64,7 +67,7 @@ def test_each_release_gets_its_own_words(release: str, has: str, has_not: str) -
 @pytest.mark.parametrize(
     ("release", "first", "last"),
     [
-        ("0.5.0", "quantization/quantize.py", "--enable_fp8 --fp8_kv_cache"),
+        ("0.5.0", "examples/llama/quantize.py", "--enable_fp8 --fp8_kv_cache"),
         ("0.8.0", "--qformat fp8 --kv_cache_dtype fp8", "--strongly_typed"),
         ("0.19.0", "--qformat fp8 --kv_cache_dtype fp8", "trtllm-build"),
     ],
@@ -84,7 +87,7 @@ def test_fp8_weights_are_quantised_first(release: str, first: str, last: str) ->
             "0.17.0",
             ["/app/examples/gptj/convert_checkpoint.py --model_dir /s/gptj", "trtllm-build --checkpoint_dir /s"],
         ),
-        ("0.19.0", ["examples/models/contrib/gptj/convert_checkpoint.py --model_dir /s/gptj", "trtllm-build"]),
+        ("0.19.0", ["run-example", "trtllm-build"]),
     ],
 )
 def test_codegen_is_built_as_gptj_from_its_weights_in_gptjs_order(release: str, words: list[str]) -> None:
@@ -113,6 +116,48 @@ def test_prompts_in_pieces_need_an_engine_that_reads_the_paged_cache(setting: st
     assert flag in lines(release="0.17.0", **{setting: True})[-1]
 
 
+CODEGEN = ROOT / "models" / "tiny-codegen"
+
+
+def test_gptj_of_0_5_0_gets_the_rotary_dimension_of_its_weights_as_a_number() -> None:
+    options = build(release="0.5.0", model="codegen").options
+    assert "--rotary_dim 16 " in " ".join(commands(options, CODEGEN, Path("/s"), Path("/o"))[-1])
+    for spec, words in (
+        ("random:codegen-350m", "--rotary_dim 32 "),
+        ("hub:a/b@c", "--rotary_dim <rotary_dim, read from config.json> "),
+    ):
+        made = commands(options, Path("/w"), Path("/s"), Path("/o"), weights.parse(spec))
+        assert words in " ".join(made[-1])
+
+
+@pytest.mark.parametrize("release", [it.name for it in table().values()])
+def test_an_engine_with_another_rotary_dimension_than_its_weights_is_refused(tmp_path: Path, release: str) -> None:
+    old = release == "0.5.0"  # its engines do not say
+    image = FakeImage()
+    image.rotary = None if old else 64
+    wish = engines.request("tensorrt-llm", str(CODEGEN), {"release": release, "model": "codegen"})
+    if old:
+        check_rotary(made_engine(tmp_path, None), 16, [["build.py", "--rotary_dim", "16"]])
+        with pytest.raises(LabError, match="rotates 64 numbers of each head, its weights 16"):
+            check_rotary(made_engine(tmp_path, None), 16, [["build.py", "--rotary_dim", "64"]])
+        return
+    with pytest.raises(LabError, match="rotates 64 numbers of each head, its weights 16"):
+        wish.make(Workspace(ROOT, tmp_path), print, image)
+    image.rotary = 16
+    assert wish.make(Workspace(ROOT, tmp_path), print, image)
+
+
+def made_engine(folder: Path, rotary: int | None) -> Path:
+    config = {"pretrained_config": {"rotary_dim": rotary}} if rotary else {"builder_config": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_static_batching_gets_room_for_a_whole_batch_of_the_longest_prompts() -> None:
+    assert "--max_num_tokens 131072 " in lines(release="0.17.0", max_num_tokens=0)[-1]
+    assert "--max_num_tokens 2048 " in lines(release="0.17.0", max_batch_size=1)[-1]
+
+
 def test_a_folder_with_spaces_stays_one_word() -> None:
     (argv,) = commands(build(release="0.5.0").options, Path("/my weights"), Path("/s"), Path("/o"))
     assert "/my weights" in argv
@@ -138,12 +183,16 @@ class FakeImage:
     def __init__(self) -> None:
         self.ran: list[Sequence[str]] = []
         self.hardware = asdict(GPU)
+        self.rotary: int | None = None
 
     def run(self, argv: Sequence[str]) -> None:
         self.ran.append(argv)
+        if "--output_dir" not in argv:
+            return
         output = Path(argv[argv.index("--output_dir") + 1])
-        for name in ("config.json", "rank0.engine") if argv[0] == "trtllm-build" else ("rank0.safetensors",):
-            (output / name).write_text("x")
+        if argv[0] == "trtllm-build":
+            (output / "config.json").write_text(json.dumps({"pretrained_config": {"rotary_dim": self.rotary}}))
+            (output / "rank0.engine").write_text("x")
 
 
 def test_the_commands_run_in_order_in_the_image_and_only_the_engine_stays(tmp_path: Path) -> None:

@@ -203,7 +203,9 @@ def test_an_engine_is_refused_on_a_profile_that_it_does_not_know(tmp_path: Path,
 
 
 def test_the_policy_that_will_be_in_force_is_in_the_status_with_its_reason(tmp_path: Path) -> None:
-    made = plan(tmp_path, "inflight-batching", batch_scheduler_policy="max_utilization", decoupled_mode=True)
+    made = plan(
+        tmp_path, "inflight-batching", "gpu", "0.5.0", batch_scheduler_policy="max_utilization", decoupled_mode=True
+    )
     said = made.effective["batch_scheduler_policy"]
     assert (said["asked"], said["effective"]) == ("max_utilization", "guaranteed_no_evict")
     assert "decoupled" in said["reason"]

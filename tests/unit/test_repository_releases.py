@@ -121,7 +121,7 @@ def test_no_placeholder_is_of_two_kinds_at_once(name: str) -> None:
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize(("spelling", "name"), [("0.17.0.post1", "0.17.0"), ("v0.8.0", "0.8.0"), ("", "0.5.0")])
+@pytest.mark.parametrize(("spelling", "name"), [("0.17.0.post1", "0.17.0"), ("v0.8.0", "0.8.0"), ("", "0.17.0")])
 def test_a_release_answers_to_its_other_names(spelling: str, name: str) -> None:
     assert release(spelling).name == name
 
@@ -151,8 +151,30 @@ def test_a_switch_that_a_release_lacks_is_refused_and_the_first_release_with_it_
 def test_a_limit_that_a_release_lacks_is_told_with_the_one_that_holds() -> None:
     settings = {"max_num_sequences": 9, "max_batch_size": 64}
     assert release("0.5.0").effective(settings) == {}
+    for name in ("0.5.0", "0.8.0"):  # the engine's own limit is the bound, wherever the other one stands
+        found = release(name).effective({"max_num_sequences": 64, "max_batch_size": 8})
+        assert found["max_num_sequences"]["effective"] == "8"
     assert release("0.17.0").effective(settings)["max_num_sequences"]["effective"] == "64"
     assert "max_num_sequences in effect: 64, not 9" in release("0.17.0").check_combination(settings)[0]
+
+
+def test_a_number_that_a_release_has_no_place_for_is_refused_instead_of_left_out() -> None:
+    settings = {"sink_token_length": 4}
+    with pytest.raises(LabError, match=r"TensorRT-LLM 0\.8\.0 has no sink_token_length") as caught:
+        release("0.8.0").check_combination(settings)
+    assert caught.value.remedy.startswith("--release 0.11.0 or newer")
+    assert release("0.11.0").check_combination(settings) == []
+
+
+def test_0_5_0_takes_the_published_limits_for_llama_unless_others_are_given_and_says_so() -> None:
+    settings = {"max_batch_size": 64, "max_num_sequences": 64, "other": 1}
+    taken, said = release("0.5.0").usual_for("llama", settings, ())
+    assert taken == {"max_batch_size": 8, "max_num_sequences": 8, "other": 1}
+    assert "the published setting" in said[0]
+    kept, warned = release("0.5.0").usual_for("llama", settings, ("max_batch_size", "max_num_sequences"))
+    assert kept == settings
+    assert all("#718" in line for line in warned)
+    assert release("0.17.0").usual_for("llama", settings, ()) == (settings, [])
 
 
 def test_a_deprecated_batching_type_is_served_with_a_notice() -> None:

@@ -6,13 +6,15 @@ An engine belongs to a release, a GPU's compute capability and a driver; the man
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labctl.engines.protocol import Builder, Option, Options, Tell
+from labctl.engines.tensorrt_llm_commands import ROTARY, commands, rotary_dim
 from labctl.errors import LabError
 from labctl.trtllm import releases
 
@@ -42,7 +44,7 @@ class TensorRtLlm:
     name = "tensorrt-llm"
     recipe = "1"
     options: Mapping[str, Option] = {
-        "release": Option("0.5.0"),
+        "release": Option(releases.DEFAULT_RELEASE),
         "model": Option("llama", ("llama", "gptj", "codegen")),
         "dtype": Option("float16", ("float16", "bfloat16")),
         "quantization": Option("none", ("none", "fp8")),
@@ -51,6 +53,7 @@ class TensorRtLlm:
         "max_batch_size": Option(64),
         "max_input_len": Option(2048),
         "max_output_len": Option(512),
+        "max_num_tokens": Option(8192, minimum=0),
         "chunked_context": Option("false", ("false", "true")),
         "kv_cache_reuse": Option("false", ("false", "true")),
     }
@@ -70,8 +73,10 @@ class TensorRtLlm:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
             steps = commands(options, weights, Path(scratch), target)
             for number, argv in enumerate(steps, 1):
-                tell(f"step {number} of {len(steps)}: {Path(argv[1] if argv[0] == 'python3' else argv[0]).name}")
+                tell(f"step {number} of {len(steps)}: {_title(argv)}")
                 builder.run(argv)
+        if options["model"] in ROTARY:
+            check_rotary(target, rotary_dim(weights), steps)
         return {"hardware": dict(builder.hardware), "versions": {"tensorrt_llm": options["release"]}}
 
 
@@ -100,44 +105,23 @@ def require(options: Options, gpu: GpuInfo) -> None:
         )
 
 
-def commands(options: Options, weights: Path, scratch: Path, output: Path) -> list[list[str]]:
-    """The exact commands that build one engine, in order.
+def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> None:
+    """Refuse an engine whose rotary dimension is not that of its weights: it would answer nonsense without an error.
+
+    An engine of ``trtllm-build`` has it in its config.json, from the checkpoint; of ``build.py``, the command is proof.
 
     Raises:
-        LabError: the release is unknown, or has no way to build that model like that.
+        LabError: another dimension, or none.
     """
-    release = releases.release(str(options["release"]))
-    model = str(options["model"])
-    if model == "codegen":  # the same architecture, its weights in another order
-        reordered = scratch / "gptj"
-        step = ["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(reordered)]
-        return [step, *commands({**options, "model": "gptj"}, reordered, scratch, output)]
-    if model not in release.steps:
-        raise LabError(f"release {release.name} has no builder for {model}")
-    world = options["tp_size"] * options["pp_size"]
-    # Both read a prompt in pieces, against keys and values that are in the paged cache already.
-    pieces = "true" in (options["chunked_context"], options["kv_cache_reuse"])
-    facts = {**options, "parallel": world > 1, "paged_context": pieces}
-    values = {
-        **options,
-        "weights": weights,
-        "scratch": scratch,
-        "output": output,
-        "world_size": world,
-        "max_seq_len": options["max_input_len"] + options["max_output_len"],
-        "examples": release.examples,
-        "folder": release.folders.get(model, model),
-    }
-    steps = [step for step in release.steps[model] if _applies(step, facts)]
-    if options["quantization"] != "none" and not any(_mentions(step, "quantization") for step in release.steps[model]):
-        raise LabError(f"release {options['release']} cannot build {model} with {options['quantization']} weights")
-    if options["pp_size"] > 1 and "{pp_size}" not in str(steps):
+    found = json.loads((engine / "config.json").read_text(encoding="utf-8"))
+    built = found.get("pretrained_config", found).get("rotary_dim")
+    if built is None:
+        words = [word for argv in steps for word in argv]
+        built = int(words[words.index("--rotary_dim") + 1]) if "--rotary_dim" in words else None
+    if built != wanted:
         raise LabError(
-            f"release {options['release']} spreads {model} over GPUs by tensor parallelism only",
-            "it has no pipeline parallelism for this model",
-            "--set pp_size=1 with a larger tp_size, or a newer --release",
+            f"the engine rotates {built} numbers of each head, its weights {wanted}", "it would answer nonsense"
         )
-    return [_words(step["parts"], facts, values) for step in steps]
 
 
 def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
@@ -176,19 +160,5 @@ def _version(text: str) -> tuple[int, ...]:
         raise LabError(f"'{text}' is not a version") from None
 
 
-def _applies(part: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    return all(facts[key] == value for key, value in part.get("when", {}).items())
-
-
-def _mentions(step: Mapping[str, Any], key: str) -> bool:
-    parts = step["parts"] if isinstance(step["parts"], list) else []
-    return key in step.get("when", {}) or any(key in part.get("when", {}) for part in parts if isinstance(part, dict))
-
-
-def _words(parts: Any, facts: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """Flatten the parts that apply; split first, fill then."""
-    if isinstance(parts, str):
-        return [word.format(**values) for word in parts.split()]
-    if isinstance(parts, dict):
-        return _words(parts["parts"], facts, values) if _applies(parts, facts) else []
-    return [word for part in parts for word in _words(part, facts, values)]
+def _title(argv: Sequence[str]) -> str:
+    return Path(argv[{"python3": 1, "run-example": 2}.get(argv[0], 0)]).name

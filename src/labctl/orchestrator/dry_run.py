@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labctl import repository
-from labctl.engines.tensorrt_llm import commands
+from labctl.engines.tensorrt_llm_commands import commands
 from labctl.manifest.schema import Lab
 from labctl.orchestrator.plan import Plan, Step, make_plan
 from labctl.orchestrator.prepare import refuse
@@ -121,7 +121,7 @@ def _make(step: Step, plan: Plan, runtime: Runtime) -> list[Shown]:
         return runtime.show_tool(step.title, step.argv)
     scratch = step.path.with_name(f".checkpoint-{step.path.name}")
     weights = next(s.path for s in plan.steps if s.image_build is None)
-    steps = commands(build.options, weights, scratch, step.path)
+    steps = commands(build.options, weights, scratch, step.path, build.source)
     return [
         shown
         for number, argv in enumerate(steps, 1)

@@ -83,6 +83,8 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
             yield from_error("GPU", partial(_chip, info, build.options))
         if builds or plan.stack.copies:
             yield _memory(gpus, plan, [build for _, build in builds], workspace)
+    if (host := _host_memory(plan, bool(builds), workspace)) is not None:
+        yield host
     if runtime == "compose":
         yield _shm(plan)
     for step, build in builds:
@@ -129,6 +131,19 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
     if free >= sum(known):
         return Check("GPU memory", "ok", needs)
     return Check("GPU memory", "fail", needs, _smaller(plan))
+
+
+def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> Check | None:
+    """Weights pass through the machine's memory: of all copies at the same time, or of an engine that is built."""
+    copies = max(plan.stack.copies, int(builds))
+    size = weights_bytes(weights.parse(str(plan.settings["model"])), workspace) if copies else None
+    if size is None:
+        return None
+    free = psutil.virtual_memory().available
+    found = f"{free / 1e9:.1f} GB free; loading takes about {copies * size / 1e9:.1f} GB"
+    if free >= copies * size:
+        return Check("memory", "ok", found)
+    return Check("memory", "warn", found, "close other programs, or take a smaller model")
 
 
 def _smaller(plan: Plan) -> str:

@@ -119,14 +119,19 @@ def make_plan(
     settings = resolve(lab.settings, choices.profile, stack.settings, choices.set, what=f"stack {name}")
     stack = overlaid(stack, choices.profile, settings)
     release = _release(stack, choices)
+    usual: list[str] = []
+    if release and (model := _engine_model(stack)):
+        settings, usual = release.usual_for(model, settings, choices.set)
     scope: dict[str, Any] = {f"settings.{key}": value for key, value in settings.items()}
     scope |= {"run_dir": server_path(workspace.run_dir(name)), "profile": choices.profile, "stack": name}
     scope["release"] = release.name if release else ""
 
+    serving: dict[str, Any] = {key: expand(value, scope) for key, value in (stack.tensorrt_llm or {}).items()}
+    wanted = release.engine_options(serving) if release else {}
     steps: list[Step] = []
     host: dict[str, Any] = dict(scope)
     for key, artifact in stack.artifacts.items():
-        step = _step(key, artifact, scope, workspace)
+        step = _step(key, artifact, scope, workspace, wanted)
         steps.append(step)
         if artifact.kind == "weights":
             scope["vocab_size"] = weights.vocab_size(weights.parse(str(expand(artifact.source, scope))), workspace)
@@ -134,7 +139,6 @@ def make_plan(
         scope[f"artifacts.{key}"] = server_path(step.path)
 
     stack = stack.model_copy(update={"probes": probes(stack, scope)})
-    serving: dict[str, Any] = {key: expand(value, scope) for key, value in (stack.tensorrt_llm or {}).items()}
     own = [workspace.templates(lab.folder, folder) for folder in stack.repository]
     fetched = workspace.templates_cache / release.name if release and not choices.templates else None
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
@@ -174,7 +178,7 @@ def make_plan(
         release=release,
         fetched=fetched,
         effective=release.effective(serving) if release else {},
-        notices=release.check_combination(serving) if release else (),
+        notices=[*usual, *release.check_combination(serving)] if release else (),
     )
 
 
@@ -190,6 +194,12 @@ def _release(stack: Stack, choices: Choices) -> Release | None:
     return None
 
 
+def _engine_model(stack: Stack) -> str:
+    """Which architecture the stack's TensorRT-LLM engine is built for; "" where it has none."""
+    found = (a for a in stack.artifacts.values() if a.engine == TensorRtLlm.name)
+    return next((str(a.options.get("model", TensorRtLlm.options["model"].default)) for a in found), "")
+
+
 def _image(stack: Stack, release: Release | None, profile: str) -> str:
     """The image that the server's is made of; on the cpu profile it is made from nothing."""
     if release:
@@ -197,10 +207,15 @@ def _image(stack: Stack, release: Release | None, profile: str) -> str:
     return stack.image or (releases.PLAIN_IMAGE if profile == "gpu" else "")
 
 
-def _step(name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace) -> Step:
+def _step(
+    name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wanted: Mapping[str, Any]
+) -> Step:
     spec = str(expand(artifact.source, scope))
     if artifact.engine:
-        build = engines.request(str(expand(artifact.engine, scope)), spec, expand(artifact.options, scope))
+        options = expand(artifact.options, scope)
+        if artifact.engine == TensorRtLlm.name:
+            options |= wanted
+        build = engines.request(str(expand(artifact.engine, scope)), spec, options)
         title = f"{build.engine.name} engine of {spec}"
         in_image = build if isinstance(build.engine, TensorRtLlm) else None
         return Step(name, title, build.locate(workspace), build.argv, lambda: build.ready(workspace), in_image)

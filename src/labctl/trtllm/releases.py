@@ -7,7 +7,7 @@ another scheduler policy than the one asked for. All of that is data; this modul
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from labctl.errors import LabError
 from labctl.replacement import Replacement
 
-DEFAULT_RELEASE = "0.5.0"  # the release of the published figures
+DEFAULT_RELEASE = "0.17.0"
 PLAIN_IMAGE = "nvcr.io/nvidia/tritonserver:25.02-py3"  # of the GPU stacks that no TensorRT-LLM release serves
 POLICY_ALIASES = {"guaranteed_completion": "guaranteed_no_evict"}  # the published workshop's word for it
 FALLBACK_POLICY = "guaranteed_no_evict"
@@ -26,6 +26,8 @@ LITERAL_BATCHING_TYPE = "inflight_fused_batching"  # what a template without bat
 
 # A stack's setting whose placeholder in the templates has another name; the others are called alike.
 _NAMES = {"max_batch_size": "triton_max_batch_size"}
+# What the engine itself is built with or bounded by, whether or not the templates have a place for it.
+_ENGINES_OWN = ("max_batch_size", "max_num_sequences")
 
 
 def _flat(value: object) -> Iterator[object]:
@@ -48,6 +50,14 @@ class App(BaseModel):
     tensorrt_llm: str
 
 
+class Usual(BaseModel):
+    """Settings that a release takes for an engine of one model unless they are given, and why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings: Mapping[str, int]
+    why: str
+
+
 class Release(BaseModel):
     """One release of the TensorRT-LLM backend. Paths are those in the image that serves it."""
 
@@ -62,7 +72,7 @@ class Release(BaseModel):
     driver: str
     app: App | None = None
     install: str = ""
-    examples: str
+    examples: Names
     newest: str = ""
     folders: Mapping[str, str] = {}
     steps: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -76,6 +86,7 @@ class Release(BaseModel):
     decoupled_fallback: Literal["always", "without_chunked_context", "never"]
     integers: Literal["UINT32", "INT32"] = "INT32"
     words_and_scores: bool = True
+    usual: Mapping[str, Usual] = {}
     required: Names
     defaults: Mapping[str, Value]
     optional: Names
@@ -99,6 +110,34 @@ class Release(BaseModel):
             values[self.batching_parameter] = settings["gpt_model_type"]
         values["batch_scheduler_policy"] = policy(values["batch_scheduler_policy"])
         return values
+
+    def usual_for(
+        self, model: str, settings: Mapping[str, Any], given: Collection[str]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The stack's settings as this release takes them for an engine of ``model``, and what to say of it.
+
+        Args:
+            given: the settings that a person chose; those stay.
+        """
+        usual = self.usual.get(model)
+        if usual is None:
+            return dict(settings), []
+        notices = []
+        taken = {k: v for k, v in usual.settings.items() if k in settings and k not in given and settings[k] != v}
+        if taken:
+            said = ", ".join(f"{key}={value}" for key, value in taken.items())
+            notices.append(f"{said} on TensorRT-LLM {self.name}: {usual.why}")
+        for key, most in usual.settings.items():
+            if key in given and settings[key] > most:
+                notices.append(f"{key}={settings[key]}, not {most}, on TensorRT-LLM {self.name}: {usual.why}")
+        return {**settings, **taken}, notices
+
+    def engine_options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the engine must be built with to be served like that.
+
+        Static batching computes all prompts of a batch in one step, so that it needs room for the longest of them all.
+        """
+        return {"max_num_tokens": 0} if settings.get("gpt_model_type") == STATIC else {}
 
     def replacements_for(self, settings: Mapping[str, Any]) -> list[Replacement]:
         """The literal texts to change where this release's templates have no placeholder (the workshop's ``sed``)."""
@@ -124,16 +163,17 @@ class Release(BaseModel):
                 f"static batching ({STATIC}) was removed from it; it serves: {', '.join(self.batching_types)}"
                 if batching == STATIC
                 else f"it serves: {', '.join(self.batching_types)}",
-                f"--release {DEFAULT_RELEASE}, or in-flight batching: the stack inflight-batching of lab 05, "
+                f"--release {_newest_with(batching)}, or in-flight batching: the stack inflight-batching of lab 05, "
                 f"--set gpt_model_type={self.batching_types[0]} in lab 03",
             )
         for key, value in settings.items():
-            if value is True and not self.knows(key):
-                later = next((r.name for r in table().values() if r.knows(key)), "")
+            if value not in (False, "") and key not in _ENGINES_OWN and not self.knows(key):
+                first = next((r.name for r in table().values() if r.knows(key)), "")
+                without = f"--set {key}={'false' if value is True else ''}"
                 raise LabError(
                     f"TensorRT-LLM {self.name} has no {key}",
                     "its templates have no place for it, so it would be dropped silently",
-                    f"--release {later} or newer, or --set {key}=false" if later else f"--set {key}=false",
+                    f"--release {first} or newer, or {without}" if first else without,
                 )
         if batching in self.deprecated:
             notices.append(f"TensorRT-LLM {self.name} still serves {batching}, but calls it deprecated")
@@ -159,8 +199,14 @@ class Release(BaseModel):
         """What will be in force where it is not what the settings ask for: by setting, the words and the reason."""
         found = self._policy_in_effect(settings)
         sequences, engine = settings.get("max_num_sequences"), settings.get("max_batch_size")
-        if None not in (sequences, engine) and sequences != engine and not self.knows("max_num_sequences"):
+        if sequences is None or engine is None:
+            return found
+        reason = ""
+        if not self.knows("max_num_sequences") and sequences != engine:
             reason = f"TensorRT-LLM {self.name} has no such parameter: the engine's own max_batch_size holds"
+        elif sequences > engine:
+            reason = "the engine's own max_batch_size is the bound"
+        if reason:
             found["max_num_sequences"] = {"asked": str(sequences), "effective": str(engine), "reason": reason}
         return found
 
@@ -176,6 +222,10 @@ class Release(BaseModel):
         if not reason:
             return {}
         return {"batch_scheduler_policy": {"asked": asked, "effective": found, "reason": reason}}
+
+
+def _newest_with(batching: str) -> str:
+    return next((r.name for r in reversed([*table().values()]) if batching in r.batching_types), DEFAULT_RELEASE)
 
 
 def policy(name: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 import triton_python_backend_utils as pb_utils
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -25,9 +26,9 @@ class Generator:
     def __init__(self, folder: str, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
         self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        # Not by from_pretrained's own argument: its name differs between the transformers of NVIDIA's images and ours.
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-        self._model = model.to(device, torch.float32 if device == "cpu" else torch.float16).eval()
+        dtype = torch.float32 if device == "cpu" else torch.float16
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **{dtype_argument(): dtype})
+        self._model = model.to(device).eval()
         self.context = int(self._model.config.max_position_embeddings)
         pad = self.tokenizer.pad_token_id
         self._pad = 0 if pad is None else pad
@@ -57,6 +58,15 @@ class Generator:
             for row, n, prompt in zip(out, fill, prompts, strict=True)
         ]
         return [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+
+def dtype_argument() -> str:
+    """What this transformers calls the type to load weights in; loaded in fp32 first, 7B take 27 GB of memory.
+
+    The images of NVIDIA's releases have transformers from 4.31 on.
+    """
+    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
+    return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
 
 def read_prompts(request: Any, generator: Generator) -> list[Prompt]:
