@@ -5,6 +5,8 @@ PYTHON ?= $(shell scripts/find_python.sh)
 BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
+# Packages are installed uncompiled; what is imported is compiled once, into .venv, whatever the caller's shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup test test-unit bench lint lock format down clean model triton
 
@@ -41,7 +43,7 @@ test: $(READY) ## all tests (those of the compose runtime need a Docker engine)
 	@$(BIN)/python -m pytest $(ARGS)
 
 test-unit: $(READY) ## the tests that need no server
-	@$(BIN)/python -m pytest tests/unit $(ARGS)
+	@$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)
 
 bench: $(READY) ## measure the project against its yardsticks (takes a while)
 	@$(BIN)/python -m benchmarks $(ARGS)

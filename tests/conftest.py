@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import docker
@@ -15,6 +16,9 @@ from labctl.listener import Silent
 ROOT = Path(__file__).resolve().parents[1]
 # A shell's background job ignores Ctrl-C, and so would every process that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Packages are installed uncompiled: every labctl that a test runs would compile what it imports anew (2 s each).
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(autouse=True)

@@ -212,7 +212,7 @@ class ComposeRuntime(ComposeShown):
         """The server's last words outlive its container."""
         from labctl.runtimes import docker_engine
 
-        with contextlib.suppress(LabError, *docker_engine.ENGINE_ERRORS):
+        with contextlib.suppress(LabError, *docker_engine.engine_errors()):
             for container in docker_engine.containers(self._root, stack, "triton"):
                 atomic_write(self.workspace.log_file(stack), container.logs(tail=KEPT_LOG_LINES))
 

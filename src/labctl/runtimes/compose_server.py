@@ -33,7 +33,7 @@ class ComposeServer:
             self._container.reload()
         except docker.errors.NotFound:
             return "its container was removed"
-        except docker_engine.ENGINE_ERRORS as error:
+        except docker_engine.engine_errors() as error:
             now = time.monotonic()
             self._silent_since = self._silent_since or now
             if now - self._silent_since > ENGINE_PATIENCE_S:

@@ -11,32 +11,39 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import docker
-import docker.errors
-import requests.exceptions
-from docker.models.containers import Container
+from typing import TYPE_CHECKING, Any
 
 from labctl.errors import LabError
 from labctl.runtimes import processes
+
+if TYPE_CHECKING:
+    import docker
 
 PROBE_S = 3
 ANSWER_S = 20
 COMPOSE_NEEDED = (2, 20)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
 LOCAL = "--runtime local runs the same Triton as a process of this machine"
-ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
+
+
+def engine_errors() -> tuple[type[Exception], ...]:
+    """What the SDK raises. It is imported only here and where it is used: most commands need none of its 140 ms."""
+    import docker.errors
+    import requests.exceptions
+
+    return docker.errors.DockerException, requests.exceptions.RequestException, OSError
 
 
 @functools.cache
 def _connect(host: str) -> docker.DockerClient | str:
     """A client whose engine has answered, or why there is none; asked once per process and address."""
+    import docker
+
     try:
         client = docker.DockerClient(base_url=host or None, version="auto", timeout=PROBE_S)
         client.api.timeout = ANSWER_S
         return client
-    except ENGINE_ERRORS as error:
+    except engine_errors() as error:
         return str(error)
 
 
@@ -111,7 +118,7 @@ def speaking(what: str) -> Iterator[None]:
     """Turn an engine that fails or dies in mid-sentence into a LabError."""
     try:
         yield
-    except ENGINE_ERRORS as error:
+    except engine_errors() as error:
         raise LabError(
             f"the Docker engine failed while {what}", _plain(str(error)), "check that it is still running: docker info"
         ) from error
@@ -145,7 +152,7 @@ def labels(thing: Any) -> dict[str, str]:
 
 def users(network: Any) -> str:
     """Who still uses a network, as an addition to its name; "" if nobody does."""
-    with contextlib.suppress(*ENGINE_ERRORS):
+    with contextlib.suppress(*engine_errors()):
         network.reload()
     names = sorted(entry["Name"] for entry in (network.attrs.get("Containers") or {}).values())
     return f" (in use by {', '.join(names)})" if names else ""
@@ -153,14 +160,16 @@ def users(network: Any) -> str:
 
 def remove(container: str) -> None:
     """Make sure that there is no container of that name, as far as the engine can be asked."""
-    with contextlib.suppress(LabError, *ENGINE_ERRORS):
+    with contextlib.suppress(LabError, *engine_errors()):
         discard([engine().containers.get(container)])
 
 
 def discard(things: Sequence[Any]) -> None:
     """Remove containers (by force), networks and volumes, each as far as the engine lets us."""
+    from docker.models.containers import Container
+
     for thing in things:
-        with contextlib.suppress(*ENGINE_ERRORS):
+        with contextlib.suppress(*engine_errors()):
             thing.remove(**({"force": True, "v": True} if isinstance(thing, Container) else {}))
 
 

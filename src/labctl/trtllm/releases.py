@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from labctl import yamlfile
 from labctl.errors import LabError
 from labctl.replacement import Replacement
 
@@ -255,7 +255,7 @@ def effective_policy(
 def table() -> Mapping[str, Release]:
     """Every release by its name, oldest first."""
     text = resources.files(__package__).joinpath("releases.yaml").read_text(encoding="utf-8")
-    return {name: Release(name=name, **data) for name, data in yaml.safe_load(text)["releases"].items()}
+    return {name: Release(name=name, **data) for name, data in yamlfile.parse(text)["releases"].items()}
 
 
 def release(name: str = "") -> Release:
