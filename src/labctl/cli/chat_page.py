@@ -13,7 +13,9 @@ from typing import Any
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is told to anybody
 
 import gradio as gr
+from starlette.middleware import Middleware
 
+from labctl.cli.chat_gate import Gate, fields
 from labctl.errors import LabError
 from labctl.measure.clients import conversation
 from labctl.measure.clients.text_model import TextModel
@@ -134,10 +136,11 @@ def serve(page: Page, address: str, port: int) -> Iterator[str]:
             raise LabError(f"port {port} is taken", str(error), "labctl chat ... --port 0 takes a free one") from error
         port = probe.getsockname()[1]
     blocks = page.build()
+    gate = Middleware(Gate, calls=lambda: fields(blocks.config), exposed=address != "127.0.0.1")
     theme = gr.themes.Soft(font=FONTS, font_mono=["monospace"])
     blocks.queue(default_concurrency_limit=8).launch(
         server_name=address, server_port=port, prevent_thread_lock=True, quiet=True, share=False, css=CSS, theme=theme,
-        footer_links=[], show_error=True,
+        footer_links=[], show_error=True, app_kwargs={"middleware": [gate]},
     )  # fmt: skip
     try:
         yield f"http://127.0.0.1:{port}"
