@@ -12,6 +12,7 @@ import machinery
 import pytest
 
 from labctl.listener import Silent
+from labctl.runtimes.actions import carry_out
 
 ROOT = Path(__file__).resolve().parents[1]
 # A shell's background job ignores Ctrl-C, and so would every process that the tests interrupt.
@@ -58,4 +59,4 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def images(engine: docker.DockerClient, snapshot: Path) -> None:
     """The images of this checkout's sources, built unless they are there (the first time takes minutes)."""
-    machinery.runtime(snapshot).prepare("cpu", Silent())
+    carry_out(machinery.runtime(snapshot).prepare("cpu"), Silent())

@@ -14,6 +14,7 @@ from labctl.listener import Silent
 from labctl.orchestrator.session import Session
 from labctl.readiness import call
 from labctl.runtimes import docker_engine
+from labctl.runtimes.actions import carry_out
 
 QUESTION = {"text_input": "hello"}
 TOKEN = "hf_secret_of_the_person"
@@ -81,8 +82,8 @@ def test_the_token_reaches_the_builder_and_nothing_that_docker_shows(
 
     script = "import os, sys; print('begun', file=sys.stderr, flush=True); print(len(os.environ['HF_TOKEN']))"
     builder = runtime(own)
-    builder.prepare("cpu", Silent())
-    assert builder.tool(["-c", script], Watching()).strip() == str(len(TOKEN))
+    carry_out(builder.prepare("cpu"), Silent())
+    assert builder.tool("a tool", ["-c", script]).do(Watching()).strip() == str(len(TOKEN))
     assert len(shown) == 1
     assert TOKEN not in shown[0]
     assert not list((own / ".labs").rglob("*token*"))

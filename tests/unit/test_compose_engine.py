@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import LabError
+from labctl.listener import Silent
 from labctl.runtimes import docker_engine, processes
+from labctl.runtimes.actions import Command
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_projects import Projects
 from labctl.workspace import Workspace
@@ -76,7 +78,9 @@ def test_what_a_command_says_on_stdout_is_progress_where_that_is_asked_for(
     merged: bool, heard: list[str], kept: str
 ) -> None:
     lines: list[str] = []
-    code, out, tail = processes.run_tool(["sh", "-c", "echo out; echo err >&2"], lines.append, merged=merged)
+    code, out, tail = processes.run_tool(
+        Command(["sh", "-c", "echo out; echo err >&2"]), Silent(), lines.append, merged=merged
+    )
     assert (code, out, lines, tail) == (0, kept, heard, heard)
 
 

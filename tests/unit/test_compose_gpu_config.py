@@ -14,7 +14,7 @@ from python_on_whales import DockerClient
 from labctl.manifest.catalog import load
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.up import launch_of
-from labctl.runtimes import calls, images
+from labctl.runtimes import calls
 from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.compose_projects import Projects
 from labctl.workspace import Workspace
@@ -43,19 +43,19 @@ def services(tmp_path: Path, stack: str, **settings: Any) -> dict[str, Any]:
         name, lab.folder, "compose", "gpu", plan.settings, plan.stack.models,
         Endpoints("127.0.0.1:8100", "127.0.0.1:8101", "127.0.0.1:8102"),
     )  # fmt: skip
-    launch = launch_of(workspace, plan, record, "127.0.0.1")
+    launch = launch_of(workspace, plan, record)
     override = tmp_path / "override.json"
     override.write_text(json.dumps({"services": {"triton": calls.service(launch)}}).replace("$", "$$"))
-    call = calls.serve(launch, images.server_image(workspace, "gpu", plan.image))
-    build = next(iter(calls.builds(workspace, "gpu", plan.image).values()))
+    serve = calls.serve(projects, launch)
+    build = next(iter(calls.builds(projects, "gpu", plan.image).values()))
     compose = DockerClient(
-        compose_files=projects.compose_files(call.profile, override),
+        compose_files=projects.compose_files("gpu", override),
         compose_profiles=["*"],
         compose_project_name=projects.name(name),
         compose_project_directory=ROOT,
     ).compose
     with pytest.MonkeyPatch.context() as patch:
-        for variable, value in {**projects.environment(name), **build.env, **call.env}.items():
+        for variable, value in {**build.env, **serve.env}.items():
             patch.setenv(variable, value)
         found: dict[str, Any] = compose.config(return_json=True)["services"]
     return found

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from labctl.cli.main import cli
 from labctl.errors import LabError
-from labctl.runtimes.compose import ComposeRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "inflight-batching"
@@ -37,12 +36,8 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / name).symlink_to(ROOT / name)
     monkeypatch.setenv("LABS_ROOT", str(root))
     monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ComposeRuntime, "check", no_engine)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # no engine answers
     return tmp_path
-
-
-def no_engine(self: ComposeRuntime, profile: str) -> None:
-    raise LabError("no Docker engine answers")
 
 
 def shown(*arguments: str) -> dict[str, Any]:
@@ -76,8 +71,9 @@ def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() ->
 
 def test_every_container_is_told_with_its_image_and_its_gpus() -> None:
     found = shown("--profile", "gpu", "--release", "0.17.0")
-    names = [line.partition(":")[0].rpartition("-")[2] for line in found["containers"]]
-    assert [name for name in names if name != "1"][1:] == ["builder", "builder"]  # the tools' image, then the server's
+    made = [line.partition(": ")[0] for line in found["containers"]]
+    ends = ["-copy-PID", "-engine-builder-PID", "-engine-builder-PID", "-triton-1"]  # the tools' image, the server's
+    assert [name.endswith(end) for name, end in zip(made, ends, strict=True)] == [True] * 4
     assert "never started" in found["containers"][0]
     assert ", 1 GPU, gone when it ends" in found["containers"][2]
     assert ", 1 GPU, on 127.0.0.1:8000" in found["containers"][3]
@@ -160,7 +156,10 @@ def test_what_every_command_is_given_is_said_once() -> None:
     done = CliRunner().invoke(cli, ["up", STACK, "--dry-run", "--profile", "gpu"], catch_exceptions=False)
     assert done.stdout.count("LABS_CACHE=") == 1
     assert done.stdout.count("LABS_SERVER_IMAGE=") > 1
-    assert "  # the server of inflight-batching\n  $ LABS_STACK=inflight-batching " in done.stdout
+    assert (
+        "  # tritonserver with preprocessing, tensorrt_llm, postprocessing, ensemble\n  $ LABS_STACK=inflight-batching "
+        in done.stdout
+    )
 
 
 def test_a_render_shows_the_files_and_writes_none(empty: Path) -> None:

@@ -19,7 +19,7 @@ from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.orchestrator.gpu_checks import driver, gpu_checks
 from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.prepare import prepare
+from labctl.orchestrator.prepare import check_machine
 from labctl.orchestrator.run import with_gpus
 from labctl.runtimes import docker_engine, images, nvidia, wheel
 from labctl.trtllm.releases import release
@@ -210,19 +210,16 @@ class Listener(Silent):
         self.told.append(text)
 
 
-class Untouched:
-    """A runtime that must not be asked to make anything."""
+class Compose:
+    """Of a runtime, only its name is asked."""
 
     name = "compose"
-
-    def prepare(self, *arguments: Any) -> None:
-        pytest.fail("something was made")
 
 
 def test_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
     machine(FULL)
     with pytest.raises(LabError, match=r"GPU memory: 9\.4 of 85\.5 GB free") as caught:
-        prepare(planned(workspace), Untouched(), Silent(), workspace)  # type: ignore[arg-type]
+        check_machine(planned(workspace), Compose(), Silent(), workspace)  # type: ignore[arg-type]
     assert "tp_size=2" in caught.value.remedy
 
 
@@ -236,15 +233,7 @@ def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine
     assert "release" not in with_gpus({"settings": {}, "machine": {}}, Choices("gpu"))["settings"]
 
 
-class Stopping(Untouched):
-    """A runtime at which a start ends."""
-
-    def prepare(self, *arguments: Any) -> None:
-        raise LabError("no further")
-
-
 def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:
     listener = Listener()
-    with pytest.raises(LabError, match="no further"):
-        prepare(planned(workspace, "0.19.0"), Stopping(), listener, workspace)  # type: ignore[arg-type]
+    check_machine(planned(workspace, "0.19.0"), Compose(), listener, workspace)  # type: ignore[arg-type]
     assert any("the image of 0.19.0 is made for CUDA 12.9, driver 575.51" in text for text in listener.told)

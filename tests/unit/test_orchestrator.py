@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from labctl.errors import LabError
+from labctl.listener import Silent
 from labctl.manifest.schema import Verdict
 from labctl.orchestrator import ports
 from labctl.orchestrator.lock import holder, stack_lock
-from labctl.orchestrator.run import judge
+from labctl.orchestrator.verdicts import judge
 from labctl.runtimes import processes
+from labctl.runtimes.actions import Command
 from labctl.runtimes.base import Endpoints, Proc, Record
 from labctl.workspace import Workspace
 
@@ -107,10 +109,10 @@ def test_a_killed_child_is_a_failure_with_its_signals_name() -> None:
     assert processes.describe_exit(0) == "exit status 0"
 
 
-def test_a_tools_output_and_lines_are_kept_apart(tmp_path: Path) -> None:
+def test_a_tools_output_and_lines_are_kept_apart() -> None:
     lines: list[str] = []
     code, out, tail = processes.run_tool(
-        ["sh", "-c", "echo result; printf 'one\\rtwo\\nthree' >&2; exit 3"], lines.append, cwd=tmp_path
+        Command(["sh", "-c", "echo result; printf 'one\\rtwo\\nthree' >&2; exit 3"]), Silent(), lines.append
     )
     assert (code, out) == (3, "result\n")
     assert lines == tail == ["one", "two", "three"]
@@ -118,4 +120,4 @@ def test_a_tools_output_and_lines_are_kept_apart(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_told() -> None:
     with pytest.raises(LabError, match="cannot run /nowhere"):
-        processes.run_tool(["/nowhere"], lambda line: None)
+        processes.run_tool(Command(["/nowhere"]), Silent(), lambda line: None)

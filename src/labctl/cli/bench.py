@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from labctl import readiness
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
-from labctl.errors import LabError
-from labctl.orchestrator.dry_run import dry_bench
-from labctl.orchestrator.run import ephemeral, new_results_folder
 from labctl.orchestrator.up import UpOptions
 from labctl.tables import table
 from labctl.workspace import atomic_write
@@ -66,59 +63,39 @@ def bench_command(
     goodput: float | None, json_file: Path | None, dry: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Measure STACK under load. If it is not up, it is brought up for the measurement and taken down after it."""
-    from labctl.measure import results
-    from labctl.measure.workloads import bench
+    from labctl.measure.workloads.bench import PROMPTS, Workload, prompts_from
+    from labctl.orchestrator.bench import bench, chosen_model, dry_bench
 
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
-    entry = lab.stacks[name].bench
-    if entry is None:
-        raise LabError(f"{name} has no text model that labctl bench can ask", "", f"labctl run {lab.short}")
-    model = model or entry.model
-    if model not in lab.stacks[name].models:
-        raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(lab.stacks[name].models)}")
+    model = chosen_model(lab, name, model)
     if dry:
-        show(dry_bench(session, lab, name, options))
+        show(dry_bench(session, lab, name, options, model))
         return
-    workload = bench.Workload(
-        bench.prompts_from(dataset) if dataset else bench.PROMPTS, output_tokens, request_count,
+    workload = Workload(
+        prompts_from(dataset) if dataset else PROMPTS, output_tokens, request_count,
         warmup_request_count, request_rate, random_seed, goodput,
     )  # fmt: skip
-    found: dict[str, Any] = {}
-    every = []
-    with ephemeral(session, lab, name, options) as handle:
-        record = handle.record
-        loads = [(f"{request_rate:g}/s", 1)] if request_rate else [(f"{n} in flight", n) for n in concurrency]
-        for title, number in loads:
-            session.listener.step(f"{model}, {title}")
-            found[title], records = bench.run(
-                vars(record.endpoints), model, workload, number, session.listener.progress
-            )
-            session.listener.done(f"{workload.requests} requests")
-            every += records
-        triton = readiness.server_version(record.endpoints.http)
-    out = new_results_folder(session, lab)
-    results.write_phase(out, "bench", found, every)
-    settings = {**record.settings, "bench_model": model, "output_tokens": output_tokens}
-    results.write_result(out, lab.folder, settings, found, triton)
-    click.echo(table([_row(title, m) for title, m in found.items()], COLUMNS, right=range(1, len(COLUMNS))))
-    click.echo(f"\nresults in {out}")
+    outcome = bench(session, lab, name, options, model, workload, concurrency)
+    rows = [_row(title, metrics) for title, metrics in outcome.found.items()]
+    click.echo(table(rows, COLUMNS, right=range(1, len(COLUMNS))))
+    click.echo(f"\nresults in {outcome.folder}")
     if json_file:
-        atomic_write(json_file.absolute(), (out / "result.json").read_bytes())
+        atomic_write(json_file.absolute(), (outcome.folder / "result.json").read_bytes())
 
 
-def _row(title: str, found: dict[str, Any]) -> tuple[str, ...]:
-    ttft, latency = found["time_to_first_token"], found["request_latency"]
-    itl = found.get("inter_token_latency", {}).get("p50", float("nan"))
+def _row(title: str, metrics: Mapping[str, Any]) -> tuple[str, ...]:
+    ttft, latency = metrics["time_to_first_token"], metrics["request_latency"]
+    itl = metrics.get("inter_token_latency", {}).get("p50", float("nan"))
     return (
         title,
-        f"{found['output_token_throughput']:.0f}",
-        f"{found['request_throughput']:.2f}",
+        f"{metrics['output_token_throughput']:.0f}",
+        f"{metrics['request_throughput']:.2f}",
         f"{ttft['p50']:.0f}",
         f"{ttft['p99']:.0f}",
         f"{itl:.1f}",
         f"{latency['p99']:.0f}",
-        f"{found.get('triton', {}).get('mean_batch', float('nan')):.1f}",
+        f"{metrics.get('triton', {}).get('mean_batch', float('nan')):.1f}",
     )
 
 

@@ -45,9 +45,9 @@ class Console:
             self._drawn = now
         self._shown = text
 
-    def done(self, text: str = "") -> None:
+    def done(self, text: str = "", timed: bool = True) -> None:
         took = time.monotonic() - self._began
-        seconds = f"  {took:.1f} s" if took >= 0.1 and "READY" not in text else ""
+        seconds = f"  {took:.1f} s" if timed and took >= 0.1 else ""
         self._clear()
         click.echo(f"  {click.style('ok', fg='green')}  {self._title:<{WIDTH}}  {text}{seconds}".rstrip(), err=True)
         self._title = ""

@@ -11,10 +11,8 @@ from labctl import engines
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
 from labctl.errors import LabError
-from labctl.orchestrator.dry_run import dry_up
-from labctl.orchestrator.plan import Choices, make_plan
-from labctl.orchestrator.prepare import prepare
-from labctl.orchestrator.up import UpOptions
+from labctl.orchestrator.build import build_engines, dry_build
+from labctl.orchestrator.plan import Choices
 from labctl.tables import table
 
 
@@ -35,14 +33,10 @@ def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) 
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
     if dry:
-        show(dry_up(session, lab, name, UpOptions(choices, runtime), only_engines=True))
+        show(dry_build(session, lab, name, choices, runtime))
         return
-    runner = session.choose(runtime, choices.profile)
-    plan = make_plan(session.workspace, lab, name, choices, runner.server_path)
-    built = plan.engines
-    prepare(plan, runner, session.listener, session.workspace)
-    for step in built:
-        click.echo(step.path)
+    for path in build_engines(session, lab, name, choices, runtime):
+        click.echo(path)
 
 
 @engines_command.command("list")

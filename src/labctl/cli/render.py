@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
-from labctl import repository
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
-from labctl.orchestrator.dry_run import dry_render
-from labctl.orchestrator.plan import Choices, make_plan
+from labctl.orchestrator.build import rendering
+from labctl.orchestrator.plan import Choices
 
 
 @click.command("render")
@@ -32,15 +31,11 @@ def render_command(stack: str, choices: Choices, runtime: str, output: Path | No
     session = opt.open_session()
     lab, name = session.catalog.stack(stack)
     seen = session.runtime(runtime)
-    plan = make_plan(session.workspace, lab, name, choices, seen.server_path, output and output.absolute())
+    todo = rendering(session, lab, name, choices, seen, output and output.absolute())
     if dry:
-        show(dry_render(plan, seen))
+        show(todo)
         return
-    for notice in plan.notices:
+    for notice in todo.notices:
         session.listener.note(notice)
-    rendered = repository.render(plan.request)
-    if runtime == "compose" and output is None:  # what compose.yaml mounts is there, and the server, nobody, can write
-        session.workspace.cache.mkdir(parents=True, exist_ok=True)
-        session.workspace.run_dir(name).mkdir(exist_ok=True)
-        session.workspace.run_dir(name).chmod(0o1777)
-    click.echo(f"{rendered.path}: {', '.join(rendered.models)}")
+    for action in todo.actions:
+        click.echo(action.do(session.listener))

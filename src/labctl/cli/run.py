@@ -12,10 +12,13 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
 from labctl.errors import LabError
-from labctl.orchestrator.dry_run import dry_run
-from labctl.orchestrator.run import run
+from labctl.orchestrator.run import dry_run, run
 from labctl.orchestrator.up import UpOptions
+from labctl.orchestrator.verdicts import MET, NOT_MET, UNMEASURED
 from labctl.workspace import atomic_write
+
+COLORS = {MET: "green", NOT_MET: "red", UNMEASURED: "yellow"}
+WIDTH = max(map(len, COLORS))
 
 
 @click.command("run")
@@ -34,16 +37,17 @@ def run_command(
     """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
     session = opt.open_session(verbose)
     began = time.monotonic()
-    found = session.catalog.lab(lab)
-    only = lab if lab in found.stacks and len(found.stacks) > 1 else ""
+    taught = session.catalog.lab(lab)
+    only = lab if lab in taught.stacks and len(taught.stacks) > 1 else ""
     if dry:
-        show(dry_run(session, found, options, quick, only))
+        show(dry_run(session, taught, options, quick, only))
         return
-    outcome = run(session, found, options, quick, keep, only)
+    outcome = run(session, taught, options, quick, keep, only)
     click.echo()
     for verdict in outcome.verdicts:
-        mark = click.style("  met ", fg="green") if verdict.met else click.style("NOT MET", fg="red")
-        click.echo(f"{mark}  {verdict.text}")
+        click.echo(f"{click.style(f'{verdict.word:<{WIDTH}}', fg=COLORS[verdict.word])}  {verdict.text}")
+        if verdict.hint:
+            click.echo(f"{'':<{WIDTH}}  {verdict.hint}")
     click.echo(f"\nresults in {_short(outcome.folder)} ({time.monotonic() - began:.0f} s)")
     for path in sorted(outcome.folder.iterdir()):
         if path.suffix in (".png", ".md") or path.name in ("result.json", "trace.json"):
@@ -51,9 +55,10 @@ def run_command(
     if json_file:
         document = {**outcome.result, "verdicts": [asdict(verdict) for verdict in outcome.verdicts]}
         atomic_write(json_file.absolute(), json.dumps(document, indent=2))
-    missed = [verdict.name for verdict in outcome.verdicts if not verdict.met]
-    if strict and missed:
-        raise LabError("a verdict was not met", ", ".join(missed), "the numbers are in result.json and report.md")
+    if strict and outcome.missed:
+        raise LabError(
+            "a verdict was not met", ", ".join(outcome.missed), "the numbers are in result.json and report.md"
+        )
 
 
 def _short(path: Path) -> Path:

@@ -9,10 +9,9 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
-from labctl.orchestrator import up as steps
-from labctl.orchestrator.dry_run import dry_up
+from labctl.orchestrator.down import down, down_all
 from labctl.orchestrator.status import status
-from labctl.orchestrator.up import UpOptions
+from labctl.orchestrator.up import UpOptions, dry_up, up
 from labctl.tables import table
 
 
@@ -30,7 +29,7 @@ def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, ver
         show(dry_up(session, lab, name, options), json_output)
         return
     try:
-        handle = steps.up(session, lab, name, options)
+        handle = up(session, lab, name, options)
     except KeyboardInterrupt:
         if session.find(name):
             click.echo(f"\n{name} is still starting; take it down with: labctl down {name}", err=True)
@@ -86,13 +85,13 @@ def down_command(stack: str | None, every: bool, verbose: bool) -> None:
         raise click.UsageError("name a stack, or say --all")
     session = opt.open_session(verbose)
     if every:
-        names = steps.down_all(session)
+        names = down_all(session)
         click.echo(f"down: {', '.join(names)}" if names else "nothing was up")
         return
     lab = session.catalog.lab(stack or "")
     names = [stack] if stack in lab.stacks else list(lab.stacks)
     for name in names:
-        done = steps.down(session, str(name))
+        done = down(session, str(name))
         click.echo(f"{name} is down" if done else f"{name} was not up")
 
 

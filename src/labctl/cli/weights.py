@@ -10,7 +10,8 @@ import click
 from labctl import weights
 from labctl.cli import options as opt
 from labctl.errors import LabError
-from labctl.orchestrator.plan import Choices, make_plan
+from labctl.orchestrator.build import pull_weights
+from labctl.orchestrator.plan import Choices
 from labctl.tables import table
 
 
@@ -26,23 +27,8 @@ def weights_command() -> None:
               help="Make them in a container, or in this environment.")  # fmt: skip
 def pull(what: str, choices: Choices, runtime: str) -> None:
     """Fetch or make the weights of WHAT: a model source, or a stack or lab with its settings."""
-    session = opt.open_session()
-    specs = [what]
-    if ":" not in what and "/" not in what:
-        lab, name = session.catalog.stack(what)
-        plan = make_plan(session.workspace, lab, name, choices, str)
-        specs = [step.argv[-1] for step in plan.steps if step.argv[1] == "labctl.weights"]
-    runner = session.choose(runtime, choices.profile)
-    runner.prepare(choices.profile, session.listener)
-    for spec in specs:
-        source = weights.parse(spec)
-        session.listener.step(f"weights {spec}")
-        if weights.ready(source, session.workspace):
-            session.listener.done("cached")
-        else:
-            runner.tool(("-m", "labctl.weights", "pull", spec), session.listener)
-            session.listener.done("made")
-        click.echo(weights.locate(source, session.workspace))
+    for path in pull_weights(opt.open_session(), what, choices, runtime):
+        click.echo(path)
 
 
 @weights_command.command("list")

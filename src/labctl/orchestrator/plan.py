@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labctl import engines, weights
+from labctl import engines, repository, weights
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
 from labctl.manifest.overlays import overlaid, probes
@@ -40,15 +40,20 @@ class Choices:
 class Step:
     """An artifact to be made: where it will be, and the ``python`` arguments that make it.
 
-    ``image_build``: an engine that is made by the builder of the image that serves it.
+    ``spec`` is the source of its weights; ``build`` is the engine, None where it is the weights themselves.
     """
 
-    name: str
     title: str
     path: Path
     argv: tuple[str, ...]
     ready: Callable[[], bool]
-    image_build: engines.Build | None = None
+    spec: str
+    build: engines.Build | None = None
+
+    @property
+    def image_build(self) -> engines.Build | None:
+        """An engine that is made by the builder of the image that serves it."""
+        return self.build if self.build and isinstance(self.build.engine, TensorRtLlm) else None
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Plan:
     @property
     def engines(self) -> list[Step]:
         """What ``labctl engines build`` makes. Raises LabError where there is nothing to build."""
-        found = [step for step in self.steps if step.argv[1] == "labctl.engines"]
+        found = [step for step in self.steps if step.build]
         if not found:
             raise LabError(f"stack {self.name} has no engine", "its models are served from their weights")
         return found
@@ -96,6 +101,16 @@ class Plan:
     def stack_settings(self) -> dict[str, Any]:
         """The settings that change what is served (not those that only the lab's clients read)."""
         return {k: v for k, v in self.settings.items() if self.lab.settings[k].scope == "stack"}
+
+    def files(self) -> list[str]:
+        """The rendered repository, file by file; where its templates are yet to be fetched, model by model.
+
+        Raises:
+            LabError: it cannot be rendered.
+        """
+        waiting = self.fetched is not None and not self.fetched.is_dir()
+        names = [f"{model}/" for model in self.stack.models] if waiting else repository.listing(self.request)
+        return [f"{self.request.output}/{name}" for name in names]
 
 
 def make_plan(
@@ -131,7 +146,7 @@ def make_plan(
     steps: list[Step] = []
     host: dict[str, Any] = dict(scope)
     for key, artifact in stack.artifacts.items():
-        step = _step(key, artifact, scope, workspace, wanted)
+        step = _step(artifact, scope, workspace, wanted)
         steps.append(step)
         if artifact.kind == "weights":
             scope["vocab_size"] = weights.vocab_size(weights.parse(str(expand(artifact.source, scope))), workspace)
@@ -207,9 +222,7 @@ def _image(stack: Stack, release: Release | None, profile: str) -> str:
     return stack.image or (releases.PLAIN_IMAGE if profile == "gpu" else "")
 
 
-def _step(
-    name: str, artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wanted: Mapping[str, Any]
-) -> Step:
+def _step(artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wanted: Mapping[str, Any]) -> Step:
     spec = str(expand(artifact.source, scope))
     if artifact.engine:
         options = expand(artifact.options, scope)
@@ -217,13 +230,9 @@ def _step(
             options |= wanted
         build = engines.request(str(expand(artifact.engine, scope)), spec, options)
         title = f"{build.engine.name} engine of {spec}"
-        in_image = build if isinstance(build.engine, TensorRtLlm) else None
-        return Step(name, title, build.locate(workspace), build.argv, lambda: build.ready(workspace), in_image)
+        return Step(title, build.locate(workspace), build.argv, lambda: build.ready(workspace), spec, build)
     source = weights.parse(spec)
+    argv = ("-m", "labctl.weights", "pull", spec)
     return Step(
-        name=name,
-        title=f"weights {spec}",
-        path=weights.locate(source, workspace),
-        argv=("-m", "labctl.weights", "pull", spec),
-        ready=lambda: weights.ready(source, workspace),
+        f"weights {spec}", weights.locate(source, workspace), argv, lambda: weights.ready(source, workspace), spec
     )

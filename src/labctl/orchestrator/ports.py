@@ -29,13 +29,20 @@ def parse(text: str) -> tuple[int, int, int] | None:
     return numbers[0], numbers[1], numbers[2]
 
 
+def chosen(wanted: str, bind: str) -> Endpoints:
+    """The endpoints that ``--ports`` stands for, taken or not. Raises LabError for a text that is no three ports."""
+    host = "127.0.0.1" if bind == "0.0.0.0" else bind
+    return Endpoints(*(f"{host}:{port}" for port in parse(wanted) or _free_ports(bind)))
+
+
 def claim(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
     """The endpoints for a new stack.
 
     Raises:
         LabError: a port is taken; it is named, with who listens there as far as that can be seen.
     """
-    numbers = parse(wanted) or _free_ports(bind)
+    endpoints = chosen(wanted, bind)
+    numbers = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
     taken = [f"{name} port {port}{_who(port, running)}" for name, port in zip(NAMES, numbers, strict=True)
              if not _is_free(bind, port)]  # fmt: skip
     if taken:
@@ -44,8 +51,7 @@ def claim(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
             "; ".join(f"so is {text}" for text in taken[1:]),
             "--ports auto takes free ones, --ports H,G,M takes yours",
         )
-    host = "127.0.0.1" if bind == "0.0.0.0" else bind
-    return Endpoints(*(f"{host}:{port}" for port in numbers))
+    return endpoints
 
 
 def _is_free(bind: str, port: int) -> bool:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from labctl import weights
+from labctl.engines import Build
 from labctl.engines.tensorrt_llm import GpuInfo, check_target
+from labctl.engines.tensorrt_llm_commands import commands
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.orchestrator.gpu_checks import gpu_checks
 from labctl.orchestrator.plan import Plan, Step
+from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.image_builder import ImageBuilder
 from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.workspace import Workspace
 
 
-def prepare(plan: Plan, runtime: Runtime, listener: Listener, workspace: Workspace) -> None:
-    """Make the serving environment and every artifact that is not there yet.
+def preparations(plan: Plan, runtime: Runtime, workspace: Workspace) -> list[Action[str]]:
+    """What makes the serving environment and every artifact that is not there yet.
 
     Raises:
-        LabError: this machine's GPUs cannot serve it, something cannot be made, or an engine is there that was built
-            for another GPU or image.
+        LabError: the runtime cannot serve it, or something that is there is damaged.
     """
     refuse(plan, runtime)
+    actions = [*runtime.prepare(plan.profile, plan.image)]
+    if plan.release and plan.fetched and not plan.fetched.is_dir():
+        title = f"templates of TensorRT-LLM {plan.release.name}"
+        actions.append(runtime.copy_out(title, plan.image, plan.release.templates, plan.fetched))
+    return actions + [
+        _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else _artifact(step, runtime)
+        for step in plan.steps
+    ]
+
+
+def check_machine(plan: Plan, runtime: Runtime, listener: Listener, workspace: Workspace) -> None:
+    """Hear what the plan has to say, and ask this machine's GPUs. Raises LabError where they cannot serve it."""
     for notice in plan.notices:
         listener.note(notice)
     if plan.profile == "gpu":
@@ -28,21 +46,18 @@ def prepare(plan: Plan, runtime: Runtime, listener: Listener, workspace: Workspa
                 raise LabError(f"{check.name}: {check.found}", "", check.remedy)
             if check.state == "warn":
                 listener.note(f"{check.name}: {check.found}; {check.remedy}")
-    runtime.prepare(plan.profile, listener, plan.image)
-    if plan.release and plan.fetched and not plan.fetched.is_dir():
-        listener.step(f"templates of TensorRT-LLM {plan.release.name}")
-        runtime.copy_out(plan.image, plan.release.templates, plan.fetched, listener)
-        listener.done("copied out of the image")
-    for step in plan.steps:
-        listener.step(step.title)
-        if step.image_build:
-            listener.done(_in_image(plan, step, runtime, listener, workspace))
-        elif step.ready():
-            listener.done("cached")
-        else:
-            listener.command(["python", *step.argv])
-            runtime.tool(step.argv, listener)
-            listener.done("made")
+
+
+def _artifact(step: Step, runtime: Runtime) -> Action[str]:
+    if step.ready():
+        return Action(step.title, lambda listener: "cached")
+    tool = runtime.tool(step.title, step.argv)
+
+    def do(listener: Listener) -> str:
+        tool.do(listener)
+        return "made"
+
+    return Action(step.title, do, tool.commands, [f"{step.path}/"])
 
 
 def refuse(plan: Plan, runtime: Runtime) -> None:
@@ -59,13 +74,24 @@ def refuse(plan: Plan, runtime: Runtime) -> None:
         )
 
 
-def _in_image(plan: Plan, step: Step, runtime: Runtime, listener: Listener, workspace: Workspace) -> str:
+def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: Workspace) -> Action[str]:
     """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
-    build = step.image_build
-    assert build is not None
-    builder = runtime.builder(plan.image, plan.ranks, listener)
     cached = step.ready()
-    if not cached:
-        build.make(workspace, listener.progress, builder)
-    check_target(build.manifest(workspace), GpuInfo(**builder.hardware))
-    return "cached" if cached else "made"
+
+    def command(argv: Sequence[str]) -> Action[None]:
+        return runtime.in_image(step.title, argv, plan.image, plan.ranks)
+
+    def do(listener: Listener) -> str:
+        builder = ImageBuilder(plan.image, lambda argv: command(argv).do(listener))
+        if not cached:
+            build.make(workspace, listener.progress, builder)
+        check_target(build.manifest(workspace), GpuInfo(**builder.hardware))
+        return "cached" if cached else "made"
+
+    if cached:
+        return Action(step.title, do)
+    # The builder works in temporary folders beside the place where the engine will be.
+    scratch = step.path.with_name(f".checkpoint-{step.path.name}")
+    source = weights.locate(build.source, workspace)
+    shown = [command(argv) for argv in commands(build.options, source, scratch, step.path, build.source)]
+    return Action(step.title, do, [one for action in shown for one in action.commands], [f"{step.path}/"])

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
-from labctl.manifest.schema import Lab, Phase, Verdict
-from labctl.manifest.settings import resolve
+from labctl.listener import Listener
+from labctl.manifest.schema import Lab, Phase
 from labctl.measure.results import flatten
+from labctl.orchestrator.down import sweep, take_down
+from labctl.orchestrator.phases import chosen_phases, resolved
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import Up, UpOptions, sweep, take_down, up
+from labctl.orchestrator.todo import Todo
+from labctl.orchestrator.up import UpOptions, dry_steps, up
+from labctl.orchestrator.verdicts import NOT_MET, VerdictResult, judge, section
 from labctl.runtimes import nvidia
-from labctl.runtimes.base import Runtime
+from labctl.runtimes.actions import Action
+from labctl.runtimes.base import Record, Runtime
+from labctl.runtimes.processes import describe_exit
 from labctl.trtllm import releases
 from labctl.workspace import atomic_write
-
-
-@dataclass(frozen=True)
-class VerdictResult:
-    """A verdict with its measurement. ``value`` is None where the run did not measure it."""
-
-    name: str
-    text: str
-    value: float | None
-    met: bool
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,12 @@ class RunResult:
     folder: Path
     result: Mapping[str, Any]
     verdicts: Sequence[VerdictResult]
+    whole: bool  # every phase was run, so that nothing may be unmeasured
+
+    @property
+    def missed(self) -> list[str]:
+        """The names of the verdicts that count as failed."""
+        return [v.name for v in self.verdicts if v.word == NOT_MET or (self.whole and not v.met)]
 
 
 @contextmanager
@@ -64,31 +67,47 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
     Raises:
         LabError: a phase failed; nothing is left and nothing is averaged.
     """
-    if lab.run is None:
-        raise LabError(f"lab {lab.folder} has no run section in its lab.yaml")
-    phases = chosen_phases(lab, options.choices.profile, quick, only)
-    resolve(lab.settings, options.choices.profile, options.choices.set, what=f"lab {lab.short}")
+    runtime = session.choose(options.runtime, options.choices.profile)
+    phases = resolved(session, lab, options, runtime, quick, only)
     sweep(session)
     out = new_results_folder(session, lab)
-    runtime: Runtime | None = None
-    for number, phase in enumerate(phases, 1):
-        session.listener.note(f"phase {number} of {len(phases)}: {phase.name} (stack {phase.stack})")
+    for number, one in enumerate(phases, 1):
+        for note in one.notes:
+            session.listener.note(note)
         last = number == len(phases)
-        with _phase_stack(session, lab, phase, options, keep and last) as handle:
+        session.listener.note(f"phase {number} of {len(phases)}: {one.phase.name} (stack {one.phase.stack})")
+        with ephemeral(session, lab, one.phase.stack, one.options, keep and last) as handle:
             runtime = handle.runtime
-            _client(session, lab, phase, handle, out, quick)
-    assert runtime is not None
-    script = session.workspace.labs / lab.folder / lab.run.report
-    code = runtime.run_client([runtime.client_path(script), runtime.client_path(out)], None, out, session.listener)
-    if code:
-        raise LabError(f"the report of lab {lab.short} could not be made", f"exit status {code}", f"see {out}")
+            client = _client(session, lab, one.phase, runtime, handle.record, out, quick)
+            _finish(client, session, f"the client of phase {one.phase.name} failed", handle.record.stack)
+    _finish(_report(session, lab, runtime, out), session, f"the report of lab {lab.short} could not be made")
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     if options.choices.profile == "gpu":
         result = with_gpus(result, options.choices)
         atomic_write(out / "result.json", json.dumps(result, indent=1))
     flat = flatten(result.get("metrics", {}))
     verdicts = [judge(verdict, flat) for verdict in lab.verdicts if options.choices.profile in verdict.profiles]
-    return RunResult(out, result, verdicts)
+    report = out / "report.md"
+    if report.is_file():
+        atomic_write(report, report.read_text(encoding="utf-8").rstrip() + "\n" + section(verdicts))
+    whole = len(phases) == len(chosen_phases(lab, options.choices.profile, False, ""))
+    return RunResult(out, result, verdicts, whole)
+
+
+def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: str = "") -> Todo:
+    """What :func:`run` would do: each phase's stack, its client, and down again; then the report."""
+    out = session.workspace.results_dir(lab.folder) / "TIME"
+    runtime = session.likely(options.runtime, options.choices.profile)
+    todo = Todo(runtime.name, options.choices.profile)
+    for one in resolved(session, lab, options, runtime, quick, only):
+        stack = one.phase.stack
+        steps = dry_steps(session, lab, stack, one.options, runtime)
+        todo.say([*one.notes, *steps.plan.notices])
+        todo.prepare(steps.prepare)
+        client = _client(session, lab, one.phase, runtime, steps.record, out, quick)
+        todo.actions += [steps.render, steps.start, client, runtime.stop(stack)]
+    todo.actions.append(_report(session, lab, runtime, out))
+    return todo
 
 
 def with_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
@@ -100,31 +119,9 @@ def with_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
     return {**result, "settings": settings, "machine": {**result["machine"], "gpus": gpus}}
 
 
-def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]:
-    """The phases of a run. Raises LabError if there is none."""
-    every = lab.run.phases if lab.run else []
-    phases = [p for p in every if (not quick or p.quick) and only in ("", p.stack) and profile in p.profiles]
-    if not phases:
-        what = f"for stack {only}" if only else f"on the {profile} profile"
-        raise LabError(f"lab {lab.short} has no phase {what}", "", f"labctl run {lab.short}")
-    return phases
-
-
-def phase_choices(choices: Choices, phase: Phase) -> Choices:
-    """The phase's own settings are what the phase is about: they win over a person's."""
-    return replace(choices, set={**choices.set, **phase.set})
-
-
-def _phase_stack(
-    session: Session, lab: Lab, phase: Phase, options: UpOptions, keep: bool
-) -> AbstractContextManager[Up]:
-    choices = phase_choices(options.choices, phase)
-    manager: AbstractContextManager[Up] = ephemeral(session, lab, phase.stack, replace(options, choices=choices), keep)
-    return manager
-
-
-def _client(session: Session, lab: Lab, phase: Phase, handle: Up, out: Path, quick: bool) -> None:
-    runtime, record = handle.runtime, handle.record
+def _client(
+    session: Session, lab: Lab, phase: Phase, runtime: Runtime, record: Record, out: Path, quick: bool
+) -> Action[int]:
     context = {
         "lab": lab.folder,
         "stack": record.stack,
@@ -140,16 +137,36 @@ def _client(session: Session, lab: Lab, phase: Phase, handle: Up, out: Path, qui
         "color": sys.stdout.isatty() and "NO_COLOR" not in os.environ,
     }
     path = out / f"context-{phase.name}.json"
-    atomic_write(path, json.dumps(context, indent=1))
     script = session.workspace.labs / lab.folder / phase.client
-    code = runtime.run_client([runtime.client_path(script), runtime.client_path(path)], record, out, session.listener)
+    arguments = [runtime.client_path(script), runtime.client_path(path)]
+    client = runtime.client(f"the client of phase {phase.name}", arguments, record.stack)
+
+    def do(listener: Listener) -> int:
+        atomic_write(path, json.dumps(context, indent=1))
+        return client.do(listener)
+
+    return Action(client.title, do, client.commands, [str(path), f"{out}/"])
+
+
+def _report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> Action[int]:
+    assert lab.run is not None  # a lab without a run has no phases, and was refused for that
+    script = session.workspace.labs / lab.folder / lab.run.report
+    report = runtime.client("the report", [runtime.client_path(script), runtime.client_path(out)], "")
+    return replace(report, files=[str(out / "result.json"), str(out / "report.md")])
+
+
+def _finish(action: Action[int], session: Session, failed: str, stack: str = "") -> None:
+    """Run a script of the lab to its end. Raises KeyboardInterrupt where it alone was interrupted, or LabError."""
+    code = action.do(session.listener)
+    if code in (-signal.SIGINT, 128 + signal.SIGINT):
+        raise KeyboardInterrupt
     if code:
-        how = f"exit status {code}"
-        gone = session.find(record.stack) is None
+        how = describe_exit(code)
+        gone = bool(stack) and session.find(stack) is None
         raise LabError(
-            f"the client of phase {phase.name} failed",
+            failed,
             f"{how}; the server is gone as well" if gone else how,
-            "labctl logs shows the server's side" if gone else "its own message stands above",
+            f"labctl logs {stack} shows the server's side" if gone else "its own message stands above",
         )
 
 
@@ -165,18 +182,3 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
         except FileExistsError:
             continue
     raise LabError(f"cannot make a results folder in {base}")
-
-
-def judge(verdict: Verdict, flat: Mapping[str, Any]) -> VerdictResult:
-    """Hold one verdict against the measured numbers; a number that is missing is never 'met'."""
-    value = flat.get(verdict.value)
-    if not isinstance(value, int | float):
-        return VerdictResult(verdict.name, f"{verdict.name}: not measured in this run", None, False)
-    met = (verdict.at_least is None or value >= verdict.at_least) and (
-        verdict.at_most is None or value <= verdict.at_most
-    )
-    try:
-        text = verdict.text.format(value=value, m=flat)
-    except (KeyError, ValueError, IndexError):
-        text = f"{verdict.name}: {value:g}"
-    return VerdictResult(verdict.name, text, float(value), met)

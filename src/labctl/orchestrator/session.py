@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labctl.errors import LabError
@@ -25,14 +25,12 @@ class Session:
     workspace: Workspace
     catalog: Catalog
     listener: Listener
+    _told: set[str] = field(default_factory=set)  # so that what was chosen is said once, however many phases there are
 
     @classmethod
     def open(cls, listener: Listener) -> Session:
         workspace = Workspace.find()
         return cls(workspace, load(workspace), listener)
-
-    def quiet(self, listener: Listener) -> Session:
-        return replace(self, listener=listener)
 
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name, unchecked."""
@@ -67,10 +65,15 @@ class Session:
                     missing.remedy,
                     details=[f"compose{asked}: {error.what}", f"local: {missing.what}"],
                 ) from error
-            self.listener.note(f"runtime local: {error.what}{asked}")
+            self._tell(f"runtime local: {error.what}{asked}")
             return local
-        self.listener.note("runtime compose: a Docker engine answers")
+        self._tell("runtime compose: a Docker engine answers")
         return compose
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.listener.note(text)
 
     def likely(self, wanted: str, profile: str) -> Runtime:
         """The runtime that would be chosen; what it lacks is no matter."""
@@ -104,11 +107,11 @@ class Session:
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
 
     def remember(self, record: Record) -> None:
-        atomic_write(self._state(record.stack), record.to_json())
+        atomic_write(self.state_file(record.stack), record.to_json())
 
     def remembered(self, stack: str) -> Record | None:
         """The record of a stack that was brought up and not taken down; a damaged file counts as none, with a note."""
-        path = self._state(stack)
+        path = self.state_file(stack)
         try:
             return Record.from_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -118,7 +121,7 @@ class Session:
             return None
 
     def forget(self, stack: str) -> None:
-        self._state(stack).unlink(missing_ok=True)
+        self.state_file(stack).unlink(missing_ok=True)
 
-    def _state(self, stack: str) -> Path:
+    def state_file(self, stack: str) -> Path:
         return self.workspace.stack_dir(stack) / "state.json"

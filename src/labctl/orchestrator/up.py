@@ -1,38 +1,45 @@
-"""Bring a stack up: plan → ports → weights → engine → repository → server → READY; and take it down again."""
+"""Bring a stack up: plan → ports → weights → engine → repository → server → READY."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import shutil
-import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from labctl import repository
 from labctl.errors import LabError
+from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.orchestrator import ports
+from labctl.orchestrator.down import sweep, take_down
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices, Plan, make_plan
-from labctl.orchestrator.prepare import prepare
+from labctl.orchestrator.prepare import check_machine, preparations
 from labctl.orchestrator.session import Session
+from labctl.orchestrator.todo import Todo
 from labctl.readiness import LOG_TAIL, wait_ready
-from labctl.runtimes.base import Launch, Proc, Record, Runtime
+from labctl.runtimes.actions import Action, carry_out
+from labctl.runtimes.base import Endpoints, Launch, Proc, Record, Runtime
 from labctl.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class UpOptions:
-    """The command line's wishes for one ``up``."""
+    """The command line's choices for one ``up``."""
 
     choices: Choices = field(default_factory=Choices)
     runtime: str = "auto"
     ports: str = "8000,8001,8002"
     timeout: float = 180.0
     expose: bool = False
+
+    @property
+    def bind(self) -> str:
+        """The address that the ports are published on."""
+        return "0.0.0.0" if self.expose else "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -55,65 +62,126 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
     """
     with stack_lock(session.workspace, stack, "up"):
         sweep(session, stack)
-        if found := session.find(stack):
-            return _already(session, lab, stack, options, *found)
+        if running := session.find(stack):
+            return _already(session, lab, stack, options, *running)
         runtime = session.choose(options.runtime, options.choices.profile)
-        plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
-        bind = "0.0.0.0" if options.expose else "127.0.0.1"
-        endpoints = ports.claim(options.ports, bind, [record for _, record in session.running()])
-        prepare(plan, runtime, session.listener, session.workspace)
+        endpoints = ports.claim(options.ports, options.bind, [record for _, record in session.running()])
+        steps = bring_up(session, lab, stack, options, runtime, endpoints, Proc.current() if ephemeral else None)
+        check_machine(steps.plan, runtime, session.listener, session.workspace)
+        carry_out([*steps.prepare, steps.render], session.listener)
+        return Up(runtime, steps.start.do(session.listener))
+
+
+@dataclass(frozen=True)
+class BringUp:
+    """The actions that bring one stack up, in their order."""
+
+    plan: Plan
+    prepare: Sequence[Action[str]]
+    render: Action[str]
+    start: Action[Record]
+    record: Record
+
+
+def dry_up(session: Session, lab: Lab, stack: str, options: UpOptions) -> Todo:
+    """What :func:`up` would do. Raises LabError for what it would refuse before it makes anything."""
+    runtime = session.likely(options.runtime, options.choices.profile)
+    steps = dry_steps(session, lab, stack, options, runtime)
+    actions = [*steps.prepare, steps.render, steps.start]
+    return Todo(runtime.name, options.choices.profile, list(steps.plan.notices), actions)
+
+
+def dry_steps(session: Session, lab: Lab, stack: str, options: UpOptions, runtime: Runtime) -> BringUp:
+    """:func:`bring_up` with the ports that were asked for, whoever has them now."""
+    return bring_up(session, lab, stack, options, runtime, ports.chosen(options.ports, options.bind))
+
+
+def bring_up(
+    session: Session, lab: Lab, stack: str, options: UpOptions, runtime: Runtime, endpoints: Endpoints,
+    owner: Proc | None = None,
+) -> BringUp:  # fmt: skip
+    """What brings a stack up on that runtime; nothing is made yet.
+
+    Raises:
+        LabError: whatever can be known to fail.
+    """
+    workspace, choices = session.workspace, options.choices
+
+    def planned() -> Plan:
+        return make_plan(workspace, lab, stack, choices, runtime.server_path)
+
+    def render(listener: Listener) -> str:
         # Planned again, now that the weights are here: the configuration may name their vocabulary's size.
-        plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
-        session.listener.step("model repository")
-        rendered = repository.render(plan.request)
-        session.listener.done(f"{len(rendered.models)} models, every config.pbtxt valid")
-        record = Record(
-            stack=stack, lab=lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
-            models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir,
-            effective=plan.effective, owner=Proc.current() if ephemeral else None,
-        )  # fmt: skip
-        return Up(runtime, start(session, runtime, plan, record, options.timeout, bind))
+        rendered = repository.render(planned().request)
+        return f"{len(rendered.models)} models, every config.pbtxt valid"
+
+    plan = planned()
+    prepare, asked = preparations(plan, runtime, workspace), _asked(plan, options)
+    record = Record(
+        stack=stack, lab=lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
+        models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir, effective=plan.effective,
+        owner=owner, bind=asked["bind"], release=asked["release"], templates=asked["templates"],
+    )  # fmt: skip
+    return BringUp(
+        plan,
+        prepare,
+        Action("model repository", render, files=plan.files()),
+        _start(session, runtime, plan, record, options.timeout),
+        record,
+    )
 
 
-def launch_of(workspace: Workspace, plan: Plan, record: Record, bind: str) -> Launch:
+def _asked(plan: Plan, options: UpOptions) -> dict[str, str]:
+    """What was asked beside the settings, as the record keeps it."""
+    templates = options.choices.templates
+    return {
+        "bind": options.bind,
+        "release": plan.release.name if plan.release else "",
+        "templates": str(templates) if templates else "",
+    }
+
+
+def launch_of(workspace: Workspace, plan: Plan, record: Record) -> Launch:
     """All that the runtime is told of a server."""
     return Launch(
         record=record, repository=workspace.repository_dir(plan.name), run_dir=workspace.run_dir(plan.name),
-        log_file=workspace.log_file(plan.name), server_args=plan.server_args, env=plan.server_env, bind=bind,
+        log_file=workspace.log_file(plan.name), server_args=plan.server_args, env=plan.server_env,
         shm_size=plan.stack.server.shm_size, exit_timeout=plan.stack.server.exit_timeout, image=plan.image,
         ranks=plan.ranks, launcher=plan.release.launcher if plan.release else "",
     )  # fmt: skip
 
 
-def start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeout: float, bind: str) -> Record:
+def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeout: float) -> Action[Record]:
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
-    workspace, listener, stack = session.workspace, session.listener, plan.name
-    run_dir = workspace.run_dir(stack)
-    shutil.rmtree(run_dir, ignore_errors=True)
-    run_dir.mkdir(parents=True)
-    log = workspace.log_file(stack)
-    log.write_bytes(b"")
-    launch = launch_of(workspace, plan, record, bind)
-    listener.step(f"tritonserver with {', '.join(plan.stack.models)}")
-    began = time.monotonic()
-    try:
-        server = runtime.start(launch, listener)
-        session.remember(server.record)
-        wait_ready(
-            record.endpoints.http, plan.stack.models, plan.stack.probes, exited=server.exited,
-            tail=lambda: tail(runtime, stack), log=lambda: whole_log(runtime, stack), timeout=timeout,
-            progress=listener.progress,
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        if record.owner is None:  # `up` was interrupted: what is there stays, and the person is told
+    workspace, stack = session.workspace, plan.name
+    run_dir, log = workspace.run_dir(stack), workspace.log_file(stack)
+    title = f"tritonserver with {', '.join(plan.stack.models)}"
+    server_start = runtime.start(launch_of(workspace, plan, record))
+
+    def do(listener: Listener) -> Record:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        run_dir.mkdir(parents=True)
+        log.write_bytes(b"")
+        listener.step(title)
+        began = time.monotonic()
+        try:
+            server = server_start.do(listener)
+            session.remember(server.record)
+            wait_ready(
+                record.endpoints.http, plan.stack.models, plan.stack.probes, exited=server.exited,
+                tail=lambda: tail(runtime, stack), log=lambda: whole_log(runtime, stack), timeout=timeout,
+                progress=listener.progress,
+            )  # fmt: skip
+        except BaseException as error:
+            # Where `up` was interrupted, what is there stays, and the person is told.
+            if record.owner or not isinstance(error, KeyboardInterrupt):
+                take_down(session, runtime, stack, force=True)
             raise
-        take_down(session, runtime, stack, force=True)
-        raise
-    except BaseException:
-        take_down(session, runtime, stack, force=True)
-        raise
-    listener.done(f"READY after {time.monotonic() - began:.1f} s")
-    return server.record
+        listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
+        return server.record
+
+    files = [*server_start.files, str(log), f"{run_dir}/", str(session.state_file(stack))]
+    return Action(title, do, server_start.commands, files)
 
 
 def whole_log(runtime: Runtime, stack: str) -> list[str]:
@@ -133,13 +201,16 @@ def tail(runtime: Runtime, stack: str, lines: int = LOG_TAIL) -> list[str]:
 def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime: Runtime, record: Record) -> Up:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
     plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
-    same = {key: record.settings.get(key) for key in plan.stack_settings} == plan.stack_settings
-    if not same or record.profile != plan.profile or options.runtime not in ("auto", runtime.name):
-        differing = [
-            f"{key}: it runs with {record.settings.get(key)}, asked for {value}"
-            for key, value in plan.stack_settings.items()
-            if record.settings.get(key) != value
-        ]
+    asked = {**plan.stack_settings, "profile": plan.profile, **_asked(plan, options)}
+    runs = {**record.settings, **{key: getattr(record, key) for key in ("profile", "bind", "release", "templates")}}
+    if options.runtime != "auto":
+        asked["runtime"], runs["runtime"] = options.runtime, runtime.name
+    differing = [
+        f"{key}: it runs with {_said(runs.get(key))}, asked for {_said(value)}"
+        for key, value in asked.items()
+        if runs.get(key) != value
+    ]
+    if differing:
         raise LabError(
             f"{stack} is already up with other settings",
             f"on the {runtime.name} runtime, profile {record.profile}",
@@ -157,89 +228,5 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
     return Up(runtime, record, already=True)
 
 
-def take_down(session: Session, runtime: Runtime, stack: str, force: bool = False) -> None:
-    """Stop a stack on its runtime and make sure that nothing of it is left. Ctrl-C meanwhile makes it forceful.
-
-    Raises:
-        LabError: something of it is still there; it is named.
-    """
-    if force:
-        with _deaf_to_ctrl_c():
-            return _take_down(session, runtime, stack, force)
-    try:
-        _take_down(session, runtime, stack, force)
-    except KeyboardInterrupt:
-        take_down(session, runtime, stack, force=True)
-        raise
-
-
-@contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Forceful means bounded: it is quicker to end it than to be interrupted and leave something behind."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
-    runtime.stop(stack, session.listener, force)
-    for _ in _until(5.0):
-        if not (left := runtime.leftovers(stack)):
-            break
-    else:
-        raise LabError(f"something of {stack} is still there", "", f"labctl down {stack}", details=left)
-    session.forget(stack)
-
-
-def _until(seconds: float) -> Iterator[int]:
-    """Attempts with a short pause between them, until the time is over."""
-    deadline = time.monotonic() + seconds
-    for attempt in itertools.count():
-        yield attempt
-        if time.monotonic() >= deadline:
-            return
-        time.sleep(0.1)
-
-
-def down(session: Session, stack: str) -> bool:
-    """Take one stack down, wherever it runs; True if there was anything to do."""
-    with stack_lock(session.workspace, stack, "down"):
-        there = session.find(stack) is not None or session.remembered(stack) is not None
-        for name in ("local", "compose"):
-            runtime = session.runtime(name)
-            try:
-                left = runtime.leftovers(stack)
-            except LabError:
-                continue  # no engine answers, so nothing of ours runs on it
-            if left:
-                there = True
-                take_down(session, runtime, stack)
-        session.forget(stack)
-        return there
-
-
-def sweep(session: Session, but_for: str = "") -> list[str]:
-    """Take down the stacks whose ``run`` or ``bench`` died without doing so (kill -9)."""
-    swept = []
-    for runtime, record in session.running():
-        if record.orphaned():
-            session.listener.note(f"taking down {record.stack}, left behind by a labctl that was killed")
-            with (
-                contextlib.nullcontext()
-                if record.stack == but_for
-                else stack_lock(session.workspace, record.stack, "down")
-            ):
-                take_down(session, runtime, record.stack)
-            swept.append(record.stack)
-    return swept
-
-
-def down_all(session: Session) -> Sequence[str]:
-    """Take every stack of this checkout down; the names of those that were there."""
-    names = {path.parent.name for path in session.workspace.state.glob("*/state.json")}
-    for runtime in (session.runtime("local"), session.runtime("compose")):
-        with contextlib.suppress(LabError):  # no engine answers, so nothing of ours runs on it
-            names |= runtime.stacks()
-    return [name for name in sorted(names) if down(session, name)]
+def _said(value: object) -> object:
+    return "none" if value in ("", None) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,11 +48,10 @@ class RenderRequest:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A repository on disk. ``digest`` is the same for the same content."""
+    """A repository on disk."""
 
     path: Path
     models: Sequence[str]
-    digest: str
 
 
 def listing(request: RenderRequest) -> list[str]:
@@ -87,8 +85,7 @@ def render(request: RenderRequest) -> Rendered:
         for model in models:
             if not any(path.name.isdigit() for path in (fresh / model).iterdir()):
                 (fresh / model / "1").mkdir()  # Triton wants a version folder, git keeps no empty ones
-        digest = _digest(fresh)
-    return Rendered(request.output, models, digest)
+    return Rendered(request.output, models)
 
 
 def _filled(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
@@ -183,15 +180,3 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
     if not problems:
         problems += ensemble.check(configs)
     return texts, problems
-
-
-def _digest(folder: Path) -> str:
-    """A hash of every path, link and byte below ``folder``."""
-    total = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        total.update(path.relative_to(folder).as_posix().encode() + b"\0")
-        if path.is_symlink():
-            total.update(str(path.readlink()).encode())
-        elif path.is_file():
-            total.update(path.read_bytes())
-    return total.hexdigest()

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from labctl.engines.protocol import Builder
-from labctl.listener import Listener
+from labctl.runtimes.actions import Action
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,8 @@ class Record:
     Attributes:
         settings: every setting as asked, defaults included.
         models: the models that must be READY.
+        bind: the address that its ports are published on.
+        release, templates: the TensorRT-LLM release and the folder of templates that were asked for ("" is none).
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
         server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
     """
@@ -76,6 +77,9 @@ class Record:
     models: Sequence[str]
     endpoints: Endpoints
     tokenizer_dir: str = ""
+    bind: str = "127.0.0.1"
+    release: str = ""
+    templates: str = ""
     effective: Mapping[str, Any] = field(default_factory=dict)
     owner: Proc | None = None
     server: Mapping[str, Any] = field(default_factory=dict)
@@ -103,7 +107,6 @@ class Launch:
     Attributes:
         repository: the rendered model repository, on the host.
         run_dir: the one folder that the server writes (step logs), on the host.
-        bind: the address that the ports are published on; 127.0.0.1 unless ``--expose`` is given.
         shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
         ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
         exit_timeout: seconds that Triton gives in-flight requests when it is asked to stop.
@@ -115,25 +118,11 @@ class Launch:
     log_file: Path
     server_args: Sequence[str]
     env: Mapping[str, str]
-    bind: str = "127.0.0.1"
     shm_size: str = ""
     exit_timeout: int = 10
     image: str = ""
     ranks: int = 1
     launcher: str = ""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A command that would be run, with the variables that it would be given beyond this process's own.
-
-    ``title`` says what for; ``container`` names what it makes, if it makes one, and of which image.
-    """
-
-    title: str
-    argv: Sequence[str]
-    env: Mapping[str, str] = field(default_factory=dict)
-    container: str = ""
 
 
 class Server(Protocol):
@@ -148,44 +137,57 @@ class Server(Protocol):
 
 
 class Runtime(Protocol):
-    """Where servers run. Every method raises LabError for a foreseeable fault."""
+    """Where servers run. Every method raises LabError for a foreseeable fault.
+
+    Whatever changes something is given as an :class:`Action`: making one is pure, carrying it out is not.
+    """
 
     name: str
 
     def check(self, profile: str) -> None:
         """Refuse, with a remedy, a machine on which this runtime cannot serve that profile (fast: < 5 s)."""
 
-    def prepare(self, profile: str, listener: Listener, image: str = "") -> None:
-        """Make the serving environment ready (build or find images); idempotent."""
-
     def server_path(self, path: Path) -> str:
         """The path by which the server sees a path of this machine (cache, shipped models, checkout, run folder)."""
 
-    def tool(self, argv: Sequence[str], listener: Listener) -> str:
+    def client_path(self, path: Path) -> str:
+        """The path by which a client sees a path of this machine."""
+
+    def client_endpoints(self, record: Record) -> Endpoints:
+        """The endpoints as the lab's clients reach them."""
+
+    # -- what can be done ------------------------------------------------------------------------------------------
+
+    def prepare(self, profile: str, image: str = "") -> Sequence[Action[str]]:
+        """Make what is missing of the serving environment (images; the folder of backends)."""
+
+    def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
         """Run ``python`` arguments (such as ``-m labctl.weights pull X``) in the serving environment.
 
-        Returns its stdout; its stderr lines are passed to ``listener.progress``.
+        Gives its stdout; its stderr lines are passed to ``listener.progress``.
         """
 
-    def builder(self, image: str, gpus: int, listener: Listener) -> Builder:
-        """The serving image, as an engine's own builder needs it. Raises LabError where there is none."""
+    def in_image(self, title: str, argv: Sequence[str], image: str, gpus: int) -> Action[None]:
+        """Run a command in the serving image that :meth:`prepare` made of ``image``, on that many GPUs."""
 
-    def copy_out(self, image: str, path: str, target: Path, listener: Listener) -> None:
+    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
         """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``."""
 
-    # What the methods of the same name would run, for ``--dry-run``; nothing is asked, nothing is made.
-
-    def show_prepare(self, profile: str, image: str = "") -> list[Shown]: ...
-    def show_copy_out(self, image: str, path: str, target: Path) -> list[Shown]: ...
-    def show_tool(self, title: str, argv: Sequence[str]) -> list[Shown]: ...
-    def show_build(self, title: str, image: str, gpus: int, argv: Sequence[str]) -> list[Shown]: ...
-    def show_start(self, launch: Launch) -> list[Shown]: ...
-    def show_files(self, launch: Launch) -> list[str]: ...
-    def show_client(self, title: str, argv: Sequence[str], stack: str) -> list[Shown]: ...
-    def show_stop(self, stack: str) -> list[Shown]: ...
-
-    def start(self, launch: Launch, listener: Listener) -> Server:
+    def start(self, launch: Launch) -> Action[Server]:
         """Start the server and return at once; nothing is left behind when it raises."""
+
+    def stop(self, stack: str, force: bool = False) -> Action[None]:
+        """Stop the server gracefully, then for sure, and remove all that belongs to it; a second call is harmless."""
+
+    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
+        """Run ``python`` with ``argv`` where the lab's clients live, output passed through; gives the exit status.
+
+        Args:
+            argv: script and arguments, in paths as the client sees them (``client_path``).
+            stack: whom the client talks to; "" for a report, which needs no server.
+        """
+
+    # -- what is there -----------------------------------------------------------------------------------------------
 
     def find(self, stack: str) -> Record | None:
         """The record of a stack whose server exists now, from reality (not from a state file)."""
@@ -199,23 +201,5 @@ class Runtime(Protocol):
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
         """The server's log, line by line, without line ends."""
 
-    def stop(self, stack: str, listener: Listener, force: bool = False) -> None:
-        """Stop the server gracefully, then for sure, and remove all that belongs to it; a second call is harmless."""
-
     def leftovers(self, stack: str) -> list[str]:
         """What of the stack is still there, in words ("process 123", "container x", "/dev/shm/..."); [] is clean."""
-
-    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, listener: Listener) -> int:
-        """Run ``python`` with ``argv`` where the lab's clients live, output passed through; returns the exit status.
-
-        Args:
-            argv: script and arguments, in paths as the client sees them (``client_path``).
-            record: the stack that the client talks to; None for a report, which needs no server.
-            out: the folder on this machine that the client writes.
-        """
-
-    def client_endpoints(self, record: Record) -> Endpoints:
-        """The endpoints as the lab's clients reach them."""
-
-    def client_path(self, path: Path) -> str:
-        """The path by which a client sees a path of this machine."""

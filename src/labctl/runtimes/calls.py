@@ -1,18 +1,19 @@
-"""The ``docker compose`` commands of the compose runtime, as data: what is run is what ``--dry-run`` shows."""
+"""The commands of the compose runtime, as data: what is run is what ``--dry-run`` shows."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.runtimes import images
+from labctl.runtimes.actions import Command
 from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Launch
+from labctl.runtimes.compose_projects import Projects
 from labctl.trtllm import releases
-from labctl.workspace import Workspace
 
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
@@ -22,43 +23,34 @@ PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 
 
-@dataclass(frozen=True)
-class Call:
-    """One command on a Compose project: what comes after ``docker compose`` and its files, and the variables."""
-
-    stack: str
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    profile: str = "cpu"
-
-
-def builds(workspace: Workspace, profile: str, base: str) -> dict[str, Call]:
+def builds(projects: Projects, profile: str, base: str) -> dict[str, Command]:
     """Every image that a profile needs, by its name, and how it is built."""
+    workspace = projects.workspace
     server = images.server_image(workspace, profile, base)
-    calls = {server: _build("triton", profile, {"LABS_SERVER_IMAGE": server, **_arguments(base)})}
+    commands = {server: _build(projects, "triton", profile, {"LABS_SERVER_IMAGE": server, **_arguments(base)})}
     tools = images.server_image(workspace, TOOLS)
     if profile != TOOLS:
-        calls[tools] = _build("triton", TOOLS, {"LABS_SERVER_IMAGE": tools})
+        commands[tools] = _build(projects, "triton", TOOLS, {"LABS_SERVER_IMAGE": tools})
     client = images.client_image(workspace)
-    return {**calls, client: _build("client", TOOLS, {"LABS_CLIENT_IMAGE": client})}
+    return {**commands, client: _build(projects, "client", TOOLS, {"LABS_CLIENT_IMAGE": client})}
 
 
-def pull(image: str) -> tuple[str, ...]:
-    return ("docker", "pull", image)
+def _build(projects: Projects, service: str, profile: str, env: Mapping[str, str]) -> Command:
+    words = ("--profile", "*", "--progress", "plain", "build", service)
+    return projects.command(BUILDER, words, {**env, **images.build_environment()}, profile=profile)
 
 
-def copy_out(image: str, name: str, path: str, target: Path) -> list[tuple[str, ...]]:
+def pull(image: str) -> Command:
+    return Command(("docker", "pull", image))
+
+
+def copy_out(image: str, name: str, path: str, target: Path) -> list[Command]:
     """Copy a folder out of an image, through a container that is never started."""
     return [
-        ("docker", "create", "--name", name, image),
-        ("docker", "cp", f"{name}:{path}/.", str(target)),
-        ("docker", "rm", "--force", name),
+        Command(("docker", "create", "--name", name, image), {}, f"{name}: {image}, never started, removed at once"),
+        Command(("docker", "cp", f"{name}:{path}/.", str(target))),
+        Command(("docker", "rm", "--force", name)),
     ]
-
-
-def _build(service: str, profile: str, env: Mapping[str, str]) -> Call:
-    command = ("--profile", "*", "--progress", "plain", "build", service)
-    return Call(BUILDER, command, {**env, **images.build_environment()}, profile)
 
 
 def _arguments(base: str) -> dict[str, str]:
@@ -78,20 +70,31 @@ def _arguments(base: str) -> dict[str, str]:
     return {**found, "LABS_INSTALL": release.install}
 
 
-def one_shot(name: str, image: str, arguments: Sequence[str], profile: str = TOOLS, gpus: int = 0) -> Call:
+def one_shot(
+    projects: Projects, name: str, image: str, arguments: Sequence[str], profile: str = TOOLS, gpus: int = 0
+) -> Command:
     """A command in a container of the serving image, which is gone when it ends."""
     env = {"LABS_SERVER_IMAGE": image, **({"LABS_GPUS": str(gpus)} if gpus else {})}
-    command = ("run", "--rm", "--no-deps", "-T", "--name", name, "engine-builder", *arguments)
-    return Call(BUILDER, command, env, profile)
+    words = ("run", "--rm", "--no-deps", "-T", "--name", name, "engine-builder", *arguments)
+    container = f"{name}: {image}{_gpus(gpus)}, gone when it ends"
+    return projects.command(BUILDER, words, env, profile=profile, container=container)
 
 
-def client(name: str, service: str, terminal: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
-    return ("--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *terminal, service, *argv)
+def client(projects: Projects, name: str, stack: str, argv: Sequence[str]) -> Command:
+    """A lab's client on a stack's network, or without a stack its report, on this terminal where there is one."""
+    image = images.client_image(projects.workspace)
+    terminal = [] if os.isatty(0) and os.isatty(1) else ["-T"]
+    service = "client" if stack else "report"
+    words = ("--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *terminal, service, *argv)
+    container = f"{name}: {image}, gone when it ends"
+    return projects.command(stack or REPORT, words, {"LABS_CLIENT_IMAGE": image}, container=container)
 
 
-def serve(launch: Launch, image: str) -> Call:
+def serve(projects: Projects, launch: Launch) -> Command:
     """Start the server's container."""
-    http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(launch.record.endpoints))
+    record = launch.record
+    image = images.server_image(projects.workspace, record.profile, launch.image)
+    http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(record.endpoints))
     arguments = server_arguments(
         "/models", address="0.0.0.0", shm_prefix="labs-", exit_timeout=launch.exit_timeout, extra=launch.server_args
     )
@@ -99,21 +102,31 @@ def serve(launch: Launch, image: str) -> Call:
         "LABS_SERVER_IMAGE": image,
         **({"LABS_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
         "LABS_REPOSITORY": str(launch.repository),
-        "LABS_BIND": launch.bind,
+        "LABS_BIND": record.bind,
         "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics,
         "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
     }  # fmt: skip
     if launch.shm_size:
         env["LABS_SHM_SIZE"] = launch.shm_size
-    if launch.record.profile == "gpu":
-        env["LABS_GPUS"] = str(launch.ranks)
-    command = ("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans", "triton")
-    return Call(launch.record.stack, command, env, launch.record.profile)
+    gpus = launch.ranks if record.profile == "gpu" else 0
+    if gpus:
+        env["LABS_GPUS"] = str(gpus)
+    runs = f", runs launch-ranks {launch.launcher} {launch.ranks}" if launch.ranks > 1 else ""
+    ports = ", ".join(f"{record.bind}:{port}" for port in (http, grpc, metrics))
+    container = f"{projects.name(record.stack)}-triton-1: {image}{_gpus(gpus)}, on {ports}{runs}"
+    words = ("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans", "triton")
+    override = projects.override_path(record.stack)
+    return projects.command(record.stack, words, env, profile=record.profile, override=override, container=container)
 
 
-def down(force: bool = False) -> tuple[str, ...]:
+def down(projects: Projects, stack: str, force: bool = False) -> Command:
     """Stop a stack and remove all of its project; Compose finds it by its labels."""
-    return ("down", "--remove-orphans", "--volumes", *(("--timeout", "0") if force else ()))
+    hurry = ("--timeout", "0") if force else ()
+    return projects.by_labels(stack, ("down", "--remove-orphans", "--volumes", *hurry))
+
+
+def _gpus(count: int) -> str:
+    return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
 
 
 def service(launch: Launch) -> dict[str, object]:

@@ -12,24 +12,23 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from labctl.engines.protocol import Builder
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.runtimes import calls, images, processes
+from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Launch, Record
-from labctl.runtimes.calls import BUILDER, REPORT, Call
+from labctl.runtimes.calls import BUILDER, REPORT
 from labctl.runtimes.compose_projects import NOBODY, Projects
 from labctl.runtimes.compose_server import ComposeServer
-from labctl.runtimes.compose_shown import ComposeShown
 from labctl.runtimes.hub_token import hub_token, pipe
-from labctl.runtimes.tools import tool_failed
+from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace, atomic_write, replace_dir
 
 KEPT_LOG_LINES = 20_000
 
 
-class ComposeRuntime(ComposeShown):
+class ComposeRuntime:
     """Runs the stacks of one checkout in containers."""
 
     name = "compose"
@@ -38,9 +37,6 @@ class ComposeRuntime(ComposeShown):
         self.workspace = workspace
         self._root = str(workspace.root)
         self._projects = Projects(workspace)
-        self._server_image = ""  # known once it is prepared
-
-    # -- before a start ------------------------------------------------------------------------------------------
 
     def check(self, profile: str) -> None:
         from labctl.runtimes import docker_engine
@@ -49,41 +45,7 @@ class ComposeRuntime(ComposeShown):
         docker_engine.require_compose()
         if profile == "gpu":
             docker_engine.require_gpu()
-
-    def prepare(self, profile: str, listener: Listener, image: str = "") -> None:
-        self.check(profile)
         self._projects.require_readable_cache()
-        self._server_image = images.server_image(self.workspace, profile, image)
-        if image and not images.exists(image):  # also its digest is wanted, which a build alone would not keep
-            listener.step(f"image {image} (many gigabytes)")
-            self._run_docker(calls.pull(image), listener, f"image {image} cannot be pulled")
-            listener.done("pulled")
-        for name, call in calls.builds(self.workspace, profile, image).items():
-            if images.exists(name):
-                continue
-            listener.step(f"image {name} (the first build takes minutes)")
-            code, _, tail = self._call(call, listener, merged=True)  # Compose 2.26 tells of a build on stdout
-            if code or not images.exists(name):
-                raise LabError(
-                    f"image {name} cannot be built", processes.describe_exit(code),
-                    "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS",
-                    details=tail,
-                )  # fmt: skip
-            listener.done("built")
-
-    def _call(
-        self, call: Call, listener: Listener, override: Path | None = None, merged: bool = False
-    ) -> tuple[int, str, list[str]]:
-        return self._projects.run(call.stack, call.command, listener, call.env, call.profile, override, merged=merged)
-
-    def _run_docker(self, argv: Sequence[str], listener: Listener, failed: str) -> str:
-        listener.command(argv)
-        code, out, tail = processes.run_tool(argv, listener.progress, env=dict(os.environ))
-        if code:
-            raise LabError(failed, processes.describe_exit(code), "the last lines show why", details=tail)
-        return out
-
-    # -- paths ---------------------------------------------------------------------------------------------------
 
     def server_path(self, path: Path) -> str:
         return self._projects.inside(path, server=True)
@@ -91,81 +53,174 @@ class ComposeRuntime(ComposeShown):
     def client_path(self, path: Path) -> str:
         return self._projects.inside(path, server=False)
 
-    # -- the serving environment ---------------------------------------------------------------------------------
+    def client_endpoints(self, record: Record) -> Endpoints:
+        return Endpoints(f"triton:{HTTP}", f"triton:{GRPC}", f"triton:{METRICS}")
 
-    def tool(self, argv: Sequence[str], listener: Listener) -> str:
+    # -- what can be done ----------------------------------------------------------------------------------------
+
+    def prepare(self, profile: str, image: str = "") -> list[Action[str]]:
+        builds = calls.builds(self._projects, profile, image)
+        made = [self._build(name, command) for name, command in builds.items() if not _there(name)]
+        if image and not _there(image):  # also its digest is wanted, which a build alone would not keep
+            made.insert(0, self._pull(image))
+        return made
+
+    def _pull(self, image: str) -> Action[str]:
+        command = calls.pull(image)
+
+        def do(listener: Listener) -> str:
+            self._run(command, listener, f"image {image} cannot be pulled")
+            return "pulled"
+
+        return Action(f"image {image} (many gigabytes)", do, [command])
+
+    def _build(self, name: str, command: Command) -> Action[str]:
+        def do(listener: Listener) -> str:
+            # Compose 2.26 tells of a build on stdout
+            code, _, tail = processes.run_tool(command, listener, listener.progress, merged=True)
+            if code or not images.exists(name):
+                raise LabError(
+                    f"image {name} cannot be built", processes.describe_exit(code),
+                    "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS",
+                    details=tail,
+                )  # fmt: skip
+            return "built"
+
+        return Action(f"image {name} (the first build takes minutes)", do, [command])
+
+    def _run(self, command: Command, listener: Listener, failed: str) -> str:
+        code, out, tail = processes.run_tool(command, listener, listener.progress)
+        if code:
+            raise LabError(failed, processes.describe_exit(code), "the last lines show why", details=tail)
+        return out
+
+    def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
         image = images.server_image(self.workspace, calls.TOOLS)
-        secrets = {}
-        with contextlib.ExitStack() as cleaning:
-            name = cleaning.enter_context(self._one_shot(BUILDER, "engine-builder"))
-            if token := hub_token():
-                secret = self.workspace.stack_dir(BUILDER) / f"hub-token-{os.getpid()}"
-                secrets["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
-            call = calls.one_shot(name, image, [self._argument(text) for text in argv])
-            code, out, tail = self._call(dataclasses.replace(call, env={**call.env, **secrets}), listener)
+        arguments = [self._argument(text) for text in argv]
+        command = calls.one_shot(self._projects, self._name(BUILDER, "engine-builder"), image, arguments)
+
+        def do(listener: Listener) -> str:
+            with contextlib.ExitStack() as cleaning:
+                env = dict(command.env)
+                if token := hub_token():
+                    secret = self.workspace.stack_dir(BUILDER) / f"hub-token-{os.getpid()}"
+                    env["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
+                return self._one_shot(dataclasses.replace(command, env=env), argv, listener)
+
+        return Action(title, do, [command])
+
+    def in_image(self, title: str, argv: Sequence[str], image: str, gpus: int) -> Action[None]:
+        server = images.server_image(self.workspace, "gpu", image)
+        name, arguments = self._name(BUILDER, "engine-builder"), [self._seen(text) for text in argv]
+        command = calls.one_shot(self._projects, name, server, arguments, "gpu", gpus)
+
+        def do(listener: Listener) -> None:
+            self._one_shot(command, argv, listener)
+
+        return Action(title, do, [command])
+
+    def _one_shot(self, command: Command, argv: Sequence[str], listener: Listener) -> str:
+        self.workspace.cache.mkdir(parents=True, exist_ok=True)
+        with self._cleaned(BUILDER, command):
+            code, out, tail = processes.run_tool(command, listener, progress_of(listener))
         if code:
             raise tool_failed(argv, processes.describe_exit(code), tail)
         return out
 
+    def _name(self, project: str, service: str) -> str:
+        """Of a container that only this process makes."""
+        return f"{self._projects.name(project)}-{service}-{os.getpid()}"
+
     @contextlib.contextmanager
-    def _one_shot(self, project: str, service: str) -> Iterator[str]:
-        """The name of a container that is gone at the end of the block, however that comes about."""
+    def _cleaned(self, project: str, command: Command) -> Iterator[None]:
+        """The container of a one-shot command is gone at the end of the block, however that comes about."""
         from labctl.runtimes import docker_engine
 
-        name = f"{self._projects.name(project)}-{service}-{os.getpid()}"
         try:
-            yield name
+            yield
         finally:
-            docker_engine.remove(name)
+            docker_engine.remove(command.container.partition(":")[0])
             if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
                 docker_engine.discard(docker_engine.networks(self._root, project))
 
     def _argument(self, text: str) -> str:
+        """A person's own folder is refused where the containers cannot see it."""
         path = Path(text)
-        return self._projects.inside(path, server=False) if path.is_absolute() and path.exists() else text
+        return self._projects.inside(path, server=False) if path.is_absolute() and path.exists() else self._seen(text)
 
-    def builder(self, image: str, gpus: int, listener: Listener) -> Builder:
-        from labctl.runtimes.image_builder import ImageBuilder
+    def _seen(self, text: str) -> str:
+        """A path below the cache or models/ as the containers see it; anything else is left alone."""
+        mounted = any(Path(text).is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
+        return self._projects.inside(Path(text), server=False) if mounted else text
 
+    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
         server = images.server_image(self.workspace, "gpu", image)
+        name = self._name("templates", "copy")
 
-        def run(argv: Sequence[str]) -> None:
-            with self._one_shot(BUILDER, "engine-builder") as name:
-                code, _, tail = self._call(calls.one_shot(name, server, list(self._seen(argv)), "gpu", gpus), listener)
-            if code:
-                raise tool_failed(argv, processes.describe_exit(code), tail)
+        def do(listener: Listener) -> str:
+            with replace_dir(target) as fresh:
+                *commands, remove = calls.copy_out(server, name, path, fresh)
+                try:
+                    for command in commands:
+                        self._run(command, listener, f"{path} cannot be copied out of {image}")
+                finally:
+                    self._run(remove, listener, f"container {name} cannot be removed")
+            return "copied out of the image"
 
-        return ImageBuilder(image, run)
+        return Action(title, do, calls.copy_out(server, name, path, target), [f"{target}/"])
 
-    def copy_out(self, image: str, path: str, target: Path, listener: Listener) -> None:
-        server = images.server_image(self.workspace, "gpu", image)
-        name = f"{self._projects.name('templates')}-{os.getpid()}"
-        with replace_dir(target) as fresh:
-            *commands, remove = calls.copy_out(server, name, path, fresh)
-            try:
-                for argv in commands:
-                    self._run_docker(argv, listener, f"{path} cannot be copied out of {image}")
-            finally:
-                self._run_docker(remove, listener, f"container {name} cannot be removed")
+    def start(self, launch: Launch) -> Action[ComposeServer]:
+        stack, command = launch.record.stack, calls.serve(self._projects, launch)
+        record = dataclasses.replace(launch.record, server={"project": self._projects.name(stack)})
 
-    # -- the server ----------------------------------------------------------------------------------------------
+        def do(listener: Listener) -> ComposeServer:
+            from labctl.runtimes import docker_engine
 
-    def start(self, launch: Launch, listener: Listener) -> ComposeServer:
-        from labctl.runtimes import docker_engine
+            self.workspace.cache.mkdir(parents=True, exist_ok=True)
+            self._projects.require_readable_cache()
+            if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
+                os.chown(launch.run_dir, NOBODY, NOBODY)
+            self._projects.write_override(stack, calls.service(dataclasses.replace(launch, record=record)))
+            code, _, tail = processes.run_tool(command, listener, listener.progress)
+            found = docker_engine.containers(self._root, stack, "triton")
+            if code or not found:
+                raise LabError(
+                    f"the containers of {stack} cannot be started", processes.describe_exit(code), details=tail
+                )
+            return ComposeServer(found[0], record)
 
-        record = launch.record
-        record = dataclasses.replace(record, server={"project": self._projects.name(record.stack)})
-        if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
-            os.chown(launch.run_dir, NOBODY, NOBODY)
-        launch = dataclasses.replace(launch, record=record)
-        override = self._projects.override(record.stack, calls.service(launch))
-        code, _, tail = self._call(calls.serve(launch, self._server_image), listener, override)
-        found = docker_engine.containers(self._root, record.stack, "triton")
-        if code or not found:
-            raise LabError(
-                f"the containers of {record.stack} cannot be started", processes.describe_exit(code), details=tail
-            )
-        return ComposeServer(found[0], record)
+        return Action(f"the server of {stack}", do, [command], [str(self._projects.override_path(stack))])
+
+    def stop(self, stack: str, force: bool = False) -> Action[None]:
+        command = calls.down(self._projects, stack, force)
+
+        def do(listener: Listener) -> None:
+            if not self.leftovers(stack):
+                return
+            self._keep_log(stack)
+            processes.run_tool(command, listener, listener.progress)
+            self._sweep(stack)
+            # A file of nobody's in a folder of ours is handed back to the caller.
+            if os.getuid() == 0 and (run := self.workspace.run_dir(stack)).is_dir():
+                for path in (run, *run.rglob("*")):
+                    os.chown(path, 0, 0)
+
+        return Action(f"{stack} goes, and all of its project", do, [command])
+
+    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
+        project, service = (stack, "client") if stack else (REPORT, "report")
+        command = calls.client(self._projects, self._name(project, service), stack, argv)
+        mounted = (self.workspace.cache, self.workspace.run_dir(project), self.workspace.root / "results")
+
+        def do(listener: Listener) -> int:
+            for folder in mounted:
+                folder.mkdir(parents=True, exist_ok=True)
+            with self._cleaned(project, command):
+                return processes.run_foreground(command, listener)
+
+        return Action(title, do, [command])
+
+    # -- what is there -------------------------------------------------------------------------------------------
 
     def find(self, stack: str) -> Record | None:
         return next((record for record in self._records(stack)), None)
@@ -196,17 +251,6 @@ class ComposeRuntime(ComposeShown):
         if not path.is_file():
             raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
         yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
-
-    def stop(self, stack: str, listener: Listener, force: bool = False) -> None:
-        if not self.leftovers(stack):
-            return
-        self._keep_log(stack)
-        self._projects.run(stack, calls.down(force), listener, self._projects.environment(stack), files=False)
-        self._sweep(stack)
-        # A file of nobody's in a folder of ours is handed back to the caller.
-        if os.getuid() == 0 and (run := self.workspace.run_dir(stack)).is_dir():
-            for path in (run, *run.rglob("*")):
-                os.chown(path, 0, 0)
 
     def _keep_log(self, stack: str) -> None:
         """The server's last words outlive its container."""
@@ -240,21 +284,12 @@ class ComposeRuntime(ComposeShown):
         things = (*docker_engine.containers(self._root), *docker_engine.networks(self._root))
         return {docker_engine.labels(thing)[docker_engine.STACK] for thing in things}
 
-    # -- clients -------------------------------------------------------------------------------------------------
 
-    def client_endpoints(self, record: Record) -> Endpoints:
-        return Endpoints(f"triton:{HTTP}", f"triton:{GRPC}", f"triton:{METRICS}")
-
-    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, listener: Listener) -> int:
-        stack, service = (record.stack, "client") if record else (REPORT, "report")
-        env = self._projects.environment(stack) | {"LABS_CLIENT_IMAGE": images.client_image(self.workspace)}
-        for folder in (self.workspace.cache, self.workspace.run_dir(stack), self.workspace.root / "results"):
-            folder.mkdir(parents=True, exist_ok=True)
-        terminal = [] if os.isatty(0) and os.isatty(1) else ["-T"]
-        with self._one_shot(stack, service) as name:
-            command = self._projects.argv(stack, calls.client(name, service, terminal, argv))
-            listener.command(command)
-            return processes.run_foreground(command, env={**os.environ, **env}, cwd=self.workspace.root)
+def _there(image: str) -> bool:
+    """Whether an image is here, as far as an engine can be asked."""
+    with contextlib.suppress(LabError):
+        return images.exists(image)
+    return False
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:

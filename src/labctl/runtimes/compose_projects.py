@@ -1,4 +1,4 @@
-"""A stack as a Compose project: its name, environment and paths, and the one seam through which Compose is run."""
+"""A stack as a Compose project: its name, environment and paths, and the commands on it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.errors import LabError
-from labctl.listener import Listener
-from labctl.runtimes import processes
-from labctl.runtimes.tools import progress_of
+from labctl.runtimes.actions import Command
 from labctl.workspace import Workspace, atomic_write
 
 NOBODY = 65534
@@ -47,14 +45,13 @@ class Projects:
         )
 
     def require_readable_cache(self) -> None:
-        """Make the cache, which is mounted also where it stays empty, and see that the server can look into it.
+        """See that the server can look into the cache, where that is there.
 
         Raises:
             LabError: called by root, the server is nobody, and the folder is root's alone.
         """
         cache = self.workspace.cache
-        cache.mkdir(parents=True, exist_ok=True)
-        if os.getuid() == 0 and cache.stat().st_mode & 0o005 != 0o005:
+        if os.getuid() == 0 and cache.is_dir() and cache.stat().st_mode & 0o005 != 0o005:
             raise LabError(
                 f"the server cannot read {cache}",
                 "called by root, it runs as nobody (65534), and the folder is root's alone",
@@ -64,11 +61,10 @@ class Projects:
     def override_path(self, stack: str) -> Path:
         return self.workspace.stack_dir(stack) / "compose.json"
 
-    def override(self, stack: str, service: Mapping[str, Any]) -> Path:
+    def write_override(self, stack: str, service: Mapping[str, Any]) -> None:
         """Write what only this start says of the server's service."""
         text = json.dumps({"services": {"triton": service}}, indent=1)
         atomic_write(self.override_path(stack), text.replace("$", "$$"))  # Compose would take a dollar for a variable
-        return self.override_path(stack)
 
     def name(self, stack: str) -> str:
         """Unlike for two checkouts, so that their stacks stand side by side."""
@@ -92,31 +88,23 @@ class Projects:
         of_gpu = [self.workspace.root / "compose.gpu.yaml"] if profile == "gpu" else []
         return [self.workspace.root / "compose.yaml", *of_gpu, *([override] if override else [])]
 
-    def argv(
-        self, stack: str, command: Sequence[str], profile: str = "cpu", override: Path | None = None, files: bool = True
-    ) -> list[str]:
-        """A ``docker compose`` command line; without ``files`` Compose finds the project by its labels alone."""
-        options = [option for path in self.compose_files(profile, override) for option in ("--file", str(path))]
-        options += ["--project-directory", self.root]
-        return ["docker", "compose", "--project-name", self.name(stack), *(options if files else ()), *command]
-
-    def run(
+    def command(
         self,
         stack: str,
-        command: Sequence[str],
-        listener: Listener,
+        words: Sequence[str],
         env: Mapping[str, str] | None = None,
+        *,
         profile: str = "cpu",
         override: Path | None = None,
-        files: bool = True,
-        merged: bool = False,
-    ) -> tuple[int, str, list[str]]:
-        """Run Compose to its end: exit status, stdout, and the last lines of its stderr (all of them as progress).
+        container: str = "",
+    ) -> Command:
+        """A ``docker compose`` command on a stack's project."""
+        options = [option for path in self.compose_files(profile, override) for option in ("--file", str(path))]
+        options += ["--project-directory", self.root]
+        argv = ["docker", "compose", "--project-name", self.name(stack), *options, *words]
+        return Command(argv, {**self.environment(stack), **(env or {})}, container, self.workspace.root)
 
-        ``merged``: stdout is heard as well, and not returned.
-        """
-        argv = self.argv(stack, command, profile, override, files)
-        listener.command(argv)
-        full = {**os.environ, **self.environment(stack), **(env or {})}
-        cwd = self.workspace.root if files else Path("/")
-        return processes.run_tool(argv, progress_of(listener), env=full, cwd=cwd, merged=merged)
+    def by_labels(self, stack: str, words: Sequence[str]) -> Command:
+        """A command without files: Compose finds the project by its labels alone, whatever the files say today."""
+        argv = ["docker", "compose", "--project-name", self.name(stack), *words]
+        return Command(argv, cwd=Path("/"))  # where there is no Compose file

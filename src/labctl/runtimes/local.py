@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import os
 import platform
 import signal
 import subprocess
@@ -21,12 +20,12 @@ from pathlib import Path
 
 import psutil
 
-from labctl.engines.protocol import Builder
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.runtimes import nvidia, processes, wheel
+from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.arguments import server_arguments
-from labctl.runtimes.base import Endpoints, Launch, Record, Shown
+from labctl.runtimes.base import Endpoints, Launch, Record
 from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace
 
@@ -89,9 +88,6 @@ class LocalRuntime:
         if profile == "gpu":
             wheel.require_cuda(nvidia.gpus())
 
-    def prepare(self, profile: str, listener: Listener, image: str = "") -> None:
-        wheel.backend_folder(wheel.find_wheel(), self.workspace.cache)
-
     def server_path(self, path: Path) -> str:
         return str(path)
 
@@ -100,75 +96,88 @@ class LocalRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return record.endpoints
 
-    def tool(self, argv: Sequence[str], listener: Listener) -> str:
-        command = [sys.executable, *argv]
-        listener.command(command)
-        env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
-        code, out, tail = processes.run_tool(command, progress_of(listener), env=env)
-        if code:
-            raise tool_failed(argv, processes.describe_exit(code), tail)
-        return out
+    # -- what can be done ----------------------------------------------------------------------------------------
 
-    def builder(self, image: str, gpus: int, listener: Listener) -> Builder:
-        raise LabError(*NEEDS_IMAGE)
-
-    def copy_out(self, image: str, path: str, target: Path, listener: Listener) -> None:
-        raise LabError(*NEEDS_IMAGE)
-
-    # -- for --dry-run -------------------------------------------------------------------------------------------
-
-    def show_prepare(self, profile: str, image: str = "") -> list[Shown]:
-        return []
-
-    def show_copy_out(self, image: str, path: str, target: Path) -> list[Shown]:
-        raise LabError(*NEEDS_IMAGE)
-
-    def show_tool(self, title: str, argv: Sequence[str]) -> list[Shown]:
-        return [Shown(title, [sys.executable, *argv])]
-
-    def show_build(self, title: str, image: str, gpus: int, argv: Sequence[str]) -> list[Shown]:
-        raise LabError(*NEEDS_IMAGE)
-
-    def show_start(self, launch: Launch) -> list[Shown]:
-        return [Shown(f"the server of {launch.record.stack}", self._argv(launch, wheel.find_wheel()), launch.env)]
-
-    def show_files(self, launch: Launch) -> list[str]:
-        return []
-
-    def show_client(self, title: str, argv: Sequence[str], stack: str) -> list[Shown]:
-        return self.show_tool(title, argv)
-
-    def show_stop(self, stack: str) -> list[Shown]:
-        return []  # the server's process is asked to end; no command is run
-
-    # -- the server ----------------------------------------------------------------------------------------------
-
-    def _argv(self, launch: Launch, found: wheel.Wheel) -> list[str]:
-        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(launch.record.endpoints))
-        return [
-            str(found.binary),
-            *server_arguments(
-                str(launch.repository),
-                address=launch.bind,
-                ports=(http, grpc, metrics),
-                shm_prefix=self.shm_prefix(launch.record.stack),
-                exit_timeout=launch.exit_timeout,
-                backends=str(wheel.backends(found, self.workspace.cache)),
-                extra=launch.server_args,
-            ),
-        ]
-
-    def start(self, launch: Launch, listener: Listener) -> LocalServer:
+    def prepare(self, profile: str, image: str = "") -> list[Action[str]]:
         found = wheel.find_wheel()
-        wheel.backend_folder(found, self.workspace.cache)
-        argv = self._argv(launch, found)
-        env = wheel.environment(found) | dict(launch.env)
-        env |= {RECORD: launch.record.to_json(), ROOT: str(self.workspace.root), STACK: launch.record.stack}
-        listener.command(argv)
-        outlive = launch.record.owner is None
-        process = processes.spawn(argv, env, launch.log_file, cwd=launch.run_dir, outlive=outlive)
-        record = dataclasses.replace(launch.record, server={"pid": process.pid})
-        return LocalServer(process, record)
+        folder = wheel.backends(found, self.workspace.cache)
+        if wheel.is_backend_folder(folder, found):
+            return []
+
+        def do(listener: Listener) -> str:
+            wheel.make_backend_folder(folder, found)
+            return "links into the wheel"
+
+        return [Action("Triton's python backend", do, files=[f"{folder}/"])]
+
+    def _python(self, argv: Sequence[str]) -> Command:
+        root, cache = str(self.workspace.root), str(self.workspace.cache)
+        return Command([sys.executable, *argv], {"LABS_ROOT": root, "LABS_CACHE": cache})
+
+    def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
+        command = self._python(argv)
+
+        def do(listener: Listener) -> str:
+            code, out, tail = processes.run_tool(command, listener, progress_of(listener))
+            if code:
+                raise tool_failed(argv, processes.describe_exit(code), tail)
+            return out
+
+        return Action(title, do, [command])
+
+    def in_image(self, title: str, argv: Sequence[str], image: str, gpus: int) -> Action[None]:
+        raise LabError(*NEEDS_IMAGE)
+
+    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
+        raise LabError(*NEEDS_IMAGE)
+
+    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
+        command = self._python(argv)
+        return Action(title, lambda listener: processes.run_foreground(command, listener), [command])
+
+    def start(self, launch: Launch) -> Action[LocalServer]:
+        record, found = launch.record, wheel.find_wheel()
+        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(record.endpoints))
+        arguments = server_arguments(
+            str(launch.repository),
+            address=record.bind,
+            ports=(http, grpc, metrics),
+            shm_prefix=self.shm_prefix(record.stack),
+            exit_timeout=launch.exit_timeout,
+            backends=str(wheel.backends(found, self.workspace.cache)),
+            extra=launch.server_args,
+        )
+        command = Command([str(found.binary), *arguments], launch.env, cwd=launch.run_dir)
+
+        def do(listener: Listener) -> LocalServer:
+            env = wheel.environment(found) | dict(launch.env)
+            env |= {RECORD: record.to_json(), ROOT: str(self.workspace.root), STACK: record.stack}
+            listener.command(command.argv)
+            process = processes.spawn(
+                command.argv, env, launch.log_file, cwd=launch.run_dir, outlive=record.owner is None
+            )
+            return LocalServer(process, dataclasses.replace(record, server={"pid": process.pid}))
+
+        return Action(f"the server of {record.stack}", do, [command])
+
+    def stop(self, stack: str, force: bool = False) -> Action[None]:
+        return Action(f"{stack} goes", lambda listener: self._stop(stack, listener, force))
+
+    def _stop(self, stack: str, listener: Listener, force: bool) -> None:
+        servers = [p for p, _ in self._ours(stack) if p.info["name"] == SERVER_NAME]
+        if servers and not force:
+            _signal(servers, signal.SIGTERM)
+            grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
+            _, servers = psutil.wait_procs(servers, timeout=grace)
+            if servers:
+                listener.note(f"the server did not stop within {grace:g} s and is killed")
+        remaining = [process for process, _ in self._ours(stack)]
+        _signal(remaining, signal.SIGKILL)
+        psutil.wait_procs(remaining, timeout=10)
+        for region in self._regions(stack):
+            region.unlink(missing_ok=True)
+
+    # -- what is there -------------------------------------------------------------------------------------------
 
     def _ours(self, stack: str | None = None) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
         """The processes of this checkout's stacks, servers and stubs alike, with their environment."""
@@ -203,20 +212,6 @@ class LocalRuntime:
             raise LabError(f"there is no log of '{stack}'", f"{path} does not exist", f"labctl up {stack}")
         yield from processes.follow(path, lambda: follow and self.find(stack) is not None, time.sleep)
 
-    def stop(self, stack: str, listener: Listener, force: bool = False) -> None:
-        servers = [p for p, _ in self._ours(stack) if p.info["name"] == SERVER_NAME]
-        if servers and not force:
-            _signal(servers, signal.SIGTERM)
-            grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-            _, servers = psutil.wait_procs(servers, timeout=grace)
-            if servers:
-                listener.note(f"the server did not stop within {grace:g} s and is killed")
-        remaining = [process for process, _ in self._ours(stack)]
-        _signal(remaining, signal.SIGKILL)
-        psutil.wait_procs(remaining, timeout=10)
-        for region in self._regions(stack):
-            region.unlink(missing_ok=True)
-
     def leftovers(self, stack: str) -> list[str]:
         found = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
         return found + [str(region) for region in self._regions(stack)]
@@ -228,14 +223,6 @@ class LocalRuntime:
 
     def _regions(self, stack: str) -> list[Path]:
         return sorted(SHM.glob(f"{self.shm_prefix(stack)}*"))
-
-    # -- clients -------------------------------------------------------------------------------------------------
-
-    def run_client(self, argv: Sequence[str], record: Record | None, out: Path, listener: Listener) -> int:
-        command = [sys.executable, *argv]
-        listener.command(command)
-        env = {**os.environ, "LABS_ROOT": str(self.workspace.root), "LABS_CACHE": str(self.workspace.cache)}
-        return processes.run_foreground(command, env=env)
 
 
 def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from labctl.errors import LabError
+from labctl.listener import Listener
+from labctl.runtimes.actions import Command
 
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before fork: the child may only call it
@@ -71,12 +73,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 
 def run_tool(
-    argv: Sequence[str],
-    on_line: Callable[[str], None],
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    timeout: float | None = None,
-    merged: bool = False,
+    command: Command, listener: Listener, on_line: Callable[[str], None], merged: bool = False
 ) -> tuple[int, str, list[str]]:
     """Run a command to its end in a process group of its own (a terminal's Ctrl-C reaches us first, not it).
 
@@ -87,11 +84,12 @@ def run_tool(
     Returns:
         exit status, stdout ("" if merged), and the last stderr lines.
     """
+    listener.command(command.argv)
     try:
         process = subprocess.Popen(
-            argv,
-            env=dict(env) if env is not None else None,
-            cwd=cwd,
+            command.argv,
+            env={**os.environ, **command.env},
+            cwd=command.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if merged else subprocess.PIPE,
@@ -99,7 +97,7 @@ def run_tool(
             preexec_fn=_die_with_parent,
         )
     except OSError as error:
-        raise LabError(f"cannot run {argv[0]}", error.strerror or str(error)) from error
+        raise LabError(f"cannot run {command.argv[0]}", error.strerror or str(error)) from error
     tail: collections.deque[str] = collections.deque(maxlen=30)
     out = bytearray()
     pending = bytearray()
@@ -119,10 +117,7 @@ def run_tool(
             if process.stderr:
                 selector.register(process.stderr, selectors.EVENT_READ, pending)
             while selector.get_map():
-                events = selector.select(timeout)
-                if not events:
-                    raise LabError(f"{Path(argv[0]).name} said nothing for {timeout:g} s", " ".join(argv))
-                for key, _ in events:
+                for key, _ in selector.select():
                     chunk = os.read(key.fd, 65536)
                     if not chunk:
                         selector.unregister(key.fileobj)
@@ -139,10 +134,13 @@ def ask(argv: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]
     )
 
 
-def run_foreground(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
+def run_foreground(command: Command, listener: Listener) -> int:
     """Run a command on this terminal and return its exit status (negative: the signal that ended it)."""
+    listener.command(command.argv)
     # It stays in our process group, so that it owns the terminal; Ctrl-C reaches both of us.
-    process = subprocess.Popen(argv, env=dict(env) if env is not None else None, cwd=cwd, preexec_fn=_die_with_parent)
+    process = subprocess.Popen(
+        command.argv, env={**os.environ, **command.env}, cwd=command.cwd, preexec_fn=_die_with_parent
+    )
     try:
         return process.wait()
     except BaseException:

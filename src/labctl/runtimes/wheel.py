@@ -115,25 +115,28 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
 
 
 def backends(wheel: Wheel, cache: Path) -> Path:
-    """Where :func:`backend_folder` puts the backend directory."""
+    """The backend directory of this wheel and the running Python, made once."""
     return cache / "triton" / f"{wheel.version}-{sysconfig.get_config_var('py_version_nodot')}"
 
 
-def backend_folder(wheel: Wheel, cache: Path) -> Path:
-    """A backend directory with the python backend and the running Python's stub, made once per wheel and Python."""
-    folder = backends(wheel, cache)
-    links = {"triton_python_backend_stub": wheel.stub}
-    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
-        links[name] = wheel.server / "backends" / "python" / name
-    wanted = {name: os.fspath(target) for name, target in links.items()}
+def _links(wheel: Wheel) -> dict[str, str]:
+    """What a backend folder holds: the python backend and the running Python's stub."""
+    backend = wheel.server / "backends" / "python"
+    names = ("libtriton_python.so", "triton_python_backend_utils.py")
+    return {"triton_python_backend_stub": str(wheel.stub), **{name: str(backend / name) for name in names}}
+
+
+def is_backend_folder(folder: Path, wheel: Wheel) -> bool:
     python = folder / "python"
-    if python.is_dir() and {p.name: str(p.readlink()) for p in python.iterdir() if p.is_symlink()} == wanted:
-        return folder
+    return python.is_dir() and {p.name: str(p.readlink()) for p in python.iterdir() if p.is_symlink()} == _links(wheel)
+
+
+def make_backend_folder(folder: Path, wheel: Wheel) -> None:
+    """A backend directory for this wheel and the running Python, swapped in whole."""
     with replace_dir(folder) as fresh:
         (fresh / "python").mkdir()
-        for name, target in links.items():
+        for name, target in _links(wheel).items():
             (fresh / "python" / name).symlink_to(target)
-    return folder
 
 
 def environment(wheel: Wheel) -> dict[str, str]:
