@@ -48,8 +48,8 @@ test-unit: $(READY) ## the tests that need no server
 bench: $(READY) ## measure the project against its yardsticks (takes a while)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-lint: $(READY) ## ruff and mypy
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+lint: $(READY) ## ruff, mypy, and the layers of the imports
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 
 lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
 	@[ -x $(BIN)/uv ] || $(MAKE) setup

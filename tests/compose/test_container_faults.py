@@ -19,7 +19,7 @@ STACK = "quick"
 ON = ("--runtime", "compose", "--ports", "auto")
 
 
-def failing_up(root: Path, *settings: str, **env: str) -> str:
+def failing_up(root: Path, *settings: str, **env: Any) -> str:
     """What an ``up`` says that fails, soon, and leaves nothing."""
     began = time.monotonic()
     done: subprocess.CompletedProcess[str] = labctl("up", STACK, *settings, *ON, root=root, check=False, **env)

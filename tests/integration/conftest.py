@@ -5,24 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_server import LabServer
 from machinery import PARTS, ROOT, labctl
-
-
-@dataclass(frozen=True)
-class LabServer:
-    """A stack that is up. Endpoints are ``host:port``."""
-
-    http: str
-    grpc: str
-    metrics: str
-    run_dir: Path
-    log_file: Path
-    settings: dict[str, Any]
 
 
 @pytest.fixture(scope="session")

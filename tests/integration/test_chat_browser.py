@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_server import LabServer
 from machinery import DEADLINE_S, labctl
-
-from conftest import LabServer
 from own_stack import server_of, up
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -13,16 +13,16 @@ import pytest
 import torch
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from codegen_requests import USUAL, ensemble, generator, tensor, texts
+from machinery import ROOT
 from tritonclient.utils import InferenceServerException
 
-from codegen_requests import USUAL, ensemble, generator, tensor, texts
-from conftest import ROOT
 from labctl.measure.evidence import metrics, steplog
 
 GENERATOR = "codegen-350M-mono-gptj"
 PROMPTS = ("def hello_world():", "def add(a, b):", "# return the maximum of a list\ndef", "def is_prime(n):", "def f")
 END = "<|endoftext|>"
-SAMPLED = {"temperature": 1.3, "runtime_top_k": 40, "runtime_top_p": 0.95}
+SAMPLED: dict[str, Any] = {"temperature": 1.3, "runtime_top_k": 40, "runtime_top_p": 0.95}
 
 
 @pytest.fixture(scope="module")

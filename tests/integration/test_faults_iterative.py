@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from machinery import DEADLINE_S, ROOT, eventually, labctl
-
-from conftest import LabServer
 from gpt2_streams import Stream
+from lab_server import LabServer
+from machinery import DEADLINE_S, ROOT, eventually, labctl
 from own_stack import STACK, leftovers, server_of, shown, state, up
 
 

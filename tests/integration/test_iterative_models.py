@@ -10,14 +10,14 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-
-import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from tritonclient.utils import InferenceServerException
+from typing import Any
 
 import gpt2_streams
+import pytest
+import torch
 from gpt2_streams import Stream, ask
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from tritonclient.utils import InferenceServerException
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
 IDLE = 2.0  # seconds until Triton lets go of a cancelled sequence; a step on a busy machine must be shorter
@@ -37,28 +37,28 @@ NEAR_TIE = 1e-4
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["kv-cache", "recomputing"])
-def server(request, lab_server):
+def server(request: Any, lab_server: Any) -> Any:
     return lab_server("iterative", kv_cache=request.param, max_sequence_idle_microseconds=int(IDLE * 1e6), threads=1)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(server):
+def tokenizer(server: Any) -> Any:
     return AutoTokenizer.from_pretrained(server.settings["tokenizer_dir"])
 
 
 @pytest.fixture(scope="module")
-def reference(server):
+def reference(server: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(server.settings["tokenizer_dir"], dtype=torch.float32).eval()
 
 
 @pytest.fixture(scope="module")
-def alone(reference, tokenizer):
+def alone(reference: Any, tokenizer: Any) -> Any:
     """`alone(prompt, tokens)`: the new ids that plain `generate` gives, cut where the best two tokens nearly tie."""
     torch.set_num_threads(1)
     return functools.cache(functools.partial(generate, reference, tokenizer))
 
 
-def generate(reference, tokenizer, prompt: str, tokens: int) -> list[int]:
+def generate(reference: Any, tokenizer: Any, prompt: str, tokens: int) -> list[int]:
     ids = torch.tensor([tokenizer.encode(prompt)])
     reference.generation_config.eos_token_id = None
     out = reference.generate(
@@ -80,7 +80,7 @@ def generate(reference, tokenizer, prompt: str, tokens: int) -> list[int]:
     return new
 
 
-def assert_right(alone, tokenizer, prompt: str, tokens: int, text: str) -> None:
+def assert_right(alone: Any, tokenizer: Any, prompt: str, tokens: int, text: str) -> None:
     new = alone(prompt, tokens)
     if len(new) == tokens:
         assert text == tokenizer.decode(new)
@@ -88,14 +88,16 @@ def assert_right(alone, tokenizer, prompt: str, tokens: int, text: str) -> None:
         assert text.startswith(tokenizer.decode(new).rstrip("\N{REPLACEMENT CHARACTER}"))
 
 
-def still_right(server, model, alone, tokenizer) -> None:
+def still_right(server: Any, model: Any, alone: Any, tokenizer: Any) -> None:
     prompt, tokens = PROMPTS[0], 12
     (answer,) = ask(server.grpc, model, [prompt.encode()], {"max_tokens": tokens, "ignore_eos": True})
     assert_right(alone, tokenizer, prompt, tokens, answer.text)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_answer_is_what_generate_gives_for_the_prompt_alone(server, model, alone, tokenizer):
+def test_every_answer_is_what_generate_gives_for_the_prompt_alone(
+    server: Any, model: Any, alone: Any, tokenizer: Any
+) -> None:
     lengths = [5 + 3 * number for number in range(len(PROMPTS))]
     asked = [{"max_tokens": length, "ignore_eos": True} for length in lengths]
     answers = ask(server.grpc, model, [p.encode() for p in PROMPTS], asked)
@@ -104,13 +106,13 @@ def test_every_answer_is_what_generate_gives_for_the_prompt_alone(server, model,
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_there_is_one_response_per_token_and_only_the_last_is_final(server, model):
+def test_there_is_one_response_per_token_and_only_the_last_is_final(server: Any, model: Any) -> None:
     for answer in ask(server.grpc, model, [b"The", b"I have"], {"max_tokens": 9, "ignore_eos": True}):
         assert answer.finals == [False] * 8 + [True]
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_sampled_text_with_broken_characters_joins_to_whole_text(server, model):
+def test_sampled_text_with_broken_characters_joins_to_whole_text(server: Any, model: Any) -> None:
     """At a high temperature tokens that end inside characters abound: the same seed gives the same clean text."""
     asked = {"max_tokens": 40, "ignore_eos": True, "temperature": "30", "seed": 5}
     single, first, second = (
@@ -122,18 +124,18 @@ def test_sampled_text_with_broken_characters_joins_to_whole_text(server, model):
     assert len(single.pieces) == 40
 
 
-def test_a_newcomer_gets_its_first_token_before_the_others_are_done(server):
+def test_a_newcomer_gets_its_first_token_before_the_others_are_done(server: Any) -> None:
     with Stream(server.grpc, "iterative-gpt2") as stream:
         stream.send("early", b"I have lived in Seoul", {"max_tokens": 60, "ignore_eos": True})
         assert stream.next()[0] == "early"
         stream.send("late", b"The", {"max_tokens": 5, "ignore_eos": True})
-        order = []
+        order: list[Any] = []
         while not order or not order[-1][2]:
             order.append(stream.next())
         assert order[-1][0] == "late"
 
 
-def test_more_sequences_than_slots_all_get_their_answer(server, alone, tokenizer):
+def test_more_sequences_than_slots_all_get_their_answer(server: Any, alone: Any, tokenizer: Any) -> None:
     prompts = [PROMPTS[number % len(PROMPTS)] for number in range(40)]
     asked = {"max_tokens": 10, "ignore_eos": True}
     answers = ask(server.grpc, "iterative-gpt2", [p.encode() for p in prompts], asked)
@@ -156,13 +158,15 @@ BAD = [
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("prompt", "parameters", "name"), BAD, ids=[f"{b[2]}-{n}" for n, b in enumerate(BAD)])
-def test_a_bad_request_is_answered_with_an_error_that_names_the_input(server, model, prompt, parameters, name):
+def test_a_bad_request_is_answered_with_an_error_that_names_the_input(
+    server: Any, model: Any, prompt: bytes, parameters: Any, name: str
+) -> None:
     with pytest.raises(InferenceServerException, match=rf"{name}: "):
         ask(server.grpc, model, [prompt], parameters)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_bad_request_in_a_batch_leaves_the_others_alone(server, model, alone, tokenizer):
+def test_a_bad_request_in_a_batch_leaves_the_others_alone(server: Any, model: Any, alone: Any, tokenizer: Any) -> None:
     with Stream(server.grpc, model) as stream, pytest.raises(InferenceServerException, match="max_tokens"):
         stream.send("bad", b"The", {"max_tokens": 0})
         stream.next()
@@ -170,7 +174,7 @@ def test_a_bad_request_in_a_batch_leaves_the_others_alone(server, model, alone, 
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_same_text_streams_over_http(server, model, alone, tokenizer):
+def test_the_same_text_streams_over_http(server: Any, model: Any, alone: Any, tokenizer: Any) -> None:
     body = {"text_input": PROMPTS[0], "max_tokens": 8, "ignore_eos": True}
     request = urllib.request.Request(
         f"http://{server.http}/v2/models/{model}/generate_stream", json.dumps(body).encode()
@@ -195,9 +199,12 @@ while True:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_client_killed_in_mid_stream_leaves_no_sequence_behind(server, model, alone, tokenizer):
+def test_a_client_killed_in_mid_stream_leaves_no_sequence_behind(
+    server: Any, model: Any, alone: Any, tokenizer: Any
+) -> None:
     script = KILLED_CLIENT.format(folder=str(Path(gpt2_streams.__file__).parent), grpc=server.grpc, model=model)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout
         assert client.stdout.readline() == "streaming\n"
         os.kill(client.pid, signal.SIGKILL)
     still_right(server, model, alone, tokenizer)
@@ -205,17 +212,17 @@ def test_a_client_killed_in_mid_stream_leaves_no_sequence_behind(server, model, 
     eventually(lambda: step_after_sweep(server, model)["slots_used"] == 0, "no slot is held any more")
 
 
-def steps(server, model: str) -> list[dict]:
+def steps(server: Any, model: str) -> list[dict[str, Any]]:
     (log,) = server.run_dir.glob(f"steps-{model}-*.jsonl")
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def step_after_sweep(server, model: str) -> dict:
+def step_after_sweep(server: Any, model: str) -> dict[str, Any]:
     ask(server.grpc, model, [b"The"], {"max_tokens": 1})
     return steps(server, model)[-1]
 
 
-def pending(server, model: str) -> int:
+def pending(server: Any, model: str) -> int:
     with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10) as page:
         for line in page.read().decode().splitlines():
             if line.startswith("nv_inference_pending_request_count") and f'model="{model}"' in line:
@@ -223,7 +230,7 @@ def pending(server, model: str) -> int:
     raise AssertionError(f"no pending count of {model} on /metrics")
 
 
-def eventually(check, what: str, timeout: float = 20.0) -> None:
+def eventually(check: Any, what: str, timeout: float = 20.0) -> None:
     deadline = time.monotonic() + timeout
     while not check():
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"

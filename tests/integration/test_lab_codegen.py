@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from lab_server import LabServer
 from machinery import labctl
-
-from conftest import LabServer
 
 STACK = "codegen"
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from lab_server import LabServer
 from machinery import labctl
-
-from conftest import LabServer
 from own_stack import STACK, state
 
 
@@ -26,9 +25,9 @@ def test_it_listens_on_loopback_only(lab_server: Callable[..., LabServer]) -> No
     server = lab_server(STACK)
     ports = {int(endpoint.split(":")[1]) for endpoint in (server.http, server.grpc, server.metrics)}
     listening = {
-        c.laddr[0].removeprefix("::ffff:")
+        c.laddr.ip.removeprefix("::ffff:")
         for c in psutil.net_connections("tcp")
-        if c.status == "LISTEN" and c.laddr[1] in ports
+        if c.status == "LISTEN" and c.laddr and c.laddr.port in ports
     }
     assert listening == {"127.0.0.1"}
 

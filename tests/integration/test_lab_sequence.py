@@ -18,10 +18,10 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from gpt2_reference import Reference
+from lab_server import LabServer
 from machinery import eventually, labctl
 from tritonclient.utils import InferenceServerException
 
-from conftest import LabServer
 from labctl import engines
 from labctl.errors import LabError
 from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together

@@ -33,12 +33,12 @@ def next_token(**inputs: Any) -> int:
     return row.ids[-1]
 
 
-def test_without_wishes_the_answer_is_greedy_and_ends_with_the_models_own_end():
+def test_without_wishes_the_answer_is_greedy_and_ends_with_the_models_own_end() -> None:
     (row,) = ask()
     assert (row.sampler.temperature, row.limit, row.end_id) == (0.0, 4, 0)
 
 
-def test_rows_of_different_lengths_are_read_by_their_lengths():
+def test_rows_of_different_lengths_are_read_by_their_lengths() -> None:
     rows = ask(input_ids=[[1, 2, 3], [4, 9, 9]], input_lengths=[[3], [1]], request_output_len=[[2], [5]])
     assert [(row.ids, row.limit) for row in rows] == [([1, 2, 3], 2), ([4], 5)]
 

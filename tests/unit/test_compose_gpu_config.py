@@ -49,7 +49,7 @@ def services(tmp_path: Path, stack: str, **settings: Any) -> dict[str, Any]:
     serve = calls.serve(projects, launch)
     build = next(iter(calls.builds(projects, "gpu", plan.image).values()))
     compose = DockerClient(
-        compose_files=projects.compose_files("gpu", override),
+        compose_files=[*projects.compose_files("gpu", override)],
         compose_profiles=["*"],
         compose_project_name=projects.name(name),
         compose_project_directory=ROOT,

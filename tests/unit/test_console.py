@@ -11,7 +11,7 @@ def test_without_a_terminal_a_long_step_shows_a_line_of_its_progress_now_and_the
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    monkeypatch.setattr("labctl.cli.console.time.monotonic", lambda: now)
     listener = console.Console()
     listener.step("image labs-server")
     for second in range(12):

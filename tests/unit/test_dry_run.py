@@ -110,7 +110,7 @@ def test_the_image_gets_what_a_release_lacks_and_nothing_where_it_has_it_all() -
 
 
 def test_templates_that_are_given_are_not_copied_out_of_the_image(tmp_path: Path) -> None:
-    from test_repository_releases import templates  # a folder of the release's style
+    from release_templates import templates  # a folder of the release's style
 
     folder = templates(tmp_path / "given", "0.17.0")
     for model in ("preprocessing", "postprocessing", "ensemble"):

@@ -83,7 +83,13 @@ def test_an_engine_is_built_once_and_says_what_it_is_made_of(fake: Fake, workspa
 
 
 def test_every_input_makes_another_key(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    wishes = [(SPEC, {}), (SPEC, {"precision": "int8"}), (SPEC, {"size": 5}), ("random:gpt2", {}), ("hub:a/b@c", {})]
+    wishes: list[tuple[str, dict[str, Any]]] = [
+        (SPEC, {}),
+        (SPEC, {"precision": "int8"}),
+        (SPEC, {"size": 5}),
+        ("random:gpt2", {}),
+        ("hub:a/b@c", {}),
+    ]
     keys = {engines.request("fake", spec, options).key for spec, options in wishes}
     monkeypatch.setattr(Fake, "recipe", "2")
     keys.add(engines.request("fake", SPEC, {}).key)
@@ -165,7 +171,8 @@ def test_a_build_that_dies_leaves_nothing_that_looks_like_an_engine(
     assert cached_names(workspace) == []
     assert not build.ready(workspace)
     if isinstance(fault, OSError):
-        assert "MB free" in caught.value.why  # type: ignore[union-attr]
+        assert isinstance(caught.value, LabError)
+        assert "MB free" in caught.value.why
 
 
 def test_a_builder_that_makes_no_engine_has_failed(fake: Fake, workspace: Workspace) -> None:

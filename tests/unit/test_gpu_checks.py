@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-
 from fake_hub import FakeHub, serve
 from gpu_machine import A100, FULL, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
+
 from labctl import weights
 from labctl.cli.main import cli
 from labctl.engines.tensorrt_llm import GpuInfo
@@ -23,6 +23,7 @@ from labctl.orchestrator.prepare import check_machine
 from labctl.orchestrator.run import with_gpus
 from labctl.runtimes import docker_engine, images, nvidia, wheel
 from labctl.trtllm.releases import release
+from labctl.weights import files
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,7 +178,7 @@ def test_an_engine_of_another_chip_is_refused(
     manifest = {
         "key": build.key, "options": dict(build.options), "hardware": asdict(GpuInfo("NVIDIA A100", "8.0", "535", "")),
         "weights": weights.identity(build.source, workspace),
-        "files": weights.store.files.measure(folder, "manifest.json"),
+        "files": files.measure(folder, "manifest.json"),
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
     monkeypatch.setattr(images, "digest", lambda image: "")

@@ -1,12 +1,13 @@
 """Greedy decoding of any batch, however it is composed, gives what `generate` gives for each prompt alone."""
 
 import random
+from typing import Any
 
+import labserve_tiny
 import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
-import labserve_tiny
 from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence, new_sequence
@@ -18,32 +19,32 @@ WORDS = ["the", "quick", "brown", "fox", "has", "lived", "in", "Seoul", "like", 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return labserve_tiny.make(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder):
+def tokenizer(folder: Any) -> Any:
     return open_tokenizer(str(folder))
 
 
 @pytest.fixture(scope="module")
-def reference(folder):
+def reference(folder: Any) -> Any:
     return GPT2LMHeadModel.from_pretrained(folder).eval()
 
 
 @pytest.fixture(params=["cached", "recomputing"])
-def decoder(request, folder):
+def decoder(request: Any, folder: Any) -> Any:
     model = GPT2(str(folder))
     return CachedDecoder(model, SLOTS) if request.param == "cached" else RecomputingDecoder(model)
 
 
-def sequence(tokenizer, text: str, max_tokens: int, extra: str = "") -> Sequence:
+def sequence(tokenizer: Any, text: str, max_tokens: int, extra: str = "") -> Sequence:
     parameters = f'{{"max_tokens": {max_tokens}, "ignore_eos": true{extra}}}'
     return new_sequence(text.encode(), parameters, tokenizer, 128)
 
 
-def alone(model, made: Sequence) -> list[int]:
+def alone(model: Any, made: Sequence) -> list[int]:
     """The greedy continuation of the prompt on its own, by transformers' generate, as long as `made` is."""
     prompt = torch.tensor([made.ids[: made.prompt]])
     more = len(made.ids) - made.prompt
@@ -59,7 +60,7 @@ def alone(model, made: Sequence) -> list[int]:
     return whole[0].tolist()
 
 
-def assert_same(model, made: Sequence) -> None:
+def assert_same(model: Any, made: Sequence) -> None:
     expected = alone(model, made)
     assert len(expected) == len(made.ids)
     for place, (ours, theirs) in enumerate(zip(made.ids, expected, strict=True)):
@@ -71,13 +72,16 @@ def assert_same(model, made: Sequence) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_mix_of_arrivals_and_lengths_gives_what_generate_gives(decoder, tokenizer, reference, seed):
+def test_any_mix_of_arrivals_and_lengths_gives_what_generate_gives(
+    decoder: Any, tokenizer: Any, reference: Any, seed: int
+) -> None:
     chance = random.Random(seed)
     made = [
         sequence(tokenizer, " ".join(chance.choices(WORDS, k=chance.randint(1, 12))), chance.randint(1, 30))
         for _ in range(12)
     ]
-    waiting, live = list(made), []
+    waiting = list(made)
+    live: list[Sequence] = []
     while waiting or live:
         while waiting and len(live) < SLOTS and chance.random() < 0.6:
             live.append(waiting.pop())
@@ -91,7 +95,9 @@ def test_any_mix_of_arrivals_and_lengths_gives_what_generate_gives(decoder, toke
         assert_same(reference, each)
 
 
-def test_a_sequence_that_lost_its_slot_is_computed_again_and_goes_on_the_same(folder, tokenizer, reference):
+def test_a_sequence_that_lost_its_slot_is_computed_again_and_goes_on_the_same(
+    folder: Any, tokenizer: Any, reference: Any
+) -> None:
     decoder = CachedDecoder(GPT2(str(folder)), 1)
     made = sequence(tokenizer, "the quick brown fox", 12)
     for number in range(12):
@@ -101,19 +107,19 @@ def test_a_sequence_that_lost_its_slot_is_computed_again_and_goes_on_the_same(fo
     assert_same(reference, made)
 
 
-def test_more_sequences_than_slots_is_an_error_that_names_the_slots(folder, tokenizer):
+def test_more_sequences_than_slots_is_an_error_that_names_the_slots(folder: Any, tokenizer: Any) -> None:
     decoder = CachedDecoder(GPT2(str(folder)), 1)
     with pytest.raises(RuntimeError, match="all 1 slots"):
         step(decoder, [sequence(tokenizer, "fox", 2), sequence(tokenizer, "dog", 2)])
 
 
-def test_the_caches_memory_is_what_slots_and_length_say(folder):
+def test_the_caches_memory_is_what_slots_and_length_say(folder: Any) -> None:
     cache = CachedDecoder(GPT2(str(folder)), SLOTS).cache
     layers, width, floats = 2, 48, 4
     assert cache.nbytes == 2 * layers * SLOTS * 128 * width * floats
 
 
-def test_the_end_token_ends_a_sequence_unless_ignored(folder, tokenizer, decoder):
+def test_the_end_token_ends_a_sequence_unless_ignored(folder: Any, tokenizer: Any, decoder: Any) -> None:
     made = new_sequence(b"fox", '{"max_tokens": 9}', tokenizer, 128, end_id=0)
     assert made.accept(0) == "<|endoftext|>"
     assert made.finished
@@ -122,7 +128,7 @@ def test_the_end_token_ends_a_sequence_unless_ignored(folder, tokenizer, decoder
     assert not ignoring.finished
 
 
-def test_a_seeded_sample_is_the_same_alone_and_in_any_company(decoder, tokenizer):
+def test_a_seeded_sample_is_the_same_alone_and_in_any_company(decoder: Any, tokenizer: Any) -> None:
     extra = ', "seed": 11, "temperature": 0.9, "top_k": 40, "top_p": 0.95'
 
     def run(company: int) -> list[int]:

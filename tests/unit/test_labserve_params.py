@@ -1,8 +1,10 @@
 """Bad requests are refused with the name of the input at fault."""
 
-import pytest
+from typing import Any
 
 import labserve_tiny
+import pytest
+
 from labserve.gpt2.sequences import DEFAULT_MAX_TOKENS, new_sequence
 from labserve.params import SAMPLING, BadInput, Field, parse, text
 from labserve.text.prompts import open_tokenizer
@@ -11,11 +13,11 @@ FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), **SAMPLING}
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return open_tokenizer(str(labserve_tiny.make(tmp_path_factory.mktemp("tiny"))))
 
 
-def test_numbers_and_booleans_are_read_as_they_are_and_as_text():
+def test_numbers_and_booleans_are_read_as_they_are_and_as_text() -> None:
     assert parse('{"max_tokens": 5, "ignore_eos": true, "top_p": 0.5}', FIELDS) == {
         "max_tokens": 5,
         "ignore_eos": True,
@@ -28,7 +30,7 @@ def test_numbers_and_booleans_are_read_as_they_are_and_as_text():
     }
 
 
-def test_no_parameters_at_all_is_fine():
+def test_no_parameters_at_all_is_fine() -> None:
     assert parse("", FIELDS) == parse("{}", FIELDS) == {}
 
 
@@ -51,13 +53,13 @@ def test_no_parameters_at_all_is_fine():
         ("max_toknes", "5"),
     ],
 )
-def test_a_parameter_that_is_unknown_or_out_of_range_is_named(name, value):
+def test_a_parameter_that_is_unknown_or_out_of_range_is_named(name: str, value: Any) -> None:
     with pytest.raises(BadInput, match=rf"^{name}: ") as refused:
         parse(f'{{"{name}": {value}}}', FIELDS)
     assert refused.value.name == name
 
 
-def test_an_unknown_parameter_is_answered_with_the_known_ones():
+def test_an_unknown_parameter_is_answered_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match="known are ignore_eos, max_tokens, seed"):
         parse('{"stream": true}', FIELDS)
 
@@ -65,17 +67,17 @@ def test_an_unknown_parameter_is_answered_with_the_known_ones():
 @pytest.mark.parametrize(
     ("raw", "reason"), [(b"", "empty"), (b"ab\xff", "UTF-8 at byte 2"), (b"a" * 11, "more than 10")]
 )
-def test_text_that_is_empty_broken_or_too_long_is_refused(raw, reason):
+def test_text_that_is_empty_broken_or_too_long_is_refused(raw: bytes, reason: str) -> None:
     with pytest.raises(BadInput, match=f"text_input: .*{reason}"):
         text(raw, "text_input", most_bytes=10)
 
 
-def test_a_prompt_that_fills_the_context_is_refused_as_text_input(tokenizer):
+def test_a_prompt_that_fills_the_context_is_refused_as_text_input(tokenizer: Any) -> None:
     with pytest.raises(BadInput, match=r"text_input: .* tokens; the model sees 128"):
         new_sequence("\N{SNOWMAN}".encode() * 60, "", tokenizer, 128)
 
 
-def test_max_tokens_beyond_the_context_is_refused_and_the_default_shrinks_to_fit(tokenizer):
+def test_max_tokens_beyond_the_context_is_refused_and_the_default_shrinks_to_fit(tokenizer: Any) -> None:
     with pytest.raises(BadInput, match=r"max_tokens: .*leaves 127"):
         new_sequence(b"a", '{"max_tokens": 128}', tokenizer, 128)
     assert new_sequence(b"a", "", tokenizer, 128).limit == 1 + DEFAULT_MAX_TOKENS

@@ -3,45 +3,47 @@
 import json
 import random
 import time
-
-import pytest
+from pathlib import Path
+from typing import Any
 
 import labserve_tiny
+import pytest
+
 from labserve.steplog import StepLog
 from labserve.text.detok import Detokenizer
 from labserve.text.prompts import open_tokenizer
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return open_tokenizer(str(labserve_tiny.make(tmp_path_factory.mktemp("tiny"))))
 
 
-def pieces(tokenizer, ids: list[int]) -> list[str]:
+def pieces(tokenizer: Any, ids: list[int]) -> list[str]:
     detokenizer = Detokenizer(tokenizer)
     return [detokenizer.add(token, last=place == len(ids) - 1) for place, token in enumerate(ids)]
 
 
-def test_a_character_of_several_tokens_comes_whole_with_its_last_token(tokenizer):
+def test_a_character_of_several_tokens_comes_whole_with_its_last_token(tokenizer: Any) -> None:
     ids = tokenizer.encode("\N{GRINNING FACE}").ids
     assert len(ids) == 4
     assert pieces(tokenizer, ids) == ["", "", "", "\N{GRINNING FACE}"]
 
 
-def test_what_is_held_back_comes_with_the_last_token(tokenizer):
+def test_what_is_held_back_comes_with_the_last_token(tokenizer: Any) -> None:
     ids = tokenizer.encode("ok \N{GRINNING FACE}").ids[:-1]
     assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids, skip_special_tokens=False)
     assert pieces(tokenizer, ids)[-1].endswith("\N{REPLACEMENT CHARACTER}")
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pieces_of_any_tokens_join_to_what_decode_gives(tokenizer, seed):
+def test_pieces_of_any_tokens_join_to_what_decode_gives(tokenizer: Any, seed: int) -> None:
     chance = random.Random(seed)
     ids = [chance.randrange(0, 340) for _ in range(chance.randint(1, 60))]
     assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def test_a_real_text_is_never_late_by_more_than_one_character(tokenizer):
+def test_a_real_text_is_never_late_by_more_than_one_character(tokenizer: Any) -> None:
     written = "naïve café \N{GRINNING FACE} in Seoul, 서울"
     ids, shown = tokenizer.encode(written).ids, ""
     for place, piece in enumerate(pieces(tokenizer, ids)):
@@ -52,11 +54,11 @@ def test_a_real_text_is_never_late_by_more_than_one_character(tokenizer):
     assert shown == written
 
 
-def test_ids_beyond_the_vocabulary_have_no_text(tokenizer):
+def test_ids_beyond_the_vocabulary_have_no_text(tokenizer: Any) -> None:
     assert pieces(tokenizer, [tokenizer.get_vocab_size(), 339]) == ["", ""]
 
 
-def test_a_step_is_one_line_with_its_time_batch_and_counts(tmp_path):
+def test_a_step_is_one_line_with_its_time_batch_and_counts(tmp_path: Path) -> None:
     log, started = StepLog(str(tmp_path), "some-model", "0_0"), time.monotonic()
     log.write(started, [7, 8], prefill=1, slots=4)
     (line,) = (tmp_path / "steps-some-model-0_0.jsonl").read_text().splitlines()
@@ -69,7 +71,7 @@ def test_a_step_is_one_line_with_its_time_batch_and_counts(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["", "/proc/no/such/folder"])
-def test_without_a_run_folder_nothing_is_logged_and_nothing_fails(folder):
+def test_without_a_run_folder_nothing_is_logged_and_nothing_fails(folder: Any) -> None:
     log = StepLog(folder, "some-model", "0_0")
     log.write(time.monotonic(), ["1"])
     log.close()

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.inflight.request import Generation, parse, words
+from labserve.inflight.request import Generation, parse
 from labserve.model_shape import Shape
 from labserve.params import BadInput
+from labserve.tensors import words
 
 SHAPE = Shape(vocabulary=100, context=64, token_values=8)
 

@@ -88,7 +88,7 @@ def test_a_record_survives_its_journey_through_the_environment() -> None:
     assert Record(**{**vars(one), "owner": Proc(Proc.current().pid, 1.0)}).orphaned()
 
 
-def verdict(**bounds: float) -> Verdict:
+def verdict(**bounds: Any) -> Verdict:
     return Verdict(name="v", value="a.b", text="{value:.0%}, the other {m[a.c]:.0%}", **bounds)
 
 

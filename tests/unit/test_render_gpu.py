@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from google.protobuf import text_format
+from release_templates import RELEASES, templates
 from tritonclient.grpc import model_config_pb2
 
 from labctl.cli.main import cli
@@ -17,7 +18,6 @@ from labctl.orchestrator.plan import Choices, make_plan
 from labctl.trtllm import releases
 from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
-from test_repository_releases import RELEASES, templates
 
 ROOT = Path(__file__).resolve().parents[2]
 TENSOR = 'name: "{name}" data_type: TYPE_INT32 dims: [ -1 ]'

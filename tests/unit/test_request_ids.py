@@ -19,7 +19,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from labctl.measure.clients import ask, tensors
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import bench, identity
+from labctl.measure.workloads import bench, identity, load
 
 PLAIN_NUMBER = re.compile(r"[1-9][0-9]*")
 CONFIG = """
@@ -117,7 +117,7 @@ def infer(endpoint: str) -> list[RequestRecord]:
 
 def benched(endpoint: str) -> list[RequestRecord]:
     workload = bench.Workload(prompts=["Once"], requests=3, output_tokens=4, warmup=2)
-    found = bench.load.closed_loop(
+    found = load.closed_loop(
         endpoint, 2, workload.requests, lambda stream, number: stream.send("m", "Once"), workload.timeout
     )
     return list(found)

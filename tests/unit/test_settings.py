@@ -78,7 +78,7 @@ def test_a_setting_that_means_nothing_here_names_the_one_that_is_meant() -> None
 def test_a_condition_on_a_bool_holds() -> None:
     declared = {
         "on": Setting(type="bool", default=True, help=""),
-        "n": Setting(type="int", default=1, only={"on": True}, help=""),
+        "n": Setting(type="int", default=1, only={"on": [True]}, help=""),
     }
     assert resolve(declared, "cpu") == {"on": True, "n": 1}
     assert resolve(declared, "cpu", {"on": "no"}) == {"on": False}

@@ -113,7 +113,8 @@ def test_stays_and_waits_follow_from_the_events() -> None:
     stays = [(stay.id, stay.slot, len(stay.requests)) for stay in found.stays]
     assert stays == [("1", 0, 2), ("2", 1, 2), ("3", 0, 1)]
     (wait,) = found.waits
-    assert (wait.id, wait.ended - wait.began) == ("3", pytest.approx(1.2))
+    assert wait.id == "3"
+    assert wait.ended - wait.began == pytest.approx(1.2)
     assert [execution.size for execution in found.executions] == [2, 1, 2]
     assert found.stays[0].ended - found.began == pytest.approx(1.0)
 

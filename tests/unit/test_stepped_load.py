@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 import pytest
-
 from fake_triton import FakeTriton, serve
+
 from labctl.measure.evidence.metrics import ModelCounters, Snapshot
 from labctl.measure.pictures import loadplot
 from labctl.measure.records import RequestRecord
@@ -150,7 +150,7 @@ print(sum(greenlet.value for greenlet in waiting))
 """
 
 
-class Holding(grpc.GenericRpcHandler):  # type: ignore[misc]
+class Holding(grpc.GenericRpcHandler):
     """Counts the requests that it has, and answers none until it is told to."""
 
     def __init__(self) -> None:

@@ -9,7 +9,6 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from labctl.errors import LabError
-from labctl.measure.clients import text_model
 from labctl.measure.clients.text_model import TextModel
 
 ITERATIVE = """
@@ -72,7 +71,7 @@ class FakeStream:
 def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
     def asked(config: str, engine: str = "", to_the_end: bool = False) -> FakeStream:
         monkeypatch.setattr(FakeClient, "configs", {"model": config, "engine": engine})
-        monkeypatch.setattr(text_model.grpcclient, "InferenceServerClient", FakeClient)
+        monkeypatch.setattr("labctl.measure.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
         return TextModel.of("nowhere", "model").send(FakeStream(), "Hello", 7, to_the_end)  # type: ignore[arg-type, return-value]
 
     return asked

@@ -3,6 +3,7 @@
 import queue
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from tritonclient.grpc import InferenceServerClient, InferInput
@@ -34,7 +35,7 @@ class Stream:
     def __init__(self, grpc: str, model: str) -> None:
         self._client = InferenceServerClient(grpc)
         self._model = model
-        self._events: queue.Queue = queue.Queue()
+        self._events: queue.Queue[Any] = queue.Queue()
         self._client.start_stream(callback=lambda result, error: self._events.put((result, error)))
 
     def __enter__(self) -> "Stream":
@@ -44,7 +45,7 @@ class Stream:
         self._client.stop_stream(cancel_requests=True)
         self._client.close()
 
-    def send(self, name: str, prompt: bytes, parameters: dict) -> None:
+    def send(self, name: str, prompt: bytes, parameters: dict[str, Any]) -> None:
         self._client.async_stream_infer(
             self._model,
             [text_input(prompt)],
@@ -64,7 +65,9 @@ class Stream:
         return response.id, text, response.parameters["triton_final_response"].bool_param
 
 
-def ask(grpc: str, model: str, prompts: Sequence[bytes], parameters: Sequence[dict] | dict) -> list[Answer]:
+def ask(
+    grpc: str, model: str, prompts: Sequence[bytes], parameters: Sequence[dict[str, Any]] | dict[str, Any]
+) -> list[Answer]:
     """The whole answers to prompts that are all sent at once on one stream."""
     each = [parameters] * len(prompts) if isinstance(parameters, dict) else parameters
     answers = [Answer() for _ in prompts]

@@ -15,7 +15,7 @@ from labctl.preflight import Check
 from labctl.runtimes import docker_engine
 from labctl.workspace import Workspace
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 A100 = "NVIDIA A100-SXM4-80GB, 8.0, 535.104.05, 81920, 81000"
 H100 = "NVIDIA H100 80GB HBM3, 9.0, 550.54.15, 81559, 81000"
 FULL = "NVIDIA H100 80GB HBM3, 9.0, 550.54.15, 81559, 9000"
