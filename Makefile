@@ -12,26 +12,19 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'function row() {if (short) printf "  lab-%-14s lab %s: %s\n", short, number, title; short = ""} \
+	      FNR == 1 {row()} END {row()} \
+	      /^number:/ {number = substr($$0, 9); gsub(/[" ]/, "", number)} /^short:/ {short = $$2} \
+	      /^title:/ {title = substr($$0, 8)}' labs/*/lab.yaml
 
 setup: $(READY) ## make .venv with labctl and everything that the labs need
 
 $(READY): pyproject.toml requirements/labs.txt requirements/torch.txt scripts/setup.sh
 	@scripts/setup.sh "$(PYTHON)"
 
-lab-sequence: $(READY) ## lab 01: the sequence batcher, Direct and Oldest
-	@$(BIN)/labctl run sequence $(ARGS)
-
-lab-iterative: $(READY) ## lab 02: iterative scheduling with GPT-2
-	@$(BIN)/labctl run iterative $(ARGS)
-
-lab-llama: $(READY) ## lab 03: Llama on Hugging Face against a compiled engine
-	@$(BIN)/labctl run llama $(ARGS)
-
-lab-codegen: $(READY) ## lab 04: a load test of CodeGen with dynamic batching
-	@$(BIN)/labctl run codegen $(ARGS)
-
-lab-batching: $(READY) ## lab 05: static against in-flight batching
-	@$(BIN)/labctl run batching $(ARGS)
+# lab-iterative and the like: the word is the lab's short name, from its lab.yaml.
+lab-%: $(READY)
+	@$(BIN)/labctl run $* $(ARGS)
 
 model: $(READY) ## the weights of lab 04
 	@$(BIN)/labctl weights pull codegen $(ARGS)

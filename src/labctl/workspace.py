@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from labctl.errors import LabError
 
+INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl is installed editable
 MARKER = "model_repos"  # a folder that only a checkout of the labs has beside pyproject.toml
 
 
@@ -33,12 +34,15 @@ class Workspace:
     def find(cls, start: Path | None = None) -> Workspace:
         """The checkout that contains ``start`` (default: ``LABS_ROOT``, else the current folder).
 
+        Where the current folder is in none, it is the checkout that labctl is installed from (``make setup``).
+
         Raises:
-            LabError: no folder upwards from there is a checkout.
+            LabError: none of these is a checkout.
         """
-        origin = Path(os.environ.get("LABS_ROOT") or start or Path.cwd()).absolute()
+        asked = os.environ.get("LABS_ROOT") or start
+        origin = Path(asked or Path.cwd()).absolute()
         cache = Path(os.environ.get("LABS_CACHE") or Path.home() / ".cache" / "triton-labs").expanduser().absolute()
-        for folder in (origin, *origin.parents):
+        for folder in (origin, *origin.parents, *([] if asked else [INSTALLED_FROM])):
             if (folder / "pyproject.toml").is_file() and (folder / MARKER).is_dir():
                 return cls(folder, cache)
         raise LabError(

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from labctl import workspace
 from labctl.cli import main as entry
 from labctl.cli.main import COMMANDS, cli
 from labctl.cli.options import up_options
 from labctl.orchestrator.up import UpOptions
+from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str, str]]
@@ -70,10 +73,30 @@ def test_the_labs_are_listed_for_people_and_programs(run: Run, checkout: Path, m
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # nobody is asked
     code, out, _ = run("list")
     assert code == 0
-    assert "iterative" in out
-    assert "kv_cache" in out
     labs = json.loads(run("list", "--json")[1])
     assert {"02"} <= {lab["number"] for lab in labs}
+    rows = [line.split()[0] for line in out.splitlines() if line[:2].isdigit()]
+    assert rows == [lab["number"] for lab in labs], "one row a lab"
+    assert len(out.splitlines()) <= 8 + len(labs)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("word", ["batching", "05", "inflight-batching"])
+def test_a_lab_or_a_stack_is_listed_with_its_settings(run: Run, checkout: Path, word: str) -> None:
+    code, out, _ = run("list", word)
+    assert code == 0
+    limit = out.partition("  max_batch_size\n")[2].partition("\n  max_input_len")[0]
+    assert "here the engine's own limit on the running batch" in limit
+    assert "only with engine=tensorrt-llm" in limit
+    assert json.loads(run("list", word, "--json")[1])["short"] == "batching"
+
+
+def test_a_refused_setting_says_which_word_is_meant(run: Run, checkout: Path) -> None:
+    code, _, err = run("up", "static-batching", "--runtime", "local", "--set", "max_batch_size=8")
+    assert code == 1
+    assert "here it is max_num_sequences (sequences in the running batch)" in err
+    assert "labctl list static-batching" in err
+    assert len(err.splitlines()) < 12
 
 
 @pytest.mark.parametrize(
@@ -157,10 +180,31 @@ def test_a_stack_whose_server_is_gone_has_failed_and_down_clears_it(run: Run, ch
 
 def test_outside_a_checkout_the_remedy_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABS_ROOT", raising=False)
+    monkeypatch.setattr(workspace, "INSTALLED_FROM", Path("/nowhere"))
     code, _, err = run("list")
     assert code == 1
     assert "is not inside a checkout" in err
     assert "LABS_ROOT" in err
+
+
+def test_outside_every_checkout_it_is_the_one_that_labctl_is_installed_from(run: Run) -> None:
+    assert Workspace.find().root == ROOT
+    assert run("list")[0] == 0
+
+
+def test_a_root_that_is_none_is_not_replaced_by_another(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABS_ROOT", "/usr")
+    assert "/usr is not inside a checkout" in run("list")[2]
+
+
+def test_both_names_of_the_program_begin_at_the_same_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == dict.fromkeys(entry.NAMES, "labctl.cli.main:entry")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/triton-labs"])
+    entry.main(["--help"])
+    assert "Usage: triton-labs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("host", "named"), [("", False), ("unix:///nowhere/docker.sock", True)])

@@ -3,29 +3,76 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
+from typing import Any
 
 import click
 
 from labctl.cli import options as opt
 from labctl.manifest.catalog import load
+from labctl.manifest.references import as_text
+from labctl.manifest.schema import PROFILES, Lab
+from labctl.manifest.settings import Setting
 from labctl.tables import table
 from labctl.workspace import Workspace
 
+INDENT = "      "
+
 
 @click.command("list")
+@click.argument("lab", required=False, metavar="[LAB|STACK]")
 @opt.as_json
-def list_command(json_output: bool) -> None:
-    """List the labs, their stacks and settings."""
+def list_command(lab: str | None, json_output: bool) -> None:
+    """List the labs; with the name of one, or of a stack, its settings."""
     catalog = load(Workspace.find())
+    chosen = catalog.lab(lab) if lab else None
     if json_output:
-        click.echo(json.dumps([lab.model_dump(by_alias=True, mode="json") for lab in catalog.labs], indent=2))
-        return
-    rows = [(lab.number, lab.short, ", ".join(lab.stacks), lab.title) for lab in catalog.labs]
-    click.echo(table(rows, ("lab", "name", "stacks", "title")))
-    for lab in catalog.labs:
-        click.echo(f"\nSettings of {lab.short} (--set key=value)")
-        for key, setting in lab.settings.items():
-            default = setting.default_for("cpu")
-            shown = str(default).lower() if isinstance(default, bool) else default
-            click.echo(f"  {key:<32} {setting.help}")
-            click.echo(f"  {'':<32} {setting.describe()}; default {shown if shown != '' else '(empty)'}")
+        shown = [_object(one) for one in ([chosen] if chosen else catalog.labs)]
+        click.echo(json.dumps(shown[0] if chosen else shown, indent=2))
+    elif chosen:
+        click.echo(_settings(chosen))
+    else:
+        click.echo(_labs(catalog.labs))
+
+
+def _object(lab: Lab) -> dict[str, Any]:
+    return lab.model_dump(by_alias=True, mode="json")
+
+
+def _labs(labs: tuple[Lab, ...]) -> str:
+    """One row a lab, no wider than the terminal."""
+    rows = [(lab.number, lab.short, ", ".join(lab.stacks)) for lab in labs]
+    taken = sum(max(len(row[i]) for row in (*rows, ("lab", "name", "stacks"))) + 2 for i in range(3))
+    room = max(shutil.get_terminal_size().columns - taken, 20)
+    titled = [
+        (*row, textwrap.shorten(lab.title, room, placeholder=" ...")) for row, lab in zip(rows, labs, strict=True)
+    ]
+    return table(titled, ("lab", "name", "stacks", "title")) + "\n\nlabctl list LAB shows a lab's settings"
+
+
+def _settings(lab: Lab) -> str:
+    lines = [f"{lab.number} {lab.short}: {lab.title}"]
+    width = shutil.get_terminal_size().columns
+    for name, stack in lab.stacks.items():
+        lines += _wrapped(f"stack {name}: {stack.title}", width)
+    for scope, title in (("stack", "What is served (--set key=value)"), ("run", "What labctl run does with it")):
+        chosen = {key: setting for key, setting in lab.settings.items() if setting.scope == scope}
+        lines += ["", title] if chosen else []
+        for key, setting in chosen.items():
+            lines.append(f"  {key}")
+            for text in (setting.help, _values(setting)):
+                lines += _wrapped(text, width)
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+
+
+def _values(setting: Setting) -> str:
+    """What a setting takes, its defaults, and the other settings with which it means anything."""
+    defaults = [as_text(setting.default_for(profile)) or "(empty)" for profile in PROFILES]
+    default = defaults[0] if len(set(defaults)) == 1 else f"{defaults[0]} (gpu: {defaults[1]})"
+    only = " and ".join(f"{key}={' or '.join(map(as_text, good))}" for key, good in setting.only.items())
+    return f"{setting.describe()}; default {default}" + (f"; only with {only}" if only else "")

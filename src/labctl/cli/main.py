@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -16,9 +17,11 @@ import click
 from labctl.cli.console import show_error
 from labctl.errors import LabError
 
+NAMES = ("labctl", "triton-labs")  # the second for people who have another tool of the first name
+
 # name: (module, what it does)
 COMMANDS = {
-    "list": ("catalog", "List the labs, their stacks and settings."),
+    "list": ("catalog", "List the labs, or the settings of one."),
     "doctor": ("doctor", "Say what is missing on this machine, and what to do about it."),
     "render": ("render", "Render a stack's model repository, and do nothing else."),
     "up": ("stacks", "Bring a stack up and wait until every model answers."),
@@ -76,7 +79,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        code = cli.main(argv, prog_name="labctl", standalone_mode=False)
+        called = Path(sys.argv[0]).name
+        code = cli.main(argv, prog_name=called if called in NAMES else NAMES[0], standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code

@@ -29,7 +29,7 @@ def choices(command: Command) -> Command:
     @click.option("--profile", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
                   help="Which images, models and engines to use.")  # fmt: skip
     @click.option(
-        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting (see labctl list)."
+        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting (labctl list LAB)."
     )
     @click.option("--release", default="", help="TensorRT-LLM release of the templates (gpu profile).")
     @click.option("--templates", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
