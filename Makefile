@@ -7,8 +7,9 @@ READY := .venv/.ready
 ARGS ?=
 # Packages are installed uncompiled; what is imported is compiled once, into .venv, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
+WORKERS ?= -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup test test-unit bench lint lock format down clean model triton
+.PHONY: help setup test test-quick test-unit bench lint lock format down clean model triton
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,10 +34,13 @@ triton: $(READY) ## bring lab 04's stack up; it stays up
 	@$(BIN)/labctl up codegen $(ARGS)
 
 test: $(READY) ## all tests (those of the compose runtime need a Docker engine)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+test-quick: $(READY) ## the unit tests, and one real answer from each lab
+	@$(BIN)/python -m pytest $(WORKERS) tests/integration/test_each_lab_answers.py tests/unit $(ARGS)
 
 test-unit: $(READY) ## the tests that need no server
-	@$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) tests/unit $(ARGS)
 
 bench: $(READY) ## measure the project against its yardsticks (takes a while)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -1,15 +1,20 @@
-"""What all tests share: a home of their own, no trace of the person's environment, and Docker where it is needed."""
+"""What all tests share: a home of their own, Docker where it is needed, and who runs beside whom (docs/testing.md)."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
 import machinery
 import pytest
+from filelock import FileLock
+from timetable import Timetable
 
 from labctl.listener import Silent
 from labctl.runtimes.actions import carry_out
@@ -20,6 +25,45 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Packages are installed uncompiled: every labctl that a test runs would compile what it imports anew (2 s each).
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Tests that use one of these fixtures share what it brought up.
+GROUPS = {"in_containers": "containers", "shared": "containers", "docker_services": "by-hand"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--times", action="store_true", help="print where the time went, by file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--times") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Timetable())
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What goes to one worker: tests of one group, else what shares a fixture, else a file.
+
+    A test with a checkout of its own shares nothing, so it goes to whichever worker is free.
+    """
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        group = next((GROUPS[name] for name in names if name in GROUPS), None)
+        if not group and ("own" not in names or "lab_server" in names):
+            group = item.path.stem
+        if group and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """While a test marked ``alone`` runs, the other worker waits: its verdict is about times."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    with contextlib.ExitStack() as held, (ROOT / "tests" / "machinery.py").open() as gate:
+        turn = held.enter_context(Path(__file__).open())
+        fcntl.flock(gate, fcntl.LOCK_EX)  # held while waiting: nobody overtakes a test that waits to be alone
+        fcntl.flock(turn, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        gate.close()
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +77,16 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of weights for the whole session (LABS_TEST_CACHE keeps one between sessions)."""
     # A folder in pytest's, which is the caller's alone: a server in a container may be nobody.
-    folder = Path(os.environ.get("LABS_TEST_CACHE") or tmp_path_factory.mktemp("cache") / "labs")
-    folder.mkdir(exist_ok=True)
+    folder = Path(os.environ.get("LABS_TEST_CACHE") or of_all_workers(tmp_path_factory) / "cache" / "labs")
+    folder.mkdir(parents=True, exist_ok=True)
     os.environ["LABS_CACHE"] = str(folder)
     return folder
+
+
+def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This run's temporary folder, the same in every worker."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +107,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def images(engine: docker.DockerClient, snapshot: Path) -> None:
+def images(engine: docker.DockerClient, snapshot: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The images of this checkout's sources, built unless they are there (the first time takes minutes)."""
-    carry_out(machinery.runtime(snapshot).prepare("cpu"), Silent())
+    with FileLock(of_all_workers(tmp_path_factory) / "images.lock"):  # by one worker
+        carry_out(machinery.runtime(snapshot).prepare("cpu"), Silent())

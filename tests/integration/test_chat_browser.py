@@ -21,6 +21,7 @@ from own_stack import server_of, up
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TIMEOUT_MS = 60_000
 PROMPT = "def add(a, b):"
+CODEGEN = pytest.mark.xdist_group("codegen")  # they share its server with the tests of lab 04
 # Collects every text that the last answer had on its way.
 WATCH = """() => {
     window.grown = [];
@@ -111,6 +112,7 @@ def code_page(browser: Any, lab_server: Callable[..., LabServer], checkout: Path
         visitor.page.close()
 
 
+@CODEGEN
 def test_a_prompt_is_continued_and_the_speed_is_told(code_page: Visitor) -> None:
     text, speed = code_page.answer(PROMPT)
     assert text.startswith(PROMPT)
@@ -119,6 +121,7 @@ def test_a_prompt_is_continued_and_the_speed_is_told(code_page: Visitor) -> None
     assert re.search(r"\d+ tokens in [\d.]+ s, [\d.]+ tokens/s", speed)
 
 
+@CODEGEN
 def test_the_dials_change_the_answer_and_a_seed_repeats_it(code_page: Visitor) -> None:
     code_page.set("tokens", 7)
     plain, speed = code_page.answer("# return the maximum of a list\ndef")
@@ -133,6 +136,7 @@ def test_the_dials_change_the_answer_and_a_seed_repeats_it(code_page: Visitor) -
     assert len(plain) < len(sampled[0])
 
 
+@CODEGEN
 def test_a_refusal_is_told_in_words_and_the_page_goes_on(code_page: Visitor) -> None:
     before = code_page.answers.count()
     code_page.ask("x y " * 3000)
@@ -141,6 +145,7 @@ def test_a_refusal_is_told_in_words_and_the_page_goes_on(code_page: Visitor) -> 
     assert code_page.answer(PROMPT)[0].startswith(PROMPT)
 
 
+@CODEGEN
 def test_the_page_asks_no_other_server_for_anything(code_page: Visitor) -> None:
     hosts = {
         re.sub(r"^\w+://([^/:]+).*", r"\1", url) for url in code_page.asked if not url.startswith(("data:", "blob:"))

@@ -19,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from labctl.measure.evidence import metrics, steplog
 
+pytestmark = pytest.mark.xdist_group("codegen")
 GENERATOR = "codegen-350M-mono-gptj"
 PROMPTS = ("def hello_world():", "def add(a, b):", "# return the maximum of a list\ndef", "def is_prime(n):", "def f")
 END = "<|endoftext|>"

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from gpt2_streams import Stream
-from lab_server import LabServer
 from machinery import DEADLINE_S, ROOT, eventually, labctl
 from own_stack import STACK, leftovers, server_of, shown, state, up
 
@@ -86,22 +83,6 @@ def test_a_model_whose_stub_is_killed_is_reported_and_the_other_serves_on(own: P
     assert rows[model] == "UNAVAILABLE"
     assert state(own) == "degraded"
     assert labctl("infer", STACK, "-m", other, "-p", "I have lived in", "-o", "3", root=own).stdout
-
-
-def test_ten_thousand_requests_at_once_are_all_answered_in_bounded_memory(
-    lab_server: Callable[..., LabServer], checkout: Path
-) -> None:
-    endpoint = lab_server(STACK).grpc
-    server = server_of(checkout)
-    assert server
-    with Stream(endpoint, "simple-gpt2") as stream:
-        for number in range(10_000):
-            stream.send(str(number), b"The", {"max_tokens": 1})
-        names = {stream.next(timeout=DEADLINE_S)[0] for _ in range(10_000)}
-    assert len(names) == 10_000
-    everyone = [server, *server.children(recursive=True)]
-    assert sum(process.memory_info().rss for process in everyone) < 4 * 2**30
-    assert state(checkout) == "ready"
 
 
 def test_a_thousand_cancelled_streams_leave_a_server_that_answers_right(own: Path) -> None:

@@ -19,6 +19,7 @@ from gpt2_streams import Stream, ask
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.xdist_group("iterative")
 MODELS = ["simple-gpt2", "iterative-gpt2"]
 IDLE = 2.0  # seconds until Triton lets go of a cancelled sequence; a step on a busy machine must be shorter
 PROMPTS = [

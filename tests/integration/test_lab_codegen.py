@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
 from lab_server import LabServer
 from machinery import labctl
 
 STACK = "codegen"
 
 
+@pytest.mark.alone
 def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     done = labctl(
         "run", STACK, "--quick", "--strict", "--runtime", "local", "--ports", "auto", "--json", "r.json",
@@ -41,6 +43,7 @@ def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     assert "dynamic batching formed batches of" in done.stdout
 
 
+@pytest.mark.xdist_group("codegen")
 def test_metrics_shows_what_each_second_brought_until_it_is_stopped(
     lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
+from gpt2_streams import Stream
 from lab_server import LabServer
-from machinery import labctl
-from own_stack import STACK, state
+from machinery import DEADLINE_S, labctl
+from own_stack import STACK, server_of, state
+
+pytestmark = pytest.mark.xdist_group("iterative")
 
 
 def test_status_tells_endpoints_models_and_settings(lab_server: Callable[..., LabServer], checkout: Path) -> None:
@@ -52,3 +56,19 @@ def test_infer_and_bench_and_metrics_work_on_a_running_stack(
     assert "2 in flight" in table.stdout
     assert "iterative-gpt2" in labctl("metrics", STACK, root=checkout).stdout
     assert state(checkout) == "ready", "bench took down a stack that was up before it"
+
+
+def test_ten_thousand_requests_at_once_are_all_answered_in_bounded_memory(
+    lab_server: Callable[..., LabServer], checkout: Path
+) -> None:
+    endpoint = lab_server(STACK).grpc
+    server = server_of(checkout)
+    assert server
+    with Stream(endpoint, "simple-gpt2") as stream:
+        for number in range(10_000):
+            stream.send(str(number), b"The", {"max_tokens": 1})
+        names = {stream.next(timeout=DEADLINE_S)[0] for _ in range(10_000)}
+    assert len(names) == 10_000
+    everyone = [server, *server.children(recursive=True)]
+    assert sum(process.memory_info().rss for process in everyone) < 4 * 2**30
+    assert state(checkout) == "ready"

@@ -18,6 +18,7 @@ from labctl.measure.clients.stream import TextStream
 from labctl.measure.evidence import metrics, steplog
 from labctl.measure.workloads import identity
 
+pytestmark = pytest.mark.xdist_group("llm")
 TINY = {"model": "random:tiny-llama"}
 KINDS: dict[str, Any] = {
     "beam_width": np.uint32, "end_id": np.uint32, "runtime_top_k": np.uint32, "random_seed": np.uint64,

@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from labctl.measure.clients import tensors
 
+pytestmark = pytest.mark.xdist_group("llm")
 SETTINGS = {"model": "random:tiny-llama", "exact": True}
 PROMPTS = [[5 + n, 6, 7] * (1 + n % 5) for n in range(24)]
 
