@@ -12,6 +12,8 @@ import pytest
 from lab_server import LabServer
 from machinery import PARTS, ROOT, labctl
 
+from labctl import readiness
+
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -27,16 +29,17 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab_server(checkout: Path) -> Iterator[Callable[..., LabServer]]:
     """``lab_server("iterative", kv_cache=True)``: that stack with those settings, up.
 
-    A stack that is up with other settings is taken down first; all are taken down in the end.
+    A stack that is up with other settings, or whose server has died, is taken down first; all are in the end.
     """
     up: dict[str, tuple[str, LabServer]] = {}
 
     def bring(stack: str, *options: str, **settings: Any) -> LabServer:
         arguments = [*options, *_assignments(settings)]
         key = json.dumps(arguments)
-        if stack in up and up[stack][0] == key and labctl("status", stack, "--json", root=checkout).returncode == 0:
-            return up[stack][1]
         if stack in up:
+            known, server = up[stack]
+            if known == key and readiness.is_live(server.http):
+                return server
             labctl("down", stack, root=checkout)
         done = labctl("up", stack, "--json", "--runtime", "local", "--ports", "auto", *arguments, root=checkout)
         shown = json.loads(done.stdout)

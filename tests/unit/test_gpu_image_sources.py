@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES_PYTHON = (3, 10)  # of the tritonserver images up to 24.10
-SOURCES = [*(ROOT / "src" / "labserve").glob("*.py"), *(ROOT / "model_repos").rglob("*.py")]
+SOURCES = [*(ROOT / "src" / "labserve").rglob("*.py"), *(ROOT / "model_repos").rglob("*.py")]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
