@@ -45,6 +45,9 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount
 COPY src/labserve /opt/labs/labserve
 COPY docker/launch-ranks.sh /usr/local/bin/launch-ranks
 COPY docker/run-example.sh /usr/local/bin/run-example
-ENV PYTHONPATH=/opt/labs HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# A user without an entry in /etc/passwd: what asks for its name (PyTorch's and Triton's caches) is told one.
+# Ranks of OpenMPI may not read each other's memory in a container without capabilities, and so need not try.
+ENV PYTHONPATH=/opt/labs HOME=/tmp USER=labs LOGNAME=labs PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    OMPI_MCA_btl_vader_single_copy_mechanism=none
 USER 65534:65534
 ENTRYPOINT ["tritonserver"]

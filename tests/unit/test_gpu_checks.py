@@ -69,6 +69,18 @@ def test_the_driver_is_held_against_the_images_cuda(version: str, name: str, sta
     assert driver(version, release(name)).state == state
 
 
+def test_a_host_with_the_runtime_hook_alone_hands_gpus_on(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc"))
+    with pytest.raises(LabError, match="no NVIDIA runtime"):
+        docker_engine.require_gpu()
+    hook = tmp_path / "bin" / docker_engine.HOOK
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    docker_engine.require_gpu()
+
+
 def test_pytorch_in_the_plain_image_needs_a_driver_for_its_own_cuda(machine: Any, workspace: Workspace) -> None:
     plan = planned(workspace, "", "iterative")
     (found,) = [check for check in failing(plan, workspace) if check.name == "NVIDIA driver"]
@@ -237,4 +249,4 @@ def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine
 def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:
     listener = Listener()
     check_machine(planned(workspace, "0.19.0"), Compose(), listener, workspace)  # type: ignore[arg-type]
-    assert any("the image of 0.19.0 is made for CUDA 12.9, driver 575.51" in text for text in listener.told)
+    assert any("the image of 0.19.0 is made for CUDA 12.8, driver 570.124" in text for text in listener.told)

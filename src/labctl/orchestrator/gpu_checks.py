@@ -24,7 +24,7 @@ from labctl.runtimes.nvidia import Gpu
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
 
-IMAGES_CUDA = 12  # of every image in the table
+PLAIN_CUDA = 12  # of the plain image's own backends
 GPU_SHM = "2g"  # compose.gpu.yaml's own
 SHM_NEEDED = 2**30
 BUILD_FACTOR = 3  # weights, checkpoint and engine lie side by side while one is built
@@ -65,12 +65,14 @@ def _computes(plan: Plan | None) -> tuple[Release | None, bool]:
 def driver(version: str, release: Release | None, pytorch: bool = False) -> Check:
     """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
     name = "NVIDIA driver"
-    cuda = PACKAGES_CUDA if pytorch else IMAGES_CUDA
+    cuda = PACKAGES_CUDA if pytorch else int(release.cuda.partition(".")[0]) if release else PLAIN_CUDA
     if oldest := nvidia.too_old(version, cuda):
         return Check(name, "fail", f"{version} (CUDA {cuda} needs {oldest} or newer)", "install a newer driver")
     if release and nvidia.numbers(version) < nvidia.numbers(release.driver):
         found = f"{version}; the image of {release.name} is made for CUDA {release.cuda}, driver {release.driver}"
-        return Check(name, "warn", found, "it runs in CUDA's compatibility mode; install a newer one if it does not")
+        return Check(
+            name, "warn", found, "what is compiled on this machine (fp8 kernels) may fail; install a newer one then"
+        )
     return Check(name, "ok", version)
 
 
