@@ -30,8 +30,16 @@ PROMPTS = (
 TIMEOUT_S = 240.0
 
 
+LLM_API = "tensorrt_llm"  # asked itself where no ensemble stands around it
+
+
 def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = False) -> list:
-    """As the workshop's clients send them; `llama-python` has no batch dimension."""
+    """As the workshop's clients send them; `llama-python` and the LLM API have no batch dimension."""
+    if model == LLM_API:
+        made = [tensor("sampling_param_max_tokens", tokens, np.int32), tensor("streaming", stream, np.bool_)]
+        for item in made:
+            item.set_shape([1])
+        return [text_tensor("text_input", prompt, (1,)), *made]
     limit = tensor("max_tokens", tokens, kind_of(endpoint, model, "max_tokens"))
     if model == UNBATCHED:
         limit.set_shape([1])
@@ -51,10 +59,10 @@ def at_once(endpoint: str, model: str, prompts: list[str], tokens: int) -> list[
     return records
 
 
-def streamed(endpoint: str, prompts: list[str], tokens: int) -> list[RequestRecord]:
-    """All prompts through the streaming ensemble: one response for each token."""
+def streamed(endpoint: str, model: str, prompts: list[str], tokens: int) -> list[RequestRecord]:
+    """All prompts through the streaming engine: one response for each token."""
     with TextStream(endpoint) as stream:
-        records = [stream.send_inputs(ENGINE, p, inputs(endpoint, ENGINE, p, tokens, stream=True)) for p in prompts]
+        records = [stream.send_inputs(model, p, inputs(endpoint, model, p, tokens, stream=True)) for p in prompts]
         stream.wait(*records, timeout=TIMEOUT_S)
     return records
 
@@ -85,11 +93,11 @@ def main() -> None:
     more = dataset.chat(lambda text: len(tokenizer.encode(text).ids), max(0, wanted - len(PROMPTS)), seed=3)
     prompts = [*PROMPTS, *(item.prompt for item in more)][:wanted]
     streaming = lab.settings["decoupled_mode"]
-    send = (
-        (lambda model, texts, n: streamed(endpoint, texts, n))
-        if streaming
-        else (lambda model, texts, n: at_once(endpoint, model, texts, n))
-    )
+    asked = {ENGINE: LLM_API} if lab.settings["engine"] == "llmapi" else {}
+
+    def send(model: str, texts: list[str], tokens: int) -> list[RequestRecord]:
+        return (streamed if streaming else at_once)(endpoint, asked.get(model, model), texts, tokens)
+
     models = (ENGINE,) if streaming else (UNBATCHED, BATCHED, ENGINE)
     print(f"\n{lab.phase}: {len(prompts)} prompts at once, {tokens} tokens each")
     data: dict = {"triton": readiness.server_version(lab.endpoints["http"]), "models": {}, "lanes": {}}
@@ -104,7 +112,11 @@ def main() -> None:
             "records": [record.to_json() for record in records],
             "steps": [asdict(step) for step in steps],
         }
-        answers[model] = [record.text for record in records]
+        # The LLM API answers without the prompt.
+        answers[model] = [
+            text if text.startswith(prompt) else prompt + text
+            for prompt, text in zip(prompts, (record.text for record in records), strict=True)
+        ]
         total = found["benchmark_duration"] * 1e3
         first = f"{found['time_to_first_token']['p50']:.0f}" if streaming else "-"
         rows.append((model, f"{total:.1f}", first, f"{found['output_token_throughput']:.1f}"))

@@ -97,7 +97,7 @@ def lab_03_at_once(endpoint: str) -> list[RequestRecord]:
 
 def lab_03_streaming(endpoint: str) -> list[RequestRecord]:
     tensors.kind_of.cache_clear()
-    found: list[RequestRecord] = lab_03().streamed(endpoint, ["a", "b"], 4)
+    found: list[RequestRecord] = lab_03().streamed(endpoint, "ensemble", ["a", "b"], 4)
     return found
 
 

@@ -40,7 +40,7 @@ def probes(stack: Stack, scope: Mapping[str, Any]) -> dict[str, Probe]:
 
 
 def _over(stack: Stack, layer: Overlay) -> Stack:
-    own = layer.tensorrt_llm is None
+    own = layer.tensorrt_llm is None and layer.llmapi is None
     return stack.model_copy(
         update={
             "repository": [*(stack.repository if own else ()), *layer.repository],
@@ -55,5 +55,8 @@ def _over(stack: Stack, layer: Overlay) -> Stack:
             "copies": stack.copies if layer.copies is None else layer.copies,
             "image_only": layer.image_only or stack.image_only,
             "tensorrt_llm": stack.tensorrt_llm if own else layer.tensorrt_llm,
+            "llmapi": stack.llmapi if layer.llmapi is None else layer.llmapi,
+            "probes": stack.probes if layer.probes is None else layer.probes,
+            "bench": layer.bench or stack.bench,
         }
     )

@@ -13,7 +13,7 @@ from labctl.manifest.settings import Condition, Setting
 Profile = Literal["cpu", "gpu"]
 PROFILES: tuple[Profile, ...] = ("cpu", "gpu")
 # The parts of a stack, and of what is laid over it, in which every reference may stand.
-FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "server")
+FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "server")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -91,17 +91,20 @@ class _Content(_Strict):
     replacements: list[Edit] = []
     place: dict[str, str] = {}
     tensorrt_llm: Passed | None = None  # the models are a TensorRT-LLM release's, filled with these settings
+    llmapi: dict[str, Any] | None = None  # the model is a release's LLM API: keys of its model.yaml
     image_only: str = ""  # only NVIDIA's image has the backends that serve it; the setting that does without
 
 
 class Overlay(_Content):
     """What a profile changes of a stack; each key replaces or extends the stack's own.
 
-    With ``tensorrt_llm`` nothing of the stack's own repository, parameters and replacements is taken over.
+    With ``tensorrt_llm`` or ``llmapi`` nothing of the stack's own repository, parameters, replacements is taken over.
     """
 
     repository: Folders = []
     models: list[Name] | None = None
+    probes: dict[str, Probe] | None = None
+    bench: Bench | None = None
     server: Server | None = None
     copies: int | None = None
 
@@ -137,6 +140,7 @@ class Phase(_Strict):
     client: str
     set: dict[str, Any] = {}
     quick: bool = True  # also run with --quick
+    when: Condition = {}  # only with these values of settings
     profiles: list[Profile] = list(PROFILES)
 
 

@@ -56,6 +56,10 @@ def resolved(
     runs = []
     for phase in phases:
         asked = resolve(lab.settings, choices.profile, lab.stacks[phase.stack].settings, choices.set, what=_of(phase))
+        if not holds(phase.when, asked):
+            said = ", ".join(f"{key}={as_text(asked.get(key))}" for key in phase.when)
+            session.listener.note(f"phase {phase.name} is left out: it means nothing with {said}")
+            continue
         idle = [key for key in phase.set if not holds(lab.settings[key].only, {**asked, **phase.set})]
         own = {key: value for key, value in phase.set.items() if key not in idle}
         notes = [

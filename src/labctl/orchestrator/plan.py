@@ -19,7 +19,7 @@ from labctl.manifest.schema import Artifact, Lab, Stack
 from labctl.manifest.settings import resolve
 from labctl.replacement import Replacement
 from labctl.repository import RenderRequest
-from labctl.trtllm import releases
+from labctl.trtllm import llmapi, releases
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
 
@@ -87,7 +87,17 @@ class Plan:
     def ranks(self) -> int:
         """The GPUs that the engine is spread over."""
         builds = [step.image_build.options for step in self.steps if step.image_build]
+        if self.stack.llmapi is not None:
+            return int(self.settings["tp_size"]) * int(self.settings["pp_size"])
         return max((int(options["tp_size"]) * int(options["pp_size"]) for options in builds), default=1)
+
+    @property
+    def templates(self) -> str:
+        """Where the release's image has the templates of this stack's models."""
+        assert self.release is not None
+        if self.stack.llmapi is not None:
+            return self.release.llmapi.templates if self.release.llmapi else ""
+        return self.release.templates
 
     @property
     def engines(self) -> list[Step]:
@@ -155,7 +165,9 @@ def make_plan(
 
     stack = stack.model_copy(update={"probes": probes(stack, scope)})
     own = [workspace.templates(lab.folder, folder) for folder in stack.repository]
-    fetched = workspace.templates_cache / release.name if release and not choices.templates else None
+    kind = "-llmapi" if stack.llmapi is not None else ""
+    fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not choices.templates else None
+    document = {key: expand(value, scope) for key, value in (stack.llmapi or {}).items()}
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
     request = RenderRequest(
         sources=[*given, *own] if release else given or own,
@@ -173,6 +185,7 @@ def make_plan(
             ),
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
+        documents={llmapi.FILE: llmapi.document(release, document)} if release and document else {},
         hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or labctl up {name}, "
         "which copies them out of its image"
         if release
@@ -192,14 +205,21 @@ def make_plan(
         tokenizer_dir=str(expand(stack.tokenizer, host)),
         release=release,
         fetched=fetched,
-        effective=release.effective(serving) if release else {},
-        notices=[*usual, *release.check_combination(serving)] if release else (),
+        effective=release.effective(serving) if release and serving else {},
+        notices=[*usual, *(release.check_combination(serving) if serving else ())] if release else (),
     )
 
 
 def _release(stack: Stack, choices: Choices) -> Release | None:
-    if stack.tensorrt_llm is not None:
-        return releases.release(choices.release)
+    if stack.tensorrt_llm is not None or stack.llmapi is not None:
+        found = releases.release(choices.release)
+        if stack.tensorrt_llm is not None and not found.steps:
+            raise LabError(
+                f"TensorRT-LLM {found.name} has no engines here",
+                "what it serves is the LLM API",
+                "--set engine=llmapi, or an older --release",
+            )
+        return found
     if choices.release:
         raise LabError(
             f"--release {choices.release} does not apply here",

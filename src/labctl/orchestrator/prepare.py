@@ -29,7 +29,7 @@ def preparations(plan: Plan, runtime: Runtime, workspace: Workspace) -> list[Act
     actions = [*runtime.prepare(plan.profile, plan.image)]
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         title = f"templates of TensorRT-LLM {plan.release.name}"
-        actions.append(runtime.copy_out(title, plan.image, plan.release.templates, plan.fetched))
+        actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched))
     return actions + [
         _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else _artifact(step, runtime)
         for step in plan.steps

@@ -32,6 +32,7 @@ class RenderRequest:
         defaults: a value per placeholder that has none in ``parameters``; templates need not use them.
         optional: keys for which an empty value is a meaning of its own.
         place: links, by their path in the repository; their targets are paths as the server sees them.
+        documents: YAML files of the templates, by their path in the repository, and what of them is other here.
         hint: which templates are meant and where they come from, for the remedy of an error.
     """
 
@@ -43,6 +44,7 @@ class RenderRequest:
     optional: Collection[str] = ()
     replacements: Sequence[Replacement] = ()
     place: Mapping[str, str] = field(default_factory=dict)
+    documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     hint: str = ""
 
 
@@ -171,6 +173,17 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
     problems += [
         Problem(r.file, 0, "", f"'{r.find}' is to be replaced, but it is nowhere in the template") for r in unmatched
     ]
+    for relative, changes in request.documents.items():
+        from yaml import YAMLError
+
+        from labctl.trtllm import llmapi
+
+        try:
+            texts[relative] = llmapi.fill(files[relative].read_text(encoding="utf-8"), changes)
+        except KeyError:
+            problems.append(Problem(relative, 0, "", "the templates have no such file"))
+        except (ValueError, YAMLError) as error:
+            problems.append(Problem(relative, 0, "", " ".join(str(error).split())))
     problems += [
         Problem("place", 0, link, "leads out of the repository")
         for link in request.place

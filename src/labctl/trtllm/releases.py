@@ -58,6 +58,14 @@ class Usual(BaseModel):
     why: str
 
 
+class LlmApi(BaseModel):
+    """The LLM API's model of a release: ``keys`` are those of model.yaml that may be given, with their types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    templates: str
+    keys: Mapping[str, Literal["str", "int", "float", "bool"]]
+
+
 class Release(BaseModel):
     """One release of the TensorRT-LLM backend. Paths are those in the image that serves it."""
 
@@ -67,29 +75,30 @@ class Release(BaseModel):
     image: str
     triton: str
     tensorrt_llm: str
-    builder: Literal["build.py", "trtllm-build"]
+    builder: Literal["build.py", "trtllm-build", ""] = ""
     cuda: str
     driver: str
     app: App | None = None
     install: str = ""
-    examples: Names
+    examples: Names = ()
     newest: str = ""
     folders: Mapping[str, str] = {}
-    steps: Mapping[str, Sequence[Mapping[str, Any]]]
-    templates: str
+    steps: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+    llmapi: LlmApi | None = None
+    templates: str = ""
     launcher: str
-    models: Names
-    batching_types: Names
+    models: Names = ()
+    batching_types: Names = ()
     deprecated: Names = ()
-    batching_parameter: str
-    policies: Names
-    decoupled_fallback: Literal["always", "without_chunked_context", "never"]
+    batching_parameter: str = ""
+    policies: Names = ()
+    decoupled_fallback: Literal["always", "without_chunked_context", "never"] = "never"
     integers: Literal["UINT32", "INT32"] = "INT32"
     words_and_scores: bool = True
     usual: Mapping[str, Usual] = {}
-    required: Names
-    defaults: Mapping[str, Value]
-    optional: Names
+    required: Names = ()
+    defaults: Mapping[str, Value] = {}
+    optional: Names = ()
 
     def defaults_for(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """A value for every placeholder of this release's templates that is not ``required``.
@@ -108,7 +117,8 @@ class Release(BaseModel):
                 values[name] = value
         if self.batching_parameter and "gpt_model_type" in settings:
             values[self.batching_parameter] = settings["gpt_model_type"]
-        values["batch_scheduler_policy"] = policy(values["batch_scheduler_policy"])
+        if "batch_scheduler_policy" in values:
+            values["batch_scheduler_policy"] = policy(values["batch_scheduler_policy"])
         return values
 
     def usual_for(

@@ -22,16 +22,16 @@ from labctl.measure.records import RequestRecord
 
 # What an input is for, by the names that the labs' models give it.
 TEXT = ("text_input", "INPUT_0")
-LIMIT = ("max_tokens", "INPUT_1")
+LIMIT = ("max_tokens", "INPUT_1", "sampling_param_max_tokens")
 STREAM = ("stream", "streaming")
 OUTPUT = ("text_output", "OUTPUT_0")
 # How a token is chosen, by the names of request parameters (lab 02); as tensors they are called otherwise.
 SAMPLING: Mapping[str, Sequence[str]] = {
-    "temperature": ("temperature",),
-    "top_k": ("top_k", "runtime_top_k"),
-    "top_p": ("top_p", "runtime_top_p"),
+    "temperature": ("temperature", "sampling_param_temperature"),
+    "top_k": ("top_k", "runtime_top_k", "sampling_param_top_k"),
+    "top_p": ("top_p", "runtime_top_p", "sampling_param_top_p"),
     "repetition_penalty": ("repetition_penalty",),
-    "seed": ("random_seed",),
+    "seed": ("random_seed", "sampling_param_seed"),
 }
 _BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
 NEVER = 2**32 - 1  # an id that ends a text and is in no vocabulary: the text goes on
@@ -104,7 +104,9 @@ class TextModel:
             item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
             for item in config.input
         }
-        wanted = {item.name: every[item.name] for item in config.input if not item.optional or item.name in STREAM}
+        wanted = {
+            item.name: every[item.name] for item in config.input if not item.optional or item.name in (*STREAM, *LIMIT)
+        }
         sampling = {what: every[name] for what, names in SAMPLING.items() for name in names if name in every}
         output = next((item.name for item in config.output if item.name in OUTPUT), "")
         if not output or not any(key in wanted for key in TEXT):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from labctl.errors import LabError
-from labctl.measure.clients.tensors import kind_of, tensor
+from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
 from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads.dataset import Item
@@ -46,6 +46,7 @@ class Ids:
     name: str
     prompt: list[int]
     output_tokens: int
+    text: str = ""
 
 
 def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_len: int) -> list[Ids]:
@@ -54,7 +55,7 @@ def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_
     for item in items:
         ids = ids_of(item.prompt)
         if len(ids) <= max_input_len:
-            requests.append(Ids(" ".join(item.prompt.split()[:6]), ids, item.output_tokens))
+            requests.append(Ids(" ".join(item.prompt.split()[:6]), ids, item.output_tokens, item.prompt))
     if not requests:
         raise LabError(f"no prompt of the dataset has {max_input_len:,} tokens or fewer")
     return requests
@@ -88,6 +89,33 @@ def run(
     if wrong:
         raise LabError(f"{len(wrong)} answers are not as long as was asked for", f"{wrong[0].label}: {wrong[0].tokens}")
     return records
+
+
+def run_as_text(
+    endpoint: str, requests: Sequence[Ids], count: Callable[[str], int], timeout: float = 600.0
+) -> list[RequestRecord]:
+    """The same load on a release's LLM API, which takes text and tells no token ids.
+
+    How long an answer is, ``count`` says of its text; an end-of-text token may have ended it early, so that lengths
+    are not checked.
+
+    Raises:
+        LabError: a request failed.
+    """
+    with UnaryClient(endpoint) as client:
+        client.wait(*(_send_text(client, r) for r in (*requests, *requests)[:WARMUP]), timeout=timeout)
+        records = [_send_text(client, request) for request in requests]
+        client.wait(*records, timeout=timeout)
+    for record in records:
+        record.tokens = max(1, count(record.text))
+    return records
+
+
+def _send_text(client: UnaryClient, request: Ids) -> RequestRecord:
+    limit = tensor("sampling_param_max_tokens", request.output_tokens, np.int32)
+    limit.set_shape([1])
+    inputs = [text_tensor("text_input", request.text, (1,)), limit]
+    return client.send_inputs("tensorrt_llm", request.name, inputs, input_tokens=len(request.prompt))
 
 
 def _send(client: UnaryClient, request: Ids, length: type[Any]) -> RequestRecord:

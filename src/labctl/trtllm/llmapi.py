@@ -1,0 +1,71 @@
+"""The LLM API of TensorRT-LLM: ``model.yaml`` of its model, filled as strictly as ``config.pbtxt``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from labctl.errors import LabError
+from labctl.trtllm.releases import Release
+
+FILE = "tensorrt_llm/1/model.yaml"
+_TYPES: Mapping[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
+
+
+def document(release: Release, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as model.yaml nests them; one that is empty is left to the LLM API.
+
+    Args:
+        values: by dotted key, such as ``triton_config.decoupled``.
+
+    Raises:
+        LabError: the release has no LLM API, or keys that it does not take and values of the wrong type: all of them.
+    """
+    if release.llmapi is None:
+        raise LabError(
+            f"TensorRT-LLM {release.name} is not served by its LLM API here", "Triton's model of it came with 0.19.0",
+            "--release 0.19.0 or 1.2.1",
+        )  # fmt: skip
+    problems = []
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if value == "":
+            continue
+        kind = release.llmapi.keys.get(key)
+        if kind is None:
+            problems.append(f"{key}={value}: the LLM API of {release.name} takes no such key")
+        elif not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
+            problems.append(f"{key}={value}: it must be of type {kind}")
+        else:
+            _place(found, key.split("."), value)
+    if problems:
+        raise LabError("model.yaml cannot be written", "", "correct what is named above", details=problems)
+    return found
+
+
+def fill(template: str, values: Mapping[str, Any]) -> str:
+    """Upstream's model.yaml with ours over it, key by key.
+
+    Raises:
+        ValueError: it is no mapping.
+    """
+    own = yaml.safe_load(template)
+    if not isinstance(own, dict):
+        raise ValueError("model.yaml is no mapping")
+    return yaml.safe_dump(_over(own, values), sort_keys=False)
+
+
+def _place(found: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        found = found.setdefault(part, {})
+    found[path[-1]] = value
+
+
+def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(old)
+    for key, value in new.items():
+        below = old.get(key)
+        merged[key] = _over(below if isinstance(below, dict) else {}, value) if isinstance(value, dict) else value
+    return merged
