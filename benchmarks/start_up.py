@@ -60,7 +60,7 @@ def by_hand(session: Session) -> float:
             str(found.binary),
             *server_arguments(
                 str(plan.request.output), ports=(http, grpc, metrics), shm_prefix="by-hand-", exit_timeout=5,
-                backends=str(wheel.backends(found, session.workspace.cache)),
+                backends=str(wheel.backends(found, session.workspace.backends_cache)),
             ),
         ]  # fmt: skip
         with (Path(folder) / "log").open("wb") as log:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from labctl import unfinished
 from labctl.errors import LabError
 
 INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl is installed editable
@@ -84,6 +86,11 @@ class Workspace:
         return self.cache / "engines"
 
     @property
+    def backends_cache(self) -> Path:
+        """Backend folders for Triton's wheel, one per wheel and Python."""
+        return self.cache / "triton"
+
+    @property
     def templates_cache(self) -> Path:
         """Model templates copied out of the images that serve them, one folder per release."""
         return self.cache / "templates"
@@ -104,6 +111,30 @@ class Workspace:
 
     def results_dir(self, lab: str) -> Path:
         return self.root / "results" / lab
+
+
+def require_own(path: Path, kind: str) -> None:
+    """Refuse what stands where a "file" or a "folder" of ours is to be and is something else.
+
+    Raises:
+        LabError: it is a link, of another kind, or somebody else's; nothing is touched.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        return  # what it lies in is named
+    right = stat.S_ISDIR if kind == "folder" else stat.S_ISREG
+    if stat.S_ISLNK(found.st_mode):
+        why = "it is a link, and labctl follows none there"
+    elif not right(found.st_mode):
+        why = f"it is no {kind}"
+    elif kind == "file" and found.st_uid != os.getuid():  # a server in a container may own its run folder
+        why = f"it belongs to another user ({found.st_uid})"
+    else:
+        return
+    raise LabError(f"{path} cannot be used", why, f"see what it is, then remove it: rm -r {path}")
 
 
 MAKE_ROOM = "free some space there, or set LABS_CACHE (weights, engines) to a folder on another disk"
@@ -144,7 +175,7 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f}" if count < 1e8 else f"{count / 1e6:,.0f}"
 
 
-def atomic_write(path: Path, content: str | bytes) -> None:
+def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write ``path`` whole or not at all; its folder is made if need be."""
     data = content.encode() if isinstance(content, str) else content
     temporary: Path | None = None
@@ -154,7 +185,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
                 temporary = Path(stream.name)
                 stream.write(data)
-            temporary.chmod(0o644)
+            temporary.chmod(mode)
             temporary.replace(path)
         except BaseException:
             if temporary:
@@ -169,11 +200,9 @@ def replace_dir(target: Path) -> Iterator[Path]:
     The old folder stays whole until the new one is complete; a reader sees either the one or the other. Everybody may
     read what is in it: a server in a container may be nobody.
     """
-    fresh: Path | None = None
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.new-"))
-        try:
+        with unfinished.making(target) as fresh:
             fresh.chmod(0o755)
             yield fresh
             for path in fresh.rglob("*"):  # some libraries make files that are their owner's alone
@@ -182,8 +211,6 @@ def replace_dir(target: Path) -> Iterator[Path]:
                 if mode != wanted and not path.is_symlink():
                     path.chmod(wanted)
             _swap(fresh, target)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _swap(fresh: Path, target: Path) -> None:
@@ -198,7 +225,7 @@ def _swap(fresh: Path, target: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old-"))
+        old = unfinished.aside(target)
         try:
             target.rename(old)  # an empty folder may be renamed over
         except FileNotFoundError:

@@ -6,6 +6,7 @@ when that command is used: ``labctl --help`` answers at once.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import signal
 import sys
@@ -35,6 +36,7 @@ COMMANDS = {
     "chat": ("chat", "Open a chat page for a stack's text models, on loopback."),
     "weights": ("weights", "Pull, list and prune model weights."),
     "engines": ("engines", "Build, list and prune compiled engines."),
+    "images": ("images", "List and prune the compose runtime's images."),
     "down": ("stacks", "Take a stack down, and check that nothing of it is left."),
 }
 
@@ -68,6 +70,17 @@ def cli() -> None:
 
     Begin with `labctl list`, then `labctl run iterative`.
     """
+    _tidy()
+
+
+def _tidy() -> None:
+    """Whatever the command is, what a killed one left behind goes first."""
+    from labctl.orchestrator.tidy import tidy
+    from labctl.workspace import Workspace
+
+    with contextlib.suppress(LabError, OSError):  # no checkout, or nothing that is ours to remove
+        for what in tidy(Workspace.find()):
+            click.echo(f"  --  ended, left behind by a command that was killed: {what}", err=True)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

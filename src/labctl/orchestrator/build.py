@@ -25,6 +25,7 @@ def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runt
     runner = session.choose(runtime, choices.profile)
     plan, actions = _engines(session, lab, stack, choices, runner)
     check_machine(plan, runner, session.listener, session.workspace)
+    session.say_how_long(actions, runtime, plan.profile)
     carry_out(actions, session.listener)
     return [step.path for step in plan.engines]
 

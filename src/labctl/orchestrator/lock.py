@@ -12,7 +12,10 @@ from filelock import FileLock, Timeout
 
 from labctl.errors import LabError
 from labctl.runtimes.base import Proc
-from labctl.workspace import Workspace, atomic_write, disk_errors
+from labctl.workspace import Workspace, atomic_write, disk_errors, require_own
+
+FILES = ("lock", "lock.json", "state.json", "server.log", "compose.json")
+FOLDERS = ("repository", "run")
 
 
 @contextlib.contextmanager
@@ -26,8 +29,10 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
         LabError: someone else holds it.
     """
     path = workspace.stack_dir(stack) / "lock"
+    _require_own(workspace, stack)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o700)  # logs and step logs hold what clients ask and are answered
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
@@ -38,12 +43,27 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
             "only one command at a time can change a stack",
             f"wait for it, or stop it: kill -INT {pid}",
         ) from error
+    except OSError as error:
+        raise LabError(f"cannot lock {path}", error.strerror or str(error)) from error
     try:
         atomic_write(_note(path), json.dumps({**asdict(Proc.current()), "action": action}))
         yield
     finally:
         _note(path).unlink(missing_ok=True)
         lock.release()
+
+
+def _require_own(workspace: Workspace, stack: str) -> None:
+    """Refuse what stands where a stack's files are to be and is no file or folder of ours.
+
+    Raises:
+        LabError: a link, a folder in a file's place, or somebody else's file; it is named, and nothing is touched.
+    """
+    folder = workspace.stack_dir(stack)
+    for path in (workspace.state, folder, *(folder / name for name in FOLDERS)):
+        require_own(path, "folder")
+    for path in (folder / name for name in FILES):
+        require_own(path, "file")
 
 
 def holder(workspace: Workspace, stack: str) -> tuple[int, str]:

@@ -30,7 +30,9 @@ from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Record, Runtime
 from labctl.runtimes.processes import describe_exit
 from labctl.trtllm import releases
-from labctl.workspace import atomic_write
+from labctl.workspace import atomic_write, require_own
+
+SCRIPT = ("-m", "labctl.measure.script")
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _client(
     }
     path = out / f"context-{phase.name}.json"
     script = session.workspace.labs / lab.folder / phase.client
-    arguments = [runtime.client_path(script), runtime.client_path(path)]
+    arguments = [*SCRIPT, runtime.client_path(script), runtime.client_path(path)]
     client = runtime.client(f"the client of phase {phase.name}", arguments, record.stack)
 
     def do(listener: Listener) -> int:
@@ -151,7 +153,7 @@ def _client(
 def _report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> Action[int]:
     assert lab.run is not None  # a lab without a run has no phases, and was refused for that
     script = session.workspace.labs / lab.folder / lab.run.report
-    report = runtime.client("the report", [runtime.client_path(script), runtime.client_path(out)], "")
+    report = runtime.client("the report", [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
     return replace(report, files=[str(out / "result.json"), str(out / "report.md")])
 
 
@@ -173,6 +175,8 @@ def _finish(action: Action[int], session: Session, failed: str, stack: str = "")
 def new_results_folder(session: Session, lab: Lab) -> Path:
     """results/<lab>/<time>/, unique even when two runs start within one second."""
     base = session.workspace.results_dir(lab.folder)
+    for folder in (base.parent, base):
+        require_own(folder, "folder")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         folder = base / f"{stamp}{suffix}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.catalog import Catalog, load
+from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Record, Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
@@ -74,6 +76,18 @@ class Session:
         if text not in self._told:
             self._told.add(text)
             self.listener.note(text)
+
+    def say_how_long(self, actions: Sequence[Action[str]], wanted: str, profile: str) -> None:
+        """Say what takes minutes before it begins, and what could be had instead where nobody asked for containers."""
+        slow = [action for action in actions if action.minutes]
+        if not slow:
+            return
+        images = f"{len(slow)} image{'s are' if len(slow) > 1 else ' is'} made first"
+        self.listener.note(f"{images}: about {sum(action.minutes for action in slow)} minutes, once")
+        if wanted == "auto":
+            with contextlib.suppress(LabError):
+                self.runtime("local").check(profile)
+                self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
 
     def likely(self, wanted: str, profile: str) -> Runtime:
         """The runtime that would be chosen; what it lacks is no matter."""

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from labctl import repository
 from labctl.errors import LabError
@@ -23,7 +24,10 @@ from labctl.orchestrator.todo import Todo
 from labctl.readiness import LOG_TAIL, wait_ready
 from labctl.runtimes.actions import Action, carry_out
 from labctl.runtimes.base import Endpoints, Launch, Proc, Record, Runtime
-from labctl.workspace import Workspace
+from labctl.workspace import Workspace, atomic_write
+
+GPU_DEVICE = Path("/dev/nvidiactl")
+NO_GPU = re.compile(r"NVML|CudaDriverHelper|pinned system memory|CUDA memory pool|DCGM|no CUDA-capable device")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         endpoints = ports.claim(options.ports, options.bind, [record for _, record in session.running()])
         steps = bring_up(session, lab, stack, options, runtime, endpoints, Proc.current() if ephemeral else None)
         check_machine(steps.plan, runtime, session.listener, session.workspace)
+        session.say_how_long(steps.prepare, options.runtime, steps.plan.profile)
         carry_out([*steps.prepare, steps.render], session.listener)
         return Up(runtime, steps.start.do(session.listener))
 
@@ -161,7 +166,7 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeo
     def do(listener: Listener) -> Record:
         shutil.rmtree(run_dir, ignore_errors=True)
         run_dir.mkdir(parents=True)
-        log.write_bytes(b"")
+        atomic_write(log, b"", mode=0o600)
         listener.step(title)
         began = time.monotonic()
         try:
@@ -192,8 +197,12 @@ def whole_log(runtime: Runtime, stack: str) -> list[str]:
 
 
 def tail(runtime: Runtime, stack: str, lines: int = LOG_TAIL) -> list[str]:
-    """The last lines of the server's log: the errors, where there are any."""
-    every = whole_log(runtime, stack)
+    """The last lines of the server's log: the errors, where there are any.
+
+    What Triton says of a missing GPU is no news on a machine that has none.
+    """
+    has_gpu = GPU_DEVICE.exists()
+    every = [line for line in whole_log(runtime, stack) if has_gpu or not NO_GPU.search(line)]
     errors = [line for line in every if re.match(r"E\d{4} ", line) or "error" in line.lower()]  # E and month and day
     return (errors or every)[-lines:]
 
@@ -206,7 +215,7 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
     if options.runtime != "auto":
         asked["runtime"], runs["runtime"] = options.runtime, runtime.name
     differing = [
-        f"{key}: it runs with {_said(runs.get(key))}, asked for {_said(value)}"
+        f"{WORDS.get(key, key)}: it runs with {_said(runs.get(key))}, asked for {_said(value)}"
         for key, value in asked.items()
         if runs.get(key) != value
     ]
@@ -226,6 +235,9 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
     except LabError as error:
         raise LabError(f"{stack} is up but not ready: {error.what}", error.why, f"labctl down {stack}") from error
     return Up(runtime, record, already=True)
+
+
+WORDS = {"bind": "address (--expose)", "release": "--release", "templates": "--templates"}
 
 
 def _said(value: object) -> object:

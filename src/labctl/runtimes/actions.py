@@ -35,6 +35,7 @@ class Action(Generic[T_co]):
     Attributes:
         do: carries it out; raises LabError, with nothing half made left behind.
         commands: the processes that ``do`` starts, in order.
+        minutes: about how long it takes, where that is long.
         files: the paths on this machine that it writes; a folder ends in "/" and stands for all that is in it.
     """
 
@@ -42,6 +43,7 @@ class Action(Generic[T_co]):
     do: Callable[[Listener], T_co]
     commands: Sequence[Command] = ()
     files: Sequence[str] = ()
+    minutes: int = 0
 
 
 def carry_out(actions: Sequence[Action[str]], listener: Listener) -> None:

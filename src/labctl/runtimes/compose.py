@@ -26,6 +26,7 @@ from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace, atomic_write, replace_dir
 
 KEPT_LOG_LINES = 20_000
+PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
 
 class ComposeRuntime:
@@ -72,7 +73,7 @@ class ComposeRuntime:
             self._run(command, listener, f"image {image} cannot be pulled")
             return "pulled"
 
-        return Action(f"image {image} (many gigabytes)", do, [command])
+        return Action(f"image {image} (many gigabytes)", do, [command], minutes=PULL_MINUTES)
 
     def _build(self, name: str, command: Command) -> Action[str]:
         def do(listener: Listener) -> str:
@@ -86,7 +87,7 @@ class ComposeRuntime:
                 )  # fmt: skip
             return "built"
 
-        return Action(f"image {name} (the first build takes minutes)", do, [command])
+        return Action(f"image {name}", do, [command], minutes=BUILD_MINUTES)
 
     def _run(self, command: Command, listener: Listener, failed: str) -> str:
         code, out, tail = processes.run_tool(command, listener, listener.progress)
@@ -258,7 +259,7 @@ class ComposeRuntime:
 
         with contextlib.suppress(LabError, *docker_engine.engine_errors()):
             for container in docker_engine.containers(self._root, stack, "triton"):
-                atomic_write(self.workspace.log_file(stack), container.logs(tail=KEPT_LOG_LINES))
+                atomic_write(self.workspace.log_file(stack), container.logs(tail=KEPT_LOG_LINES), mode=0o600)
 
     def _sweep(self, stack: str) -> None:
         """Remove what still bears our label, whatever Compose thought of it."""

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from labctl.trtllm import releases
 from labctl.workspace import Workspace
+
+LABEL = "labs.image"  # docker/'s Compose files give it to every image that they build
+CONFLICT = 409
 
 BUILD_FILES = ("docker/install-packages.sh", "requirements/build.txt", "pyproject.toml")
 SERVER_FILES = (
@@ -79,3 +86,52 @@ def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, sources: s
         digest.update(f"{path.relative_to(workspace.root)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def list_built(workspace: Workspace) -> list[dict[str, Any]]:
+    """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``.
+
+    Raises:
+        LabError: no engine answers.
+    """
+    from labctl.runtimes.docker_engine import engine, speaking
+
+    with speaking("listing images"):
+        found = engine().images.list(filters={"label": LABEL})
+    current = {server_image(workspace, "cpu"), client_image(workspace)}
+    current |= {server_image(workspace, "gpu", base) for base in _bases()}
+    current |= {name.replace("labs-client", "labs-chat") for name in current}
+    rows = [
+        {
+            "name": name,
+            "bytes": int(image.attrs["Size"]),
+            "made": datetime.fromisoformat(image.attrs["Created"]).timestamp(),
+            "current": name in current,
+        }
+        for image in found
+        for name in image.tags or [image.short_id]
+    ]
+    return sorted(rows, key=lambda row: str(row["name"]))
+
+
+def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Remove images by name: those that are gone, and those that a container still uses."""
+    import docker.errors
+
+    from labctl.runtimes.docker_engine import engine, speaking
+
+    gone, kept = [], []
+    for name in names:
+        with speaking(f"removing image {name}"):
+            try:
+                engine().images.remove(name)
+                gone.append(name)
+            except docker.errors.APIError as error:
+                if error.status_code != CONFLICT:
+                    raise
+                kept.append(name)
+    return gone, kept
+
+
+def _bases() -> list[str]:
+    return [releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import platform
 import signal
 import subprocess
@@ -26,13 +25,11 @@ from labctl.runtimes import nvidia, processes, wheel
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Endpoints, Launch, Record
+from labctl.runtimes.marks import RECORD, ROOT, SERVER, STACK, STUB, regions, shm_prefix
 from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace
 
-RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
-SERVER_NAME = "tritonserver"
-OUR_PROCESSES = ("tritonserver", "triton_python_backend_stub")
-SHM = Path("/dev/shm")
+OUR_PROCESSES = (SERVER, STUB)
 
 
 # what, why and remedy of whatever only NVIDIA's image can do
@@ -100,7 +97,7 @@ class LocalRuntime:
 
     def prepare(self, profile: str, image: str = "") -> list[Action[str]]:
         found = wheel.find_wheel()
-        folder = wheel.backends(found, self.workspace.cache)
+        folder = wheel.backends(found, self.workspace.backends_cache)
         if wheel.is_backend_folder(folder, found):
             return []
 
@@ -142,9 +139,9 @@ class LocalRuntime:
             str(launch.repository),
             address=record.bind,
             ports=(http, grpc, metrics),
-            shm_prefix=self.shm_prefix(record.stack),
+            shm_prefix=shm_prefix(self.workspace.root, record.stack),
             exit_timeout=launch.exit_timeout,
-            backends=str(wheel.backends(found, self.workspace.cache)),
+            backends=str(wheel.backends(found, self.workspace.backends_cache)),
             extra=launch.server_args,
         )
         command = Command([str(found.binary), *arguments], launch.env, cwd=launch.run_dir)
@@ -164,7 +161,7 @@ class LocalRuntime:
         return Action(f"{stack} goes", lambda listener: self._stop(stack, listener, force))
 
     def _stop(self, stack: str, listener: Listener, force: bool) -> None:
-        servers = [p for p, _ in self._ours(stack) if p.info["name"] == SERVER_NAME]
+        servers = [p for p, _ in self._ours(stack) if p.info["name"] == SERVER]
         if servers and not force:
             _signal(servers, signal.SIGTERM)
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
@@ -174,7 +171,7 @@ class LocalRuntime:
         remaining = [process for process, _ in self._ours(stack)]
         _signal(remaining, signal.SIGKILL)
         psutil.wait_procs(remaining, timeout=10)
-        for region in self._regions(stack):
+        for region in regions(self.workspace.root, stack):
             region.unlink(missing_ok=True)
 
     # -- what is there -------------------------------------------------------------------------------------------
@@ -194,7 +191,7 @@ class LocalRuntime:
     def running(self) -> list[Record]:
         records = []
         for process, env in self._ours():
-            if process.info["name"] == SERVER_NAME:
+            if process.info["name"] == SERVER:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(env[RECORD])
                     records.append(dataclasses.replace(record, server={"pid": process.pid}))
@@ -214,15 +211,7 @@ class LocalRuntime:
 
     def leftovers(self, stack: str) -> list[str]:
         found = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
-        return found + [str(region) for region in self._regions(stack)]
-
-    def shm_prefix(self, stack: str) -> str:
-        """Names the server's shared-memory regions: unlike for two checkouts, none the start of another."""
-        digest = hashlib.sha256(f"{self.workspace.root}\0{stack}".encode()).hexdigest()[:12]
-        return f"labs-{digest}-"
-
-    def _regions(self, stack: str) -> list[Path]:
-        return sorted(SHM.glob(f"{self.shm_prefix(stack)}*"))
+        return found + [str(region) for region in regions(self.workspace.root, stack)]
 
 
 def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:

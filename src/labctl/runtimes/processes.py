@@ -38,7 +38,10 @@ def describe_exit(code: int) -> str:
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
-    """Start a server in a process group of its own, its output appended to ``log``."""
+    """Start a server in a process group of its own, its output appended to ``log``.
+
+    What it writes is its owner's alone: its shared memory holds what clients ask and are answered.
+    """
     with log.open("ab") as stream:
         return subprocess.Popen(
             argv,
@@ -48,6 +51,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, out
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=0o077,
             preexec_fn=None if outlive else _die_with_parent,
         )
 

@@ -116,7 +116,7 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
 
 def backends(wheel: Wheel, cache: Path) -> Path:
     """The backend directory of this wheel and the running Python, made once."""
-    return cache / "triton" / f"{wheel.version}-{sysconfig.get_config_var('py_version_nodot')}"
+    return cache / f"{wheel.version}-{sysconfig.get_config_var('py_version_nodot')}"
 
 
 def _links(wheel: Wheel) -> dict[str, str]:

@@ -1,0 +1,21 @@
+"""The marks by which the local runtime knows its own: variables of a process, names of shared memory."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
+SERVER = "tritonserver"
+STUB = "triton_python_backend_stub"
+SHM = Path("/dev/shm")
+
+
+def shm_prefix(root: Path, stack: str) -> str:
+    """Names the server's shared-memory regions: unlike for two checkouts, none the start of another."""
+    digest = hashlib.sha256(f"{root}\0{stack}".encode()).hexdigest()[:12]
+    return f"labs-{digest}-"
+
+
+def regions(root: Path, stack: str) -> list[Path]:
+    return sorted(SHM.glob(f"{shm_prefix(root, stack)}*"))

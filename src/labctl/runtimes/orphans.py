@@ -1,0 +1,102 @@
+"""What a killed labctl or a killed server left on this machine: servers, stubs and shared memory of this checkout.
+
+Every command looks for it, so this reads ``/proc`` itself and imports next to nothing: a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.runtimes.marks import RECORD, ROOT, SERVER, SHM, STACK, STUB, regions
+
+PROC = Path("/proc")
+COMM = 15  # characters that the kernel keeps of a process's name
+PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """A server or a stub of this checkout."""
+
+    pid: int
+    name: str
+    parent: int
+    stack: str
+    record: str
+
+
+def end(root: Path, stacks: Sequence[str]) -> list[str]:
+    """End the servers whose ``run`` or ``bench`` is dead, the stubs whose server is dead, and their regions.
+
+    Args:
+        stacks: those whose shared memory is looked for.
+
+    Returns:
+        what was ended, in words.
+    """
+    candidates = [region for stack in stacks for region in regions(root, stack)] if _any_region() else []
+    every = list(_processes(root))
+    dead = [one for one in every if one.name == SERVER and _orphaned(one.record)]
+    servers = {one.pid for one in every if one.name == SERVER} - {one.pid for one in dead}
+    dead += [one for one in every if one.name == STUB and one.parent not in servers]
+    for one in dead:
+        with contextlib.suppress(OSError):
+            os.kill(one.pid, signal.SIGKILL)
+    _wait(dead)
+    alive = {one.stack for one in every if one.pid in servers}
+    kept = {region for stack in alive for region in regions(root, stack)}
+    gone = []
+    for region in candidates:
+        if region not in kept:
+            with contextlib.suppress(OSError):
+                region.unlink()
+                gone.append(str(region))
+    return [*(f"process {one.pid} ({one.name} of {one.stack})" for one in dead), *gone]
+
+
+def _any_region() -> bool:
+    return next(SHM.glob("labs-*"), None) is not None
+
+
+def _processes(root: Path) -> Iterator[Found]:
+    known = {name[:COMM]: name for name in (SERVER, STUB)}
+    for entry in os.scandir(PROC):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended, or is somebody else's
+            folder = PROC / entry.name
+            name = known.get((folder / "comm").read_text().strip())
+            if name is None:
+                continue
+            env = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
+            if env.get(ROOT) == str(root):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                yield Found(int(entry.name), name, parent, env.get(STACK, ""), env.get(RECORD, ""))
+
+
+def _orphaned(record: str) -> bool:
+    from labctl.runtimes.base import Record
+
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return Record.from_json(record).orphaned()
+    return False
+
+
+def _wait(dead: Sequence[Found]) -> None:
+    """Until the kernel has taken them away; a zombie that waits for its parent counts as gone."""
+    deadline = time.monotonic() + PATIENCE_S
+    for one in dead:
+        while time.monotonic() < deadline:
+            try:
+                state = (PROC / str(one.pid) / "stat").read_text().rpartition(")")[2].split()[0]
+            except (OSError, IndexError):
+                break
+            if state == "Z":
+                break
+            time.sleep(0.01)

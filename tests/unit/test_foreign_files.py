@@ -1,0 +1,70 @@
+"""Links and foreign files where labctl keeps its own are refused by name, and nothing outside is touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.orchestrator.lock import stack_lock
+from labctl.workspace import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    own = Workspace(tmp_path / "checkout", tmp_path / "cache")
+    own.stack_dir("s").mkdir(parents=True)
+    return own
+
+
+def refused(workspace: Workspace) -> LabError:
+    with pytest.raises(LabError) as caught, stack_lock(workspace, "s", "up"):
+        pass
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["lock", "lock.json", "state.json", "server.log", "run", "repository"])
+def test_a_link_in_the_place_of_a_file_of_ours_is_refused_and_its_target_stays(
+    workspace: Workspace, tmp_path: Path, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    if name in ("run", "repository"):
+        outside.mkdir()
+        (outside / "diary").write_text("mine")
+    else:
+        outside.write_text("mine")
+    (workspace.stack_dir("s") / name).symlink_to(outside)
+    error = refused(workspace)
+    assert str(workspace.stack_dir("s") / name) in error.what
+    assert "it is a link" in error.why
+    assert (outside / "diary" if outside.is_dir() else outside).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["lock", "server.log"])
+def test_a_folder_in_the_place_of_a_file_is_refused(workspace: Workspace, name: str) -> None:
+    (workspace.stack_dir("s") / name).mkdir()
+    assert refused(workspace).why == "it is no file"
+
+
+def test_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.stack_dir("s").rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    workspace.stack_dir("s").symlink_to(tmp_path / "elsewhere")
+    assert "it is a link" in refused(workspace).why
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_somebody_elses_lock_is_refused(workspace: Workspace) -> None:
+    lock = workspace.stack_dir("s") / "lock"
+    lock.write_text("")
+    os.chown(lock, 65534, 65534)
+    assert refused(workspace).why == "it belongs to another user (65534)"
+
+
+def test_what_a_stack_writes_is_its_owners_alone(workspace: Workspace) -> None:
+    workspace.stack_dir("s").chmod(0o755)
+    with stack_lock(workspace, "s", "up"):
+        assert workspace.stack_dir("s").stat().st_mode & 0o077 == 0
