@@ -35,7 +35,7 @@ def page(
 
     def compose(*words: str) -> None:
         done = subprocess.run(
-            ["docker", "compose", "--project-name", docker_compose_project_name, "--profile", "chat", *words],
+            ["docker", "compose", "--project-name", docker_compose_project_name, *words],
             cwd=rendered, env={**os.environ, **chosen}, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -46,9 +46,9 @@ def page(
         return found
 
     if not images.exists(image):
-        compose("build", "--quiet", "chat")
+        compose("--profile", "chat", "build", "--quiet", "chat-image")
     try:
-        compose("up", "--wait", "--no-build")
+        compose("up", "--wait", "--no-build", "--scale", "chat=1")
         (container,) = containers()
         yield f"http://{endpoint}", container.attrs
     finally:

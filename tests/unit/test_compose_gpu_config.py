@@ -99,3 +99,12 @@ def test_an_engine_over_two_gpus_reserves_both_and_goes_through_the_launch_scrip
     assert triton["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
     assert triton["entrypoint"] == ["launch-ranks", "/app/scripts/launch_triton_server.py", "2"]
     assert not triton["command"]
+
+
+def test_plain_down_knows_the_chat_page_and_plain_up_starts_none() -> None:
+    """`docker compose down` leaves what belongs to a profile that is not active."""
+    found = DockerClient(compose_files=[ROOT / "compose.yaml"]).compose.config(return_json=True)["services"]
+    assert set(found) == {"triton", "chat"}
+    assert found["chat"]["scale"] == 0
+    assert found["chat"]["pull_policy"] == "never"
+    assert "build" not in found["chat"]
