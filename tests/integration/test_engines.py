@@ -31,7 +31,7 @@ def test_the_engine_is_where_the_plan_says_and_whole(engine: Path, cache: Path) 
     build = engines.request("openvino", SPEC, {"precision": "fp32"})
     workspace = Workspace(ROOT, cache)
     assert build.locate(workspace) == engine
-    assert build.ready(workspace, deep=True)
+    assert build.ready(workspace)
     assert build.manifest(workspace)["versions"]["openvino-genai"]
 
 

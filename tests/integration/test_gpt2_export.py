@@ -68,7 +68,7 @@ def test_the_manifest_tells_how_near_it_came_to_the_original(made: engines.Build
     assert {"1x1", "3x32", "1x256"} <= set(manifest["differences"])
     assert 0 <= manifest["max_abs_difference"] == max(manifest["differences"].values()) < TOLERANCE
     assert manifest["vocab_size"] == 3000
-    assert made.ready(workspace, deep=True)
+    assert made.ready(workspace)
 
 
 def test_a_traced_graph_names_no_device(workspace: Workspace) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl import weights
+from labctl import unfinished, weights
 from labctl.engines.protocol import Builder, Engine, Tell
 from labctl.errors import LabError
 from labctl.weights import Source, files
@@ -51,11 +51,8 @@ class Build:
     def manifest(self, workspace: Workspace) -> dict[str, Any]:
         return files.read(self.locate(workspace) / MANIFEST, self._remedy)
 
-    def ready(self, workspace: Workspace, deep: bool = False) -> bool:
+    def ready(self, workspace: Workspace) -> bool:
         """True if it can be served as it is; False if it is not built, or built from weights that have changed since.
-
-        Args:
-            deep: compare every hash, also of files that were not touched.
 
         Raises:
             LabError: it is there but truncated, changed, or not this engine.
@@ -70,7 +67,7 @@ class Build:
         for pattern in self.engine.essential:
             if not any(Path(name).match(pattern) for name in manifest["files"]):
                 raise LabError(f"{path} is no {self.engine.name} engine", f"it has no {pattern}", self._remedy)
-        files.check(path, manifest["files"], self._remedy, deep)
+        files.check(path, manifest["files"], self._remedy)
         if not weights.ready(self.source, workspace):
             return True  # the weights were pruned: what was compiled from them is still good
         return bool(manifest["weights"] == weights.identity(self.source, workspace))
@@ -88,7 +85,7 @@ class Build:
         model = weights.pull(self.source, workspace, tell)
         with key_lock(path):
             if not self.ready(workspace):
-                files.sweep(path)
+                unfinished.sweep([path.parent])
                 with replace_dir(path) as fresh:
                     began = time.monotonic()
                     made = self.engine.make(model.path, self.options, fresh, tell, builder)

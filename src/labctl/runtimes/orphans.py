@@ -18,6 +18,7 @@ from labctl.runtimes.marks import RECORD, ROOT, SERVER, SHM, STACK, STUB, region
 PROC = Path("/proc")
 COMM = 15  # characters that the kernel keeps of a process's name
 PATIENCE_S = 3.0
+MOST = 1000  # processes that are ended; one that cannot be killed must not keep a command for ever
 
 
 @dataclass(frozen=True)
@@ -41,23 +42,27 @@ def end(root: Path, stacks: Sequence[str]) -> list[str]:
         what was ended, in words.
     """
     candidates = [region for stack in stacks for region in regions(root, stack)] if _any_region() else []
-    every = list(_processes(root))
-    dead = [one for one in every if one.name == SERVER and _orphaned(one.record)]
-    servers = {one.pid for one in every if one.name == SERVER} - {one.pid for one in dead}
-    dead += [one for one in every if one.name == STUB and one.parent not in servers]
-    for one in dead:
-        with contextlib.suppress(OSError):
-            os.kill(one.pid, signal.SIGKILL)
-    _wait(dead)
-    alive = {one.stack for one in every if one.pid in servers}
-    kept = {region for stack in alive for region in regions(root, stack)}
+    ended: list[Found] = []
+    while True:
+        every = list(_processes(root))
+        dead = [one for one in every if one.name == SERVER and _orphaned(one.record)]
+        servers = {one.pid for one in every if one.name == SERVER} - {one.pid for one in dead}
+        dead += [one for one in every if one.name == STUB and one.parent not in servers]
+        if not dead or len(ended) > MOST:
+            break
+        for one in dead:
+            with contextlib.suppress(OSError):
+                os.kill(one.pid, signal.SIGKILL)
+        _wait(dead)
+        ended += dead  # once more: a server may have started a stub meanwhile
+    kept = {region for one in every if one.pid in servers for region in regions(root, one.stack)}
     gone = []
     for region in candidates:
         if region not in kept:
             with contextlib.suppress(OSError):
                 region.unlink()
                 gone.append(str(region))
-    return [*(f"process {one.pid} ({one.name} of {one.stack})" for one in dead), *gone]
+    return [*(f"process {one.pid} ({one.name} of {one.stack})" for one in ended), *gone]
 
 
 def _any_region() -> bool:
@@ -75,9 +80,9 @@ def _processes(root: Path) -> Iterator[Found]:
             if name is None:
                 continue
             env = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
-            if env.get(ROOT) == str(root):
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                yield Found(int(entry.name), name, parent, env.get(STACK, ""), env.get(RECORD, ""))
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if env.get(ROOT) == str(root) and state != "Z":
+                yield Found(int(entry.name), name, int(parent), env.get(STACK, ""), env.get(RECORD, ""))
 
 
 def _orphaned(record: str) -> bool:

@@ -10,7 +10,7 @@ One interface for four kinds of source::
 
 from labctl.weights.hub import ask_access
 from labctl.weights.source import Source, locate, parse
-from labctl.weights.store import Weights, identity, list_cached, prune, pull, ready, verify, vocab_size
+from labctl.weights.store import Weights, identity, list_cached, prune, pull, ready, vocab_size
 
 __all__ = [
     "Source",
@@ -23,6 +23,5 @@ __all__ = [
     "prune",
     "pull",
     "ready",
-    "verify",
     "vocab_size",
 ]

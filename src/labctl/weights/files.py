@@ -1,14 +1,13 @@
 """What a cached folder holds, written down when it is made and compared before every use.
 
 Each cached folder (weights, engines) has one JSON manifest, written last, with the size, hash and modification time
-of every file. Before use the sizes are compared, and the hash of each file that was touched since; ``deep`` hashes all.
+of every file. Before use the sizes are compared, and the hash of each file that was touched since.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ def read(path: Path, remedy: str) -> dict[str, Any]:
     raise LabError(f"{path} is damaged", "it cannot be read", remedy)
 
 
-def check(folder: Path, entries: Entries, remedy: str, deep: bool = False) -> None:
+def check(folder: Path, entries: Entries, remedy: str) -> None:
     """Compare what is there with what was written.
 
     Raises:
@@ -68,11 +67,5 @@ def check(folder: Path, entries: Entries, remedy: str, deep: bool = False) -> No
         if found.st_size != entry["size"]:
             why = f"it has {found.st_size} bytes, {entry['size']} were written"
             raise LabError(f"{path} is damaged", why, remedy)
-        if (deep or found.st_mtime_ns != entry["mtime_ns"]) and sha256(path) != entry["sha256"]:
+        if found.st_mtime_ns != entry["mtime_ns"] and sha256(path) != entry["sha256"]:
             raise LabError(f"{path} is damaged", "its hash is not the one that was written", remedy)
-
-
-def sweep(target: Path) -> None:
-    """Remove what a killed maker of ``target`` left beside it. Only under the lock of ``target``."""
-    for left in target.parent.glob(f".{target.name}.new-*"):
-        shutil.rmtree(left, ignore_errors=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl import unfinished
 from labctl.errors import LabError
 from labctl.weights import files, hub, random_init
 from labctl.weights.source import Source, locate
@@ -72,7 +73,7 @@ def pull(source: Source, workspace: Workspace, tell: Callable[[str], None]) -> W
             if source.kind == "hub" and os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
                 tell("offline: the cached copy is used, without asking the hub")
         else:
-            files.sweep(path)
+            unfinished.sweep([path.parent])
             with replace_dir(path) as fresh:
                 revision = source.revision
                 if source.kind == "random":
@@ -85,15 +86,6 @@ def pull(source: Source, workspace: Workspace, tell: Callable[[str], None]) -> W
                 manifest["files"] = files.measure(fresh, MANIFEST)
                 atomic_write(fresh / MANIFEST, json.dumps(manifest, indent=1))
     return Weights(source.spec, path, _manifest(source, path)["files"])
-
-
-def verify(source: Source, workspace: Workspace) -> None:
-    """Compare every hash. Raises LabError for the first file that is not what was written."""
-    path = locate(source, workspace)
-    if not ready(source, workspace):
-        raise LabError(f"{source.spec} is not there yet", "", f"labctl weights pull {source.spec}")
-    if source.kind not in ("shipped", "local"):
-        files.check(path, _manifest(source, path)["files"], _remedy(source), deep=True)
 
 
 def identity(source: Source, workspace: Workspace) -> str:
