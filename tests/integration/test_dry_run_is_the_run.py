@@ -1,0 +1,83 @@
+"""What `--dry-run` prints is what is then done: the processes, and every file, on the local runtime."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from machinery import copy_of_the_checkout, labctl, with_faults_lab
+
+from labctl.orchestrator import ports
+from labctl.runtimes.local import LocalRuntime
+from labctl.workspace import Workspace
+
+STACK = "quick"
+
+
+@pytest.fixture
+def own(tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
+    root = with_faults_lab(copy_of_the_checkout(tmp_path / "own", snapshot))
+    yield root
+    labctl("down", "--all", root=root, check=False)
+
+
+def free_ports() -> list[str]:
+    return ["--ports", ",".join(e.rpartition(":")[2] for e in vars(ports.claim("auto", "127.0.0.1", [])).values())]
+
+
+def files_of(*folders: Path) -> set[str]:
+    """Every file and link, but for the locks that any command takes."""
+    found = (path for folder in folders for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+    return {str(path) for path in found if "lock" not in path.name}
+
+
+def unlisted(files: set[str], listed: list[str]) -> list[str]:
+    folders = tuple(name for name in listed if name.endswith("/"))
+    return sorted(name for name in files if name not in listed and not name.startswith(folders))
+
+
+def ran(stderr: str) -> list[str]:
+    """The commands that ``--verbose`` tells."""
+    return [line.removeprefix("  $ ") for line in stderr.splitlines() if line.startswith("  $ ")]
+
+
+def test_up_starts_the_processes_and_writes_the_files_that_its_dry_run_lists(own: Path, tmp_path: Path) -> None:
+    where = [STACK, "--runtime", "local", *free_ports()]
+    listed: dict[str, Any] = json.loads(labctl("up", *where, "--dry-run", "--json", root=own).stdout)
+    assert files_of(own / ".labs", tmp_path / "cache") == set()
+    done = labctl("up", *where, "--verbose", root=own)
+    assert ran(done.stderr) == [shlex.join(command["argv"]) for command in listed["commands"]]
+    record = LocalRuntime(Workspace(own, tmp_path / "cache")).find(STACK)
+    assert record
+    server = psutil.Process(record.server["pid"])
+    (command,) = listed["commands"]
+    assert server.cmdline() == command["argv"]
+    assert command["env"].items() <= server.environ().items()
+    assert unlisted(files_of(own / ".labs", tmp_path / "cache"), listed["files"]) == []
+    assert [name for name in listed["files"] if not Path(name).exists()] == []
+    assert listed["containers"] == []
+    assert oct(Path(own, ".labs", STACK, "server.log").stat().st_mode & 0o777) == "0o600"
+    regions = [path for path in Path("/dev/shm").iterdir() if str(path) in LocalRuntime(
+        Workspace(own, tmp_path / "cache")).leftovers(STACK)]  # fmt: skip
+    assert regions
+    assert [path for path in regions if path.stat().st_mode & 0o077] == []
+
+
+def test_a_run_does_what_its_dry_run_lists_phase_by_phase(own: Path, tmp_path: Path) -> None:
+    where = ["faults", "--runtime", "local", *free_ports()]
+    listed = labctl("run", *where, "--dry-run", root=own).stdout
+    done = labctl("run", *where, "--verbose", root=own)
+    (out,) = (own / "results" / "99-faults").iterdir()
+    told = [line.replace("/TIME", f"/{out.name}") for line in listed.splitlines()]
+    shown = [line.partition("/")[0].strip() and line for line in told if line.startswith("  $ ")]
+    commands = ran(done.stderr)
+    assert len(shown) == len(commands) == 3
+    assert [line.endswith(command) for line, command in zip(shown, commands, strict=True)] == [True] * 3
+    files = [line.strip() for line in told if line.startswith("  /")]
+    assert unlisted(files_of(own / ".labs", own / "results"), files) == []

@@ -1,0 +1,110 @@
+"""What `--dry-run` prints is what is then done: the `docker` commands, containers and files of the compose runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labctl.listener import Silent
+from labctl.manifest.catalog import load
+from labctl.orchestrator import up as rising
+from labctl.orchestrator.down import take_down
+from labctl.orchestrator.plan import Choices
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.up import UpOptions, dry_up, up
+from labctl.runtimes import compose, docker_engine, images
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+STACK = "inflight-batching"
+OPTIONS = UpOptions(Choices(set={"engine": "transformers", "model": "random:tiny-llama"}), "compose", "8100,8101,8102")
+
+
+class Docker:
+    """A ``docker`` on PATH that only writes down what it is told, and an engine that believes it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log = folder / "docker.jsonl"
+        tool = folder / "docker"
+        tool.write_text(
+            f"#!{sys.executable}\nimport json, os, sys\n"
+            "env = {key: value for key, value in os.environ.items() if key.startswith('LABS_')}\n"
+            f"open({str(self.log)!r}, 'a').write(json.dumps([sys.argv[1:], env]) + '\\n')\n"
+        )
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr(ComposeRuntime, "check", lambda self, profile: None)
+        monkeypatch.setattr(images, "exists", self.exists)
+        monkeypatch.setattr(docker_engine, "containers", self.containers)
+        for name in ("networks", "volumes"):
+            monkeypatch.setattr(docker_engine, name, lambda *asked: [])
+        monkeypatch.setattr(docker_engine, "remove", lambda name: None)
+        monkeypatch.setattr(compose, "hub_token", lambda: "")
+        monkeypatch.setattr(rising, "wait_ready", lambda *asked, **more: None)
+
+    def told(self) -> list[tuple[list[str], dict[str, str]]]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [(["docker", *argv], env) for argv, env in map(json.loads, lines)]
+
+    def exists(self, image: str) -> bool:
+        return any("build" in argv and image in env.values() for argv, env in self.told())
+
+    def containers(self, root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
+        last = [argv for argv, _ in self.told() if "--detach" in argv or argv[4:5] == ["down"]][-1:]
+        server = SimpleNamespace(name="c", status="exited", logs=lambda tail: b"")
+        return [server for argv in last if "--detach" in argv]
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return Docker(folder, monkeypatch)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for path in ROOT.iterdir():
+        if not path.name.startswith(".") and path.name != "results":
+            (root / path.name).symlink_to(path)
+    workspace = Workspace(root, tmp_path / "cache")
+    return Session(workspace, load(workspace), Silent())
+
+
+def test_up_runs_the_commands_and_writes_the_files_that_its_dry_run_lists(docker: Docker, session: Session) -> None:
+    lab, name = session.catalog.stack(STACK)
+    todo = dry_up(session, lab, name, OPTIONS)
+    listed = [command for action in todo.actions for command in action.commands]
+    files = [file for action in todo.actions for file in action.files]
+    assert docker.told() == []
+    assert not session.workspace.state.exists()
+    handle = up(session, lab, name, OPTIONS)
+    done = docker.told()
+    assert [argv for argv, _ in done] == [list(command.argv) for command in listed]
+    for command, (_, env) in zip(listed, done, strict=True):
+        assert command.env.items() <= env.items()
+    made = [argv[argv.index("--name") + 1] if "--name" in argv else f"{argv[3]}-triton-1" for argv, _ in done[2:]]
+    assert [command.container.partition(":")[0] for command in listed if command.container] == made
+    folders = tuple(file for file in files if file.endswith("/"))
+    made = [str(p) for p in session.workspace.state.rglob("*") if not p.is_dir() and "lock" not in p.name]
+    assert [path for path in made if path not in files and not path.startswith(folders)] == []
+    assert [file for file in files if file.startswith(str(session.workspace.state)) and not Path(file).exists()] == []
+    stop = handle.runtime.stop(name)
+    take_down(session, handle.runtime, name)
+    assert docker.told()[-1][0] == list(stop.commands[0].argv)
+
+
+def test_images_that_are_there_are_not_listed_again(docker: Docker, session: Session) -> None:
+    lab, name = session.catalog.stack(STACK)
+    up(session, lab, name, OPTIONS)
+    titles = [action.title for action in dry_up(session, lab, name, OPTIONS).actions]
+    assert not [title for title in titles if title.startswith("image ")]
