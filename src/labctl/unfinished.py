@@ -7,17 +7,20 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 NEW, OLD = ".new-", ".old-"
+HELD = f"{NEW}held-"  # made under a lock
+STALE_S = 3600.0  # a folder whose name promises no lock (an earlier version's) may be in the making until then
 
 
 @contextlib.contextmanager
 def making(target: Path) -> Iterator[Path]:
     """An empty folder beside ``target``; whatever has not been renamed by the end of the block is removed."""
     while True:
-        fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{NEW}"))
+        fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{HELD}"))
         handle = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY)
         _lock(handle, wait=True)
         if fresh.exists():  # else it was swept before it was locked
@@ -43,7 +46,8 @@ def sweep(parents: Iterable[Path]) -> list[str]:
             with contextlib.suppress(OSError):
                 handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
-                    if _lock(handle, wait=False):
+                    promised = HELD in left.name or time.time() - os.fstat(handle).st_mtime > STALE_S
+                    if promised and _lock(handle, wait=False):
                         shutil.rmtree(left)
                         swept.append(str(left))
                 finally:

@@ -108,6 +108,14 @@ def test_a_folder_that_a_killed_maker_left_is_swept_and_one_in_the_making_is_not
     assert not left.exists()
 
 
+def test_a_folder_whose_name_promises_no_lock_is_left_alone_until_it_is_old(workspace: Workspace) -> None:
+    earlier = workspace.weights_cache / ".w.new-abcdefgh"
+    earlier.mkdir()
+    assert tidy(workspace) == []
+    os.utime(earlier, (1, 1))
+    assert tidy(workspace) == [str(earlier)]
+
+
 def test_what_a_killed_maker_had_moved_aside_comes_back(workspace: Workspace) -> None:
     old = workspace.weights_cache / ".w.old-1"
     old.mkdir()
