@@ -14,7 +14,7 @@ import docker
 import machinery
 import pytest
 from filelock import FileLock
-from timetable import Timetable
+from timetable import Skipped, Timetable
 
 from labctl.listener import Silent
 from labctl.runtimes.actions import carry_out
@@ -34,8 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--times") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Timetable())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Skipped())
+        if config.getoption("--times"):
+            config.pluginmanager.register(Timetable())
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -1,14 +1,29 @@
-"""What `pytest --times` prints: where the time of a run went, by file, and how long each worker was busy."""
+"""What a run says at its end: what was skipped and why; with `--times` where the time went, by file and worker."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 STAGES = ("setup", "call", "teardown")
+
+
+class Skipped:
+    """One line for each reason: pytest's own has one for each test whose fixture skipped it."""
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        reasons: dict[str, Counter[str]] = defaultdict(Counter)
+        for report in terminalreporter.stats.get("skipped", []):
+            said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            reason = said.removeprefix("Skipped: ").partition("\n")[0]
+            reasons[reason][str(Path(report.fspath).parent)] += 1
+        for reason, folders in reasons.items():
+            where = ", ".join(f"{count} in {folder}" for folder, count in sorted(folders.items()))
+            terminalreporter.write_line(f"SKIPPED {folders.total()} ({where}): {reason}")
 
 
 class Timetable:
