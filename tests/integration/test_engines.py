@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,24 +19,31 @@ TOKENS = 12
 
 
 @pytest.fixture(scope="module")
-def engine(cache: Path) -> Path:
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which nothing is yet: in that of all tests another one may have made this engine."""
+    return tmp_path_factory.mktemp("fresh")
+
+
+@pytest.fixture(scope="module")
+def engine(fresh: Path) -> Path:
     """The folder, made as labctl makes it: in a process of its own."""
     argv = [sys.executable, *engines.request("openvino", SPEC, {"precision": "fp32"}).argv]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    env = {**os.environ, "LABS_CACHE": str(fresh)}
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "exporting" in done.stderr
     return Path(json.loads(done.stdout)["path"])
 
 
-def test_the_engine_is_where_the_plan_says_and_whole(engine: Path, cache: Path) -> None:
+def test_the_engine_is_where_the_plan_says_and_whole(engine: Path, fresh: Path) -> None:
     build = engines.request("openvino", SPEC, {"precision": "fp32"})
-    workspace = Workspace(ROOT, cache)
+    workspace = Workspace(ROOT, fresh)
     assert build.locate(workspace) == engine
     assert build.ready(workspace)
     assert build.manifest(workspace)["versions"]["openvino-genai"]
 
 
-def test_the_engine_continues_as_the_weights_do(engine: Path, cache: Path) -> None:
+def test_the_engine_continues_as_the_weights_do(engine: Path, fresh: Path) -> None:
     import numpy
     import openvino
     import openvino_genai
@@ -44,7 +52,7 @@ def test_the_engine_continues_as_the_weights_do(engine: Path, cache: Path) -> No
 
     from labctl import weights
 
-    path = weights.locate(weights.parse(SPEC), Workspace(ROOT, cache))
+    path = weights.locate(weights.parse(SPEC), Workspace(ROOT, fresh))
     prompt = AutoTokenizer.from_pretrained(path)("Programming is like", return_tensors="pt")
     model = AutoModelForCausalLM.from_pretrained(path)
     with torch.inference_mode():
@@ -62,8 +70,8 @@ def test_the_engine_continues_as_the_weights_do(engine: Path, cache: Path) -> No
     assert result.m_generation_ids[0] == expected
 
 
-def test_eight_bit_weights_are_really_smaller(engine: Path, cache: Path) -> None:
-    small = engines.request("openvino", SPEC, {"precision": "int8"}).make(Workspace(ROOT, cache), print)
+def test_eight_bit_weights_are_really_smaller(engine: Path, fresh: Path) -> None:
+    small = engines.request("openvino", SPEC, {"precision": "int8"}).make(Workspace(ROOT, fresh), print)
     sizes = [(folder / "openvino_model.bin").stat().st_size for folder in (engine, small)]
     assert sizes[1] < 0.4 * sizes[0]
     assert not list(small.glob("smaller*"))
