@@ -5,8 +5,8 @@
 #                  commits LABS_BACKEND_COMMIT (triton-inference-server/tensorrtllm_backend) and LABS_TRTLLM_COMMIT
 #   LABS_INSTALL   what pip installs for the engine builder; images before 24.04 have only the backend
 #   LABS_PACKAGES  the file of requirements/ that holds what the labs' own models need on an image without PyTorch
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:23.10-trtllm-python-py3
-ARG LABS_APP=source
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.02-trtllm-python-py3
+ARG LABS_APP=image
 
 FROM scratch AS wheels
 
