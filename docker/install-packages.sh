@@ -5,18 +5,22 @@
 # LABS_TORCH_INDEX   a package index for PyTorch, of CPU builds or (docs/gpu.md) of CUDA builds with what they require;
 #                    default: the CPU build, from where pip is set up to look, else from PyTorch's own index
 # LABS_PIP           the pip to use (default: pip)        LABS_COMPILE   --no-compile leaves compiling to the first import
+# LABS_DOWNLOAD      a folder: the wheels are downloaded into it, and nothing is installed
 set -eu
 [ ! -s /run/secrets/ca ] || export PIP_CERT=/run/secrets/ca
 torch_cpu_index=https://download.pytorch.org/whl/cpu
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
 pip=${LABS_PIP:-pip}
 # --no-deps: the lock is complete, and nothing comes that is not in it.
-install() { $pip install --no-deps ${LABS_COMPILE:-} "$@"; }
+install() {
+    if [ -n "${LABS_DOWNLOAD:-}" ]; then $pip download --no-deps --dest "$LABS_DOWNLOAD" "$@"; return; fi
+    $pip install --no-deps ${LABS_COMPILE:-} "$@"
+}
 
 # Named as +cpu: under the plain version the package index has the CUDA build, which is gigabytes.
 install_torch() {
     wanted=$(grep '^torch==' "$1")
-    if $pip show torch 2>/dev/null | grep -q "^Version: ${wanted#*==}"; then
+    if [ -z "${LABS_DOWNLOAD:-}" ] && $pip show torch 2>/dev/null | grep -q "^Version: ${wanted#*==}"; then
         echo "PyTorch is there"
     elif [ -n "${LABS_TORCH_INDEX:-}" ]; then
         $pip install --retries 5 --timeout 30 --index-url "$LABS_TORCH_INDEX" "$wanted"

@@ -146,7 +146,7 @@ def disk_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        free = _free(target)
+        free = free_bytes(target)
         why = f"{(error.strerror or str(error)).lower()} ({_megabytes(free)} MB free on that disk)"
         raise LabError(f"cannot write {target}", why, MAKE_ROOM) from error
 
@@ -157,7 +157,7 @@ def need_space(where: Path, needed: int) -> None:
     Raises:
         LabError: with the space needed and the space there is.
     """
-    free = _free(where)
+    free = free_bytes(where)
     if free < needed:
         raise LabError(
             f"no space left to write {where}",
@@ -166,7 +166,7 @@ def need_space(where: Path, needed: int) -> None:
         )
 
 
-def _free(path: Path) -> int:
+def free_bytes(path: Path) -> int:
     """Bytes free on the disk of ``path``, which itself may not be there yet, or be replaced just now."""
     return shutil.disk_usage(next(place for place in path.absolute().parents if place.exists())).free
 

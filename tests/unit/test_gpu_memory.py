@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from gpu_machine import FULL, failing, machine_fixture, planned, workspace_fixture
+
 from labctl import weights
 from labctl.orchestrator import gpu_memory
 from labctl.orchestrator.gpu_checks import gpu_checks

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import click
 
 from labctl import preflight
@@ -19,7 +22,9 @@ from labctl.tables import table
 @click.command("doctor")
 @click.argument("stack", required=False)
 @opt.choices
-def doctor_command(stack: str | None, choices: Choices) -> None:
+@click.option("--workshop", is_flag=True, help="Also check room, memory and speed, the night before.")
+@opt.as_json
+def doctor_command(stack: str | None, choices: Choices, workshop: bool, json_output: bool) -> None:
     """Say what is missing on this machine (for STACK), and what to do about it. Exit 1 if a lab could not run."""
     session = opt.open_session()
     checks = preflight.machine_checks(session.workspace.cache)
@@ -42,9 +47,22 @@ def doctor_command(stack: str | None, choices: Choices) -> None:
             else Check(step.title, "warn", "to be made", f"labctl up {name}")
             for step in plan.steps
         ]
-    click.echo(table([(c.state, c.name, c.found, c.remedy) for c in checks], ("", "check", "found", "remedy")))
+    if workshop:
+        from labctl import workshop as questions  # numpy: only where it is asked for
+
+        checks += questions.checks(session.workspace.root, docker=found[-1].state == "ok" and len(found) > 1)
+    if json_output:
+        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        click.echo(_shown(checks))
     if preflight.failed(checks):
         raise LabError("this machine is not ready for the labs", "", "the remedies above")
+
+
+def _shown(checks: list[Check]) -> str:
+    """The checklist, and below it the remedies: a long one must not break the columns of the rest."""
+    rows = table([(c.state, c.name, c.found) for c in checks], ("", "check", "found"))
+    return "\n".join([rows, *(f"{c.name}: {c.remedy}" for c in checks if c.remedy and c.state != "ok")])
 
 
 def _runtime(session: Session, name: str, profile: str) -> Check:

@@ -37,6 +37,7 @@ COMMANDS = {
     "weights": ("weights", "Pull, list and prune model weights."),
     "engines": ("engines", "Build, list and prune compiled engines."),
     "images": ("images", "List and prune the compose runtime's images."),
+    "bundle": ("bundle", "Pack the labs for a machine without a network."),
     "down": ("stacks", "Take a stack down, and check that nothing of it is left."),
 }
 

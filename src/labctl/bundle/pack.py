@@ -1,0 +1,184 @@
+"""The bundle itself: a tar that holds the checkout, and below ``.bundle/`` what the checkout needs.
+
+install                 scripts/install_bundle.sh: checks everything below, then installs it
+<the checkout's files>
+.bundle/about           key=value: format, version, machine, python, labs
+.bundle/wheels/         what requirements/ locks, for this Python and this kind of machine
+.bundle/cache/          weights and engines, as they lie in the cache
+.bundle/images.tar      container images, where they were asked for
+.bundle/SHA256SUMS      of every file above
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from labctl.bundle import checkout
+from labctl.errors import LabError
+from labctl.listener import Listener
+from labctl.runtimes import processes
+from labctl.runtimes.actions import Command
+from labctl.workspace import Workspace, disk_errors, need_space
+
+FORMAT = 1
+FOLDER = ".bundle"
+INSTALLER = Path("scripts/install_bundle.sh")
+LOCKS = ("torch.txt", "labs.txt")
+WHEELS = 700_000_000  # bytes of all that requirements/labs.txt and torch.txt lock
+DISK = 60e6  # bytes/s read, hashed and written, on a modest disk
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a bundle will be: bytes and seconds, without the time of the download."""
+
+    wheels: int
+    total: int
+
+    @property
+    def seconds(self) -> float:
+        return self.total / DISK
+
+    def __str__(self) -> str:
+        return (
+            f"about {self.total / 1e9:.1f} GB and {max(1, round(self.seconds / 60))} min, "
+            f"beside the download of {self.wheels / 1e9:.1f} GB of wheels"
+        )
+
+
+class _Hashing:
+    """A file that is hashed while tarfile reads it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._stream.read(size)
+        self.digest.update(data)
+        return data
+
+
+def estimate(workspace: Workspace, artifacts: Iterable[Path]) -> Estimate:
+    """From the checkout and what lies in the cache; artifacts that are still to be made are not in it."""
+    sources = [workspace.root / path for path in checkout.files(workspace.root)]
+    own = sum(path.stat().st_size for path in (*sources, *_below(artifacts)))
+    return Estimate(WHEELS, WHEELS + own)
+
+
+def write(
+    target: Path, workspace: Workspace, labs: Sequence[str], artifacts: Iterable[Path], images: Sequence[str],
+    listener: Listener,
+) -> int:  # fmt: skip
+    """Write the bundle and return its size in bytes.
+
+    Args:
+        labs: two-digit numbers of the labs that it serves.
+        artifacts: folders of the cache (weights, engines) that are ready.
+        images: names of container images that are here.
+
+    Raises:
+        LabError: no space, the wheels cannot be had, an image cannot be saved; no half-written file is left.
+    """
+    folders = sorted(set(artifacts))
+    expected = estimate(workspace, folders)
+    need_space(target, expected.total + expected.wheels)  # the wheels are downloaded beside it first
+    with disk_errors(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as staging:
+        stage = Path(staging)
+        listener.step("wheels of requirements/")
+        _wheels(workspace, stage, listener)
+        listener.done(f"{sum(path.stat().st_size for path in _below([stage / 'wheels'])) / 1e6:,.0f} MB")
+        if images:
+            listener.step("container images")
+            _save(images, stage / "images.tar", listener)
+            listener.done(f"{(stage / 'images.tar').stat().st_size / 1e6:,.0f} MB")
+        listener.step(target.name)
+        part = stage / "bundle.tar"
+        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+            sums: dict[str, str] = {}
+            for path in checkout.files(workspace.root):
+                _add(tar, workspace.root / path, str(path), sums)
+            _add(tar, workspace.root / INSTALLER, "install", sums)
+            for folder in folders:
+                for path in _below([folder]):
+                    _add(tar, path, f"{FOLDER}/cache/{path.relative_to(workspace.cache)}", sums)
+            for path in _below([stage / "wheels", *([stage / "images.tar"] if images else [])]):
+                _add(tar, path, f"{FOLDER}/{path.relative_to(stage)}", sums)
+            _text(tar, f"{FOLDER}/about", about(workspace, labs), sums)
+            listing = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+            _text(tar, f"{FOLDER}/SHA256SUMS", listing, {})
+        size = part.stat().st_size
+        part.replace(target)
+    listener.done(f"{size / 1e6:,.0f} MB")
+    return size
+
+
+def about(workspace: Workspace, labs: Sequence[str]) -> str:
+    """What ``install`` holds against the machine that it finds itself on."""
+    project = tomllib.loads((workspace.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    facts = {
+        "format": FORMAT,
+        "version": project["version"],
+        "machine": f"{platform.system()} {platform.machine()}",
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "labs": " ".join(labs),
+    }
+    return "".join(f"{key}={value}\n" for key, value in facts.items())
+
+
+def _wheels(workspace: Workspace, stage: Path, listener: Listener) -> None:
+    """Download what the lock names, with its hashes, by the script that installs it."""
+    script = workspace.root / "docker" / "install-packages.sh"
+    locks = [str(workspace.root / "requirements" / name) for name in LOCKS]
+    (stage / "wheels").mkdir()
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    env = {"PATH": path, "LABS_PIP": "python -m pip", "LABS_DOWNLOAD": "wheels"}
+    remedy = "check the network and pip's settings; PyTorch's CPU build may need LABS_TORCH_INDEX"
+    _run(Command(["sh", str(script), *locks], env, cwd=stage), "the wheels cannot be downloaded", remedy, listener)
+
+
+def _save(images: Sequence[str], target: Path, listener: Listener) -> None:
+    command = Command(["docker", "save", "--output", str(target), *images])
+    _run(command, "the container images cannot be saved", "docker info", listener)
+
+
+def _run(command: Command, failed: str, remedy: str, listener: Listener) -> None:
+    code, _, tail = processes.run_tool(command, listener, listener.progress, merged=True)
+    if code:
+        raise LabError(failed, processes.describe_exit(code), remedy, details=tail[-8:])
+
+
+def _below(places: Iterable[Path]) -> list[Path]:
+    """All files of folders, and files themselves; nothing of a cache that is in the making."""
+    found = [path for place in places for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()]
+    return sorted(path for path in found if not path.name.endswith(".lock"))
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str, sums: dict[str, str]) -> None:
+    with path.open("rb") as stream:
+        info = tar.gettarinfo(str(path.resolve()), name, stream)
+        info.type, info.linkname = tarfile.REGTYPE, ""  # hard links of a cache are files of their own here
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        hashing = _Hashing(stream)
+        tar.addfile(info, hashing)
+    sums[name] = hashing.digest.hexdigest()
+
+
+def _text(tar: tarfile.TarFile, name: str, text: str, sums: dict[str, str]) -> None:
+    data = text.encode()
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, BytesIO(data))
+    sums[name] = hashlib.sha256(data).hexdigest()

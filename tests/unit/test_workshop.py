@@ -1,0 +1,55 @@
+"""``labctl doctor --workshop`` and ``--json``: the questions of the night before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from labctl import workshop
+from labctl.cli.main import cli
+
+
+def test_doctor_as_json_has_every_check_with_its_remedy() -> None:
+    found = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)
+    assert {"Python", "disk", "runtime local", "ports 8000-8002"} <= {check["name"] for check in found}
+    assert all(set(check) == {"name", "state", "found", "remedy"} for check in found)
+
+
+def test_doctor_asks_of_a_workshop_what_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workshop, "BUDGET_S", 0.1)
+    found = json.loads(CliRunner().invoke(cli, ["doctor", "--workshop", "--json"]).stdout)
+    assert {"memory", "room", "processors", "time, reference 1.0"} <= {check["name"] for check in found}
+
+
+def test_a_machine_that_is_too_slow_for_a_workshop_is_warned_of() -> None:
+    assert workshop.speed_check(1.0).state == "ok"
+    slow = workshop.speed_check(workshop.SLOW + 1)
+    assert slow.state == "warn" and "--quick" in slow.remedy
+
+
+def test_the_number_is_the_time_that_lab_02_takes_here() -> None:
+    assert f"lab 02 takes about {workshop.LAB_02_S} s" in workshop.speed_check(1.0).found
+
+
+def test_too_little_memory_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1e9))
+    monkeypatch.setattr(workshop, "BUDGET_S", 0.1)
+    (memory,) = (check for check in workshop.checks(Path.cwd(), docker=False) if check.name == "memory")
+    assert memory.state == "warn" and "1.0 GB" in memory.found
+
+
+def test_with_docker_more_room_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workshop, "free_bytes", lambda path: int(workshop.SETUP_DISK + 1))
+    monkeypatch.setattr(workshop, "BUDGET_S", 0.1)
+    states = {
+        docker: check.state
+        for docker in (False, True)
+        for check in workshop.checks(Path.cwd(), docker)
+        if check.name == "room"
+    }
+    assert states == {False: "ok", True: "fail"}
