@@ -1,0 +1,3 @@
+import sys
+
+print("converting with", *sys.argv[1:])

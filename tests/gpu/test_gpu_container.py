@@ -1,0 +1,125 @@
+"""The GPU image, built on a stand-in for NVIDIA's, and its hardened container: everything but the GPU.
+
+Skipped where there is no Docker engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.models.containers import Container
+from machinery import ROOT
+
+from labctl.runtimes import images
+
+STAND_IN = Path(__file__).parent / "stand_in"
+PATIENCE_S = 60
+
+pytestmark = pytest.mark.proof
+
+
+def built(tag: str, *arguments: str) -> str:
+    """Build an image as Compose does; the tag."""
+    environment = images.build_environment()
+    secret = ["--secret", f"id=ca,src={environment.get('LABS_CA_BUNDLE', '/dev/null')}"]
+    wheels = ["--build-context", f"wheels={environment.get('LABS_WHEELS', ROOT / 'docker/wheels')}"]
+    argv = ["docker", "build", "--tag", tag, *secret, *wheels, *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "DOCKER_BUILDKIT": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return tag
+
+
+@pytest.fixture(scope="module")
+def gpu_image(engine: docker.DockerClient) -> str:
+    """docker/server.gpu.Dockerfile over the stand-in."""
+    base = built("labs-test:stand-in", str(STAND_IN))
+    dockerfile = str(ROOT / "docker/server.gpu.Dockerfile")
+    stage = ["--build-arg", f"TRITON_IMAGE={base}", "--build-arg", "LABS_APP=image"]
+    return built("labs-test:gpu-stand-in", "--file", dockerfile, *stage, str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def hardening() -> dict[str, Any]:
+    """The triton service's options as Compose makes them of both files."""
+    files = ["-f", str(ROOT / "compose.yaml"), "-f", str(ROOT / "compose.gpu.yaml")]
+    argv = ["docker", "compose", *files, "config", "--format", "json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT)
+    found: dict[str, Any] = json.loads(done.stdout)["services"]["triton"]
+    return found
+
+
+@pytest.fixture
+def hardened(engine: docker.DockerClient, gpu_image: str, hardening: dict[str, Any]) -> Iterator[Any]:
+    """``hardened(COMMAND, entrypoint=...)``: a container as the profile starts it, only without a GPU."""
+    started: list[Container] = []
+
+    def start(*command: str, entrypoint: list[str]) -> Container:
+        tmpfs = dict(str(mount).split(":", 1) for mount in hardening["tmpfs"])
+        container = engine.containers.run(
+            gpu_image, list(command), entrypoint=entrypoint, detach=True, init=bool(hardening["init"]),
+            read_only=bool(hardening["read_only"]), cap_drop=hardening["cap_drop"],
+            security_opt=hardening["security_opt"], user=str(hardening["user"]), tmpfs=tmpfs,
+            shm_size=str(hardening["shm_size"]), network_mode="none",
+        )  # fmt: skip
+        started.append(container)
+        return container
+
+    yield start
+    for container in started:
+        container.remove(force=True)
+
+
+def ended(container: Container) -> str:
+    status = container.wait(timeout=PATIENCE_S)["StatusCode"]
+    text: str = container.logs().decode()
+    assert status == 0, text
+    return text
+
+
+def test_openmpi_starts_alone_and_with_two_ranks_in_the_hardened_container(hardened: Any) -> None:
+    assert "rank 0 of 1: sum 1" in ended(hardened(entrypoint=["tritonserver"]))
+    two = ended(hardened("-n", "2", "--oversubscribe", "tritonserver", entrypoint=["mpirun"]))
+    assert "rank 0 of 2: sum 3" in two
+    assert "rank 1 of 2: sum 3" in two
+    assert "CMA" not in two  # nobody tries to read another rank's memory, for which there is no right
+
+
+def test_launch_ranks_starts_the_ranks_and_ends_them_when_the_container_is_stopped(hardened: Any) -> None:
+    launcher = "/app/scripts/launch_triton_server.py"
+    container = hardened(launcher, "2", entrypoint=["launch-ranks"])
+    deadline = time.monotonic() + PATIENCE_S
+    while container.logs().count(b": sum 3") < 2:
+        container.reload()
+        assert container.status == "running", container.logs().decode()
+        assert time.monotonic() < deadline, container.logs().decode()
+        time.sleep(0.2)
+    container.stop(timeout=PATIENCE_S)
+    assert container.wait(timeout=PATIENCE_S)["StatusCode"] == 0, container.logs().decode()
+
+
+def test_whoever_asks_for_the_users_name_and_home_is_told_and_what_it_compiles_can_be_run(hardened: Any) -> None:
+    said = (
+        "import getpass, os, pathlib, subprocess, tempfile\n"
+        "print(getpass.getuser(), os.path.expanduser('~'), os.getuid())\n"
+        "made = pathlib.Path(tempfile.mkdtemp(dir='/tmp'), 'kernel')\n"
+        "made.write_text('#!/bin/sh\\necho ran')\n"
+        "made.chmod(0o755)\n"
+        "print(subprocess.run([made], capture_output=True, text=True, check=True).stdout)\n"
+    )
+    text = ended(hardened("-c", said, entrypoint=["python3"]))
+    assert text.split() == ["labs", "/tmp", "65534", "ran"]
+
+
+def test_the_image_has_our_models_code_and_finds_an_example_in_the_second_place(hardened: Any) -> None:
+    assert ended(hardened("-c", "import labserve", entrypoint=["python3"])) == ""
+    folders, script = "/app/examples:/app/tensorrt_llm/examples", "models/core/llama/convert_checkpoint.py"
+    text = ended(hardened(folders, script, "--model_dir", "/my weights", entrypoint=["run-example"]))
+    assert text == "converting with --model_dir /my weights\n"
