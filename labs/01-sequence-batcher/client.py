@@ -1,12 +1,11 @@
 """Lab 01's client: four clients, a sequence each, all at once; then who sat where. Run by ``labctl run sequence``."""
 
 import sys
-from dataclasses import asdict
 
-from labctl import readiness
-from labctl.measure import context, results, stats
+from labctl.measure import context, stats
 from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
-from labctl.measure.evidence import slot_log, slots, steplog
+from labctl.measure.evidence import slot_log, slots
+from labctl.measure.lane import Lane
 from labctl.measure.pictures.live import LiveView
 from labctl.measure.records import RequestRecord
 from labctl.tables import table
@@ -46,11 +45,10 @@ def main() -> None:
         for number in range(1, QUICK_ROUNDS if lab.quick else ROUNDS):
             every += play(1001 + 100 * number)
 
-    own = steplog.read(lab.run_dir, BATCHER, since=shown[0].start)
-    computed = steplog.read(lab.run_dir, f"generator_{generator}", since=shown[0].start)
+    own = lab.steps(BATCHER, shown)
+    computed = lab.steps(f"generator_{generator}", shown)
     places = slots.rows(own)
     data = {
-        "triton": readiness.server_version(lab.endpoints["http"]),
         "strategy": strategy,
         "generator": generator,
         "kept": sum(len(rows) == 1 for rows in places.values()) / len(places),
@@ -61,11 +59,11 @@ def main() -> None:
     }
     if verbose:
         events = slot_log.read(lab.run_dir / "triton.log", BATCHER)
-        found = slots.timeline(events, [record.label for record in shown])
-        data["disagreements"] = slots.disagreements(found, own, direct=strategy == "direct")
-        data["timeline"] = slots.with_rows(found, own).to_json()
-        data["trace"] = {"records": [r.to_json() for r in shown], "steps": [asdict(step) for step in own]}
-        show(found, places, data["disagreements"])
+        timeline = slots.timeline(events, [record.label for record in shown])
+        data["disagreements"] = slots.disagreements(timeline, own, direct=strategy == "direct")
+        data["timeline"] = slots.with_rows(timeline, own).to_json()
+        data["trace"] = Lane(BATCHER, shown, own).to_json()
+        show(timeline, places, data["disagreements"])
     else:
         data["metrics"] = stats.metrics(every)
         latency = data["metrics"]["inter_token_latency"]
@@ -74,26 +72,27 @@ def main() -> None:
         )
     print(
         f"mean batch {data['mean_batch']:.2f} (and {data['mean_empty']:.2f} empty rows) in {len(own)} executions; "
-        f"{data['kept']:.0%} of {len(places)} sequences kept one row"
+        f"{data['kept']:.0%} of {len(places)} sequences ({count} clients, {len(places) // count} "
+        f"{'rounds' if len(places) > count else 'round'}) kept one row"
     )
-    results.write_phase(lab.out, lab.phase, data, every)
+    lab.finish(data, every)
 
 
 def mean(values) -> float | None:
     """None where there is none: Triton's own backends (the gpu profile's generators) write no step log."""
-    found = list(values)
-    return sum(found) / len(found) if found else None
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None
 
 
-def show(found: slots.Timeline, places: dict, problems: list[str]) -> None:
+def show(timeline: slots.Timeline, places: dict, problems: list[str]) -> None:
     """Who sat where, as a table."""
-    waited = {wait.id: wait.ended - wait.began for wait in found.waits}
+    waited = {wait.id: wait.ended - wait.began for wait in timeline.waits}
     rows = [
         (stay.id, stay.instance, stay.slot, len(stay.requests),
          ", ".join(sorted({str(row) for _, row in places[stay.id]})),
-         f"{(stay.began - found.began) * 1e3:.0f} - {(stay.ended - found.began) * 1e3:.0f}",
+         f"{(stay.began - timeline.began) * 1e3:.0f} - {(stay.ended - timeline.began) * 1e3:.0f}",
          f"{waited.get(stay.id, 0.0) * 1e3:.0f}")
-        for stay in found.stays
+        for stay in timeline.stays
     ]  # fmt: skip
     header = ("sequence", "instance", "slot", "requests", "rows of the batch", "there, ms", "waited, ms")
     print("\n" + table(rows, header, right=(2, 3, 6)))

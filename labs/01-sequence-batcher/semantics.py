@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from labctl import readiness
 from labctl.errors import LabError
-from labctl.measure import context, results
+from labctl.measure import context
 from labctl.measure.clients.sequences import SequenceClient, identifiers
 
 TEXT = "I have lived in"
@@ -75,8 +74,7 @@ def main() -> None:
     print()
     for entry in said:
         print("\n".join([entry["what"], f"    client: {entry['answer']}", *(f"    log: {t}" for t in entry["log"])]))
-    data = {"triton": readiness.server_version(lab.endpoints["http"]), "said": said}
-    results.write_phase(lab.out, lab.phase, data, [])
+    lab.finish({"said": said}, [])
 
 
 def outcome(trial: Callable, id: int | str) -> str:
@@ -90,8 +88,8 @@ def remarks(log: Path, id: int | str) -> list[str]:
     """The remarkable lines of Triton's log on one sequence."""
     about = re.compile(rf'"(?P<text>[^"]*\b(?:CORRID|sequence) {re.escape(str(id))}\b[^"]*)"')
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = (about.search(line) for line in lines if any(word in line for word in REMARKABLE))
-    return [match["text"] for match in found if match]
+    matches = (about.search(line) for line in lines if any(word in line for word in REMARKABLE))
+    return [match["text"] for match in matches if match]
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ Then more clients, arriving at random. Run by ``labctl run iterative``, once for
 import random
 import sys
 import time
-from dataclasses import asdict
 
-from labctl import readiness
-from labctl.measure import context, results, stats
+from labctl.measure import context, stats
+from labctl.measure.clients.base import Tell
 from labctl.measure.clients.stream import TextStream
-from labctl.measure.evidence import steplog
-from labctl.measure.pictures.live import LiveView
-from labctl.measure.records import overlap
+from labctl.measure.lane import Lane
+from labctl.measure.pictures.live import LiveView, Progress
+from labctl.measure.records import RequestRecord, overlap, token_overlap
 from labctl.measure.workloads import load
 from labctl.tables import table
 
@@ -55,7 +54,7 @@ def two_prompts(endpoint: str, model: str, tokens: int) -> list:
     return records
 
 
-def many_clients(endpoint: str, model: str, clients: int, tokens: int) -> list:
+def many_clients(endpoint: str, model: str, clients: int, tokens: int, tell: Tell) -> list:
     """``clients`` requests at random moments within the time of about one answer, of unequal lengths."""
     rng = random.Random(clients)
     lengths = [max(8, int(tokens * rng.uniform(0.3, 1.0))) for _ in range(clients)]
@@ -64,52 +63,67 @@ def many_clients(endpoint: str, model: str, clients: int, tokens: int) -> list:
             load.poisson(clients, rate=clients / 1.0, seed=2),
             lambda i: stream.send(model, OTHERS[i % len(OTHERS)], max_tokens=lengths[i], ignore_eos=True),
         )
-        stream.wait(*records, timeout=TIMEOUT_S)
+        stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
     return records
+
+
+def tokens_before(newcomer: RequestRecord, first: RequestRecord) -> int:
+    """How many tokens the first request was given while the newcomer waited for its own first one."""
+    return sum(newcomer.start < at <= newcomer.responses[0][0] for at, _ in first.responses)
+
+
+def batches(steps: list) -> dict:
+    """What the newcomer met: steps until it shared a batch, and what a step takes, in ms, by the size of its batch."""
+    joined = next((n for n, step in enumerate(steps) if n and step.more["prefill"]), 0)
+    shared = next((n for n, step in enumerate(steps) if step.batch == 2), None)
+    plain = {size: [s.ended - s.began for s in steps if s.batch == size and not s.more["prefill"]] for size in (1, 2)}
+    return {
+        "steps_alone": None if shared is None else max(0, shared - joined),
+        "step_ms": {f"batch_of_{size}": stats.summarize(took)["p50"] * 1e3 for size, took in plain.items() if took},
+    }
 
 
 def main() -> None:
     lab = context.load(sys.argv[1])
     endpoint, clients = lab.endpoints["grpc"], int(lab.settings["clients"])
     cache = "with a KV cache" if lab.settings["kv_cache"] else "the whole text recomputed for each token"
-    tokens = tokens_for(endpoint, seconds=0.8 if lab.quick else 2.0)
-    print(f"\nTwo prompts, the second {GAP_S * 1e3:.0f} ms later, {tokens} tokens each ({cache})")
-    data = {
-        "tokens": tokens,
-        "triton": readiness.server_version(lab.endpoints["http"]),
-        "demo": {},
-        "clients": {},
-    }
+    seconds = 0.8 if lab.quick else 2.0
+    tokens = tokens_for(endpoint, seconds)
+    print(f"\nTwo prompts, the second {GAP_S * 1e3:.0f} ms later ({cache}), {tokens} tokens each:")
+    print(f"so many make about {seconds:g} s here, as was just measured")
+    data: dict = {"tokens": tokens, "demo": {}, "clients": {}}
     every, rows = [], []
     for model in MODELS:
         print(f"\n{model}")
         records = two_prompts(endpoint, model, tokens)
-        shared = overlap(*records)
-        steps = steplog.read(lab.run_dir, model, since=records[0].start)
+        shared, waited = overlap(*records), tokens_before(records[1], records[0])
+        steps = lab.steps(model, records)
         data["demo"][model] = {
             "overlap": shared,
+            "token_overlap": token_overlap(*records),
+            "tokens_before_newcomer": waited,
+            **batches(steps),
             "metrics": stats.metrics(records),
-            "records": [record.to_json() for record in records],
-            "steps": [asdict(step) for step in steps],
+            **Lane(model, records, steps).to_json(),
         }
         rows += [
             (model, r.prompt, f"{r.ttft_ms:.0f}", f"{r.itl_ms:.1f}", f"{r.latency_ms:.0f}", f"{shared:.0%}")
             for r in records
         ]
         every += records
-    header = ("model", "prompt", "TTFT ms", "ITL ms", "total ms", "overlap")
-    print("\n" + table(rows, header, right=(2, 3, 4, 5)))
+    print("\n" + table(rows, ("model", "prompt", "TTFT ms", "ITL ms", "total ms", "overlap"), right=(2, 3, 4, 5)))
 
     print(f"\n{clients} clients arriving at random")
     rows = []
     for model in MODELS:
-        records = many_clients(endpoint, model, clients, tokens)
-        found = data["clients"][model] = stats.metrics(records)
-        ttft = found["time_to_first_token"]
-        rows.append((model, f"{found['output_token_throughput']:.0f}", f"{ttft['p50']:.0f}", f"{ttft['max']:.0f}"))
+        with Progress(model) as progress:
+            records = many_clients(endpoint, model, clients, tokens, progress)
+        totals = data["clients"][model] = stats.metrics(records)
+        ttft = totals["time_to_first_token"]
+        rows.append((model, f"{totals['output_token_throughput']:.0f}", f"{ttft['p50']:.0f}", f"{ttft['max']:.0f}"))
         every += records
     print(table(rows, ("model", "tokens/s", "TTFT p50 ms", "TTFT max ms"), right=(1, 2, 3)))
-    results.write_phase(lab.out, lab.phase, data, every)
+    lab.finish(data, every)
 
 
 if __name__ == "__main__":

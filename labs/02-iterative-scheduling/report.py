@@ -3,85 +3,58 @@
 import sys
 from pathlib import Path
 
-from labctl.measure import results
-from labctl.measure.evidence.steplog import Step
-from labctl.measure.pictures import perfetto, timeline
-from labctl.measure.pictures.timeline import Lane
-from labctl.measure.records import RequestRecord
-from labctl.tables import markdown, table
+from labctl.measure.lane import Lane
+from labctl.measure.pictures import timeline
+from labctl.measure.report import Report
 
 ORIGINAL, CACHED = "original", "kv-cache"
-VARIANTS = (
-    ("simple", ORIGINAL, "simple-gpt2"),
-    ("iterative", ORIGINAL, "iterative-gpt2"),
-    ("iterative_kv_cache", CACHED, "iterative-gpt2"),
-)
-
-
-def lane(demo: dict, model: str, title: str) -> Lane:
-    data = demo[model]
-    return Lane(title, [RequestRecord(**r) for r in data["records"]], [Step(**step) for step in data["steps"]])
+# Name: phase, model, title of its part of the picture.
+VARIANTS = {
+    "simple": (ORIGINAL, "simple-gpt2", "simple-gpt2: the second prompt waits for the whole first batch"),
+    "iterative": (ORIGINAL, "iterative-gpt2", "iterative-gpt2: the second prompt joins at the next token"),
+    "iterative_kv_cache": (CACHED, "iterative-gpt2", "iterative-gpt2 with a KV cache"),
+}
+HEADER = (
+    "variant", "tokens waited for", "overlap", "2nd TTFT ms", "tokens/s", "TTFT p50 ms", "TTFT max ms",
+)  # fmt: skip
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    phases = {name: results.read_phase(out, name) for name in (ORIGINAL, CACHED)}
+    report = Report(Path(sys.argv[1]), "Lab 02: iterative scheduling", (ORIGINAL, CACHED))
+    phases = report.phases
     metrics: dict = {"variants": {}}
-    rows = []
-    for name, phase, model in VARIANTS:
+    rows, lanes = [], []
+    for name, (phase, model, title) in VARIANTS.items():
+        if phase not in phases:
+            continue
         demo, clients = phases[phase]["demo"][model], phases[phase]["clients"][model]
-        second = RequestRecord(**demo["records"][1])
+        lane = Lane.from_json(title, demo)
+        lanes.append(lane)
+        newcomer = lane.records[1]
         metrics[name] = {
             "overlap": demo["overlap"],
-            "newcomer_time_to_first_token": second.ttft_ms,
+            "newcomer_time_to_first_token": newcomer.ttft_ms,
+            **{key: demo[key] for key in ("token_overlap", "tokens_before_newcomer", "steps_alone", "step_ms")},
             **demo["metrics"],
         }
         metrics["variants"][name] = clients
         ttft = clients["time_to_first_token"]
         rows.append(
-            (name.replace("_", " "), f"{demo['overlap']:.0%}", f"{second.ttft_ms:.0f}",
-             f"{clients['output_token_throughput']:.0f}", f"{ttft['p50']:.0f}", f"{ttft['max']:.0f}")
+            (name.replace("_", " "), demo["tokens_before_newcomer"], f"{demo['overlap']:.0%}",
+             f"{newcomer.ttft_ms:.0f}", f"{clients['output_token_throughput']:.0f}", f"{ttft['p50']:.0f}",
+             f"{ttft['max']:.0f}")
         )  # fmt: skip
-    speedup = {
-        name: metrics["variants"][name]["output_token_throughput"]
-        / metrics["variants"]["simple"]["output_token_throughput"]
-        for name, _, _ in VARIANTS
-    }
-    metrics["speedup_over_simple"] = speedup
-    context = results.context_of(out, CACHED)
-    results.write_result(out, context["lab"], context["settings"], metrics, phases[CACHED]["triton"])
-
-    header = ("variant", "overlap", "2nd TTFT ms", "tokens/s", "TTFT p50 ms", "TTFT max ms")
-    lanes = [
-        lane(
-            phases[ORIGINAL]["demo"],
-            "simple-gpt2",
-            "simple-gpt2: the second prompt waits for the whole first batch",
-        ),
-        lane(
-            phases[ORIGINAL]["demo"],
-            "iterative-gpt2",
-            "iterative-gpt2: the second prompt joins at the next token",
-        ),
-        lane(phases[CACHED]["demo"], "iterative-gpt2", "iterative-gpt2 with a KV cache"),
-    ]
-    timeline.draw(lanes, out / "timeline.png", "Two prompts, the second 50 ms after the first")
-    perfetto.write(lanes, out / "trace.json")
-    clients = context["settings"]["clients"]
-    text = [
-        "# Lab 02: iterative scheduling",
-        "",
-        f"Overlap and the newcomer's time to first token: two prompts, {phases[ORIGINAL]['tokens']} tokens each "
-        f"({phases[CACHED]['tokens']} with the cache). Throughput and TTFT: {clients} clients arriving at random.",
-        "",
-        markdown(rows, header),
-        "",
-        "![timeline](timeline.png)",
-        "",
-        "`trace.json` opens in https://ui.perfetto.dev.",
-    ]
-    (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
-    print("\nThe three variants\n" + table(rows, header, right=(1, 2, 3, 4, 5)))
+    throughput = {name: clients["output_token_throughput"] for name, clients in metrics["variants"].items()}
+    if "simple" in throughput:
+        metrics["speedup_over_simple"] = {name: value / throughput["simple"] for name, value in throughput.items()}
+    report.say(
+        "Tokens that the newcomer waited for, overlap and its time to first token: two prompts. "
+        f"Throughput and TTFT: {report.settings['clients']} clients arriving at random. Answers are as long as this "
+        "machine makes in about two seconds, measured at the start of each phase: with the cache they are longer."
+    )
+    report.table("The variants", rows, HEADER)
+    timeline.draw(lanes, report.out / "timeline.png", "Two prompts, the second 50 ms after the first")
+    report.finish(metrics, lanes, "timeline.png")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@ are compared), and streaming (there the first token is timed).
 """
 
 import sys
-from dataclasses import asdict
 
 import numpy as np
 
-from labctl import readiness
-from labctl.measure import context, results, stats
+from labctl.measure import context, stats
+from labctl.measure.clients.base import Tell
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
 from labctl.measure.clients.unary import UnaryClient
-from labctl.measure.evidence import near_tie, steplog
+from labctl.measure.evidence import near_tie
+from labctl.measure.lane import Lane
+from labctl.measure.pictures.live import Progress
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import dataset
 from labctl.tables import table
@@ -51,19 +52,23 @@ def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = F
     return made
 
 
-def at_once(endpoint: str, model: str, prompts: list[str], tokens: int) -> list[RequestRecord]:
+def at_once(
+    endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None
+) -> list[RequestRecord]:
     """All prompts in flight at the same time; every answer is there when this returns."""
     with UnaryClient(endpoint) as client:
         records = [client.send_inputs(model, p, inputs(endpoint, model, p, tokens), tokens=tokens) for p in prompts]
-        client.wait(*records, timeout=TIMEOUT_S)
+        client.wait(*records, timeout=TIMEOUT_S, tell=tell)
     return records
 
 
-def streamed(endpoint: str, model: str, prompts: list[str], tokens: int) -> list[RequestRecord]:
+def streamed(
+    endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None
+) -> list[RequestRecord]:
     """All prompts through the streaming engine: one response for each token."""
     with TextStream(endpoint) as stream:
         records = [stream.send_inputs(model, p, inputs(endpoint, model, p, tokens, stream=True)) for p in prompts]
-        stream.wait(*records, timeout=TIMEOUT_S)
+        stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
     return records
 
 
@@ -94,32 +99,29 @@ def main() -> None:
     prompts = [*PROMPTS, *(item.prompt for item in more)][:wanted]
     streaming = lab.settings["decoupled_mode"]
     asked = {ENGINE: LLM_API} if lab.settings["engine"] == "llmapi" else {}
-
-    def send(model: str, texts: list[str], tokens: int) -> list[RequestRecord]:
-        return (streamed if streaming else at_once)(endpoint, asked.get(model, model), texts, tokens)
-
     models = (ENGINE,) if streaming else (UNBATCHED, BATCHED, ENGINE)
+
+    def send(model: str, texts: list[str], count: int, tell: Tell | None = None) -> list[RequestRecord]:
+        return (streamed if streaming else at_once)(endpoint, asked.get(model, model), texts, count, tell)
+
     print(f"\n{lab.phase}: {len(prompts)} prompts at once, {tokens} tokens each")
-    data: dict = {"triton": readiness.server_version(lab.endpoints["http"]), "models": {}, "lanes": {}}
+    data: dict = {"models": {}, "lanes": {}}
     every, rows, answers = [], [], {}
     for model in models:
-        send(model, prompts[:1], 4)
-        records = send(model, prompts, tokens)
-        found = stats.metrics(records)
-        data["models"][model] = found
-        steps = steplog.read(lab.run_dir, EXECUTING[model], since=records[0].start)
-        data["lanes"][model] = {
-            "records": [record.to_json() for record in records],
-            "steps": [asdict(step) for step in steps],
-        }
+        send(model, prompts[:1], 4)  # warm-up
+        with Progress(model) as progress:
+            records = send(model, prompts, tokens, progress)
+        totals = data["models"][model] = stats.metrics(records)
+        data["lanes"][model] = Lane(model, records, lab.steps(EXECUTING[model], records)).to_json()
         # The LLM API answers without the prompt.
         answers[model] = [
             text if text.startswith(prompt) else prompt + text
             for prompt, text in zip(prompts, (record.text for record in records), strict=True)
         ]
-        total = found["benchmark_duration"] * 1e3
-        first = f"{found['time_to_first_token']['p50']:.0f}" if streaming else "-"
-        rows.append((model, f"{total:.1f}", first, f"{found['output_token_throughput']:.1f}"))
+        first = f"{totals['time_to_first_token']['p50']:.0f}" if streaming else "-"
+        rows.append(
+            (model, f"{totals['benchmark_duration'] * 1e3:.1f}", first, f"{totals['output_token_throughput']:.1f}")
+        )
         every += records
     print(table(rows, ("model", "total latency ms", "TTFT p50 ms", "tokens/s"), right=(1, 2, 3)))
     if not streaming:
@@ -135,7 +137,7 @@ def main() -> None:
         said = f"{len(prompts) - len(apart)} of {len(prompts)} answers of the engine are Hugging Face's"
         said += f" ({sum(ties)} of them up to a token where the two best are equally good)" if any(ties) else ""
         print(said + (f"; the first divergence is at token {min(apart)}" if apart else ""))
-    results.write_phase(lab.out, lab.phase, data, every)
+    lab.finish(data, every)
 
 
 if __name__ == "__main__":

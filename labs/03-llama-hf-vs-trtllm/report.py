@@ -3,36 +3,28 @@
 import sys
 from pathlib import Path
 
-from labctl.measure import results
-from labctl.measure.evidence.steplog import Step
-from labctl.measure.pictures import batches, perfetto
-from labctl.measure.pictures.timeline import Lane
-from labctl.measure.records import RequestRecord
-from labctl.tables import markdown, table
+from labctl.measure.lane import Lane
+from labctl.measure.pictures import batches
+from labctl.measure.report import Report
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
 PHASES = ("default", "exact", "streaming")
-
-
-def lane(phase: str, model: str, seen: dict) -> Lane:
-    records = [RequestRecord(**record) for record in seen["records"]]
-    return Lane(f"{phase}: {model}", records, [Step(**step) for step in seen["steps"]])
+HEADER = ("phase", "model", "total latency ms", "TTFT p50 ms", "tokens/s", "times llama-python")
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    phases = {name: results.read_phase(out, name) for name in PHASES if results.has_phase(out, name)}
+    report = Report(Path(sys.argv[1]), "Lab 03: Hugging Face against a compiled engine", PHASES)
     metrics: dict = {}
     rows = []
-    for name, phase in phases.items():
+    for name, phase in report.phases.items():
         models = phase["models"]
-        metrics[name] = {model.replace("-", "_"): found for model, found in models.items()}
+        metrics[name] = {model.replace("-", "_"): totals for model, totals in models.items()}
         base = models.get(UNBATCHED, {}).get("benchmark_duration")
-        for model, found in models.items():
-            total = found["benchmark_duration"]
-            first = f"{found['time_to_first_token']['p50']:.0f}" if name == "streaming" else "-"
-            times = f"{base / total:.2f}" if base else "-"
-            rows.append((name, model, f"{total * 1e3:.1f}", first, f"{found['output_token_throughput']:.1f}", times))
+        for model, totals in models.items():
+            seconds = totals["benchmark_duration"]
+            first = f"{totals['time_to_first_token']['p50']:.0f}" if name == "streaming" else "-"
+            times = f"{base / seconds:.2f}" if base else "-"
+            rows.append((name, model, f"{seconds * 1e3:.1f}", first, f"{totals['output_token_throughput']:.1f}", times))
         if base:
             metrics[name]["engine_over_hf"] = base / models[ENGINE]["benchmark_duration"]
             metrics[name]["batching_alone"] = base / models[BATCHED]["benchmark_duration"]
@@ -41,29 +33,28 @@ def main() -> None:
             )
             places = phase["divergence"]
             metrics[name]["agreeing"] = sum(place is None for place in places) / len(places)
-    first_phase = next(iter(phases))
-    context = results.context_of(out, first_phase)
-    results.write_result(out, context["lab"], context["settings"], metrics, phases[first_phase]["triton"])
-    header = ("phase", "model", "total latency ms", "TTFT p50 ms", "tokens/s", "times llama-python")
-    print("\nHugging Face against the engine\n" + table(rows, header, right=(2, 3, 4, 5)))
-    text = [
-        "# Lab 03: Hugging Face against a compiled engine",
-        "",
-        f"{context['settings']['prompts']} prompts at once, {context['settings']['output_tokens']} tokens each. "
-        "llama-python has no batching, as published (4.18 times there); llama-python-batched tells batching and engine "
-        "apart.",
-        "",
-        markdown(rows, header),
-        "",
-    ]
-    for name, phase in phases.items():
+    report.say(
+        f"{report.settings['prompts']} prompts at once, {report.settings['output_tokens']} tokens each. "
+        "llama-python has no batching, as in the published comparison (4.18 times there); llama-python-batched "
+        "separates what batching gives from what the engine gives."
+    )
+    report.table("Hugging Face against the engine", rows, HEADER, left=2)
+    for name, phase in report.phases.items():
         if apart := [place for place in phase.get("divergence", []) if place is not None]:
-            text.append(f"{name}: {len(apart)} answers part ways with Hugging Face's, the first at token {min(apart)}.")
-    lanes = [lane(name, model, seen) for name, phase in phases.items() for model, seen in phase["lanes"].items()]
-    batches.draw(lanes, out / "timeline.png", "Requests in flight and batch size")
-    perfetto.write(lanes, out / "trace.json")
-    text += ["", "![timeline](timeline.png)", "", "`trace.json` opens in https://ui.perfetto.dev."]
-    (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+            report.say(
+                f"{name}: {len(apart)} answers differ from Hugging Face's, the first from token {min(apart)} on."
+            )
+    lanes = {
+        name: [
+            Lane.from_json(f"{name}: {model}, {phase['models'][model]['benchmark_duration']:.1f} s", lane)
+            for model, lane in phase["lanes"].items()
+        ]
+        for name, phase in report.phases.items()
+    }
+    batches.draw_grid(
+        lanes, report.out / "timeline.png", "Requests in flight and batch size; each on its own time scale"
+    )
+    report.finish(metrics, [lane for row in lanes.values() for lane in row], "timeline.png")
 
 
 if __name__ == "__main__":

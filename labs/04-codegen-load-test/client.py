@@ -5,13 +5,11 @@ nothing: that is what the load generator can do, and the rest must stay below it
 """
 
 import sys
-from dataclasses import asdict
 
 from locustfile import PROMPTS, CodegenGrpc, CodegenHttp, payload
 
-from labctl import readiness
-from labctl.measure import context, results, stats
-from labctl.measure.evidence import steplog
+from labctl.measure import context, stats
+from labctl.measure.lane import Lane
 from labctl.measure.workloads import stepped
 from labctl.tables import table
 
@@ -44,12 +42,12 @@ def describe(load: stepped.Load) -> dict:
     return {
         "steps": [
             {
-                "users": step.users,
-                "requests_per_second": step.requests_per_second,
-                "request_latency": stats.summarize(step.latencies_ms),
-                "generator": stepped.counters(step.counters.models[GENERATOR]),
+                "users": stage.users,
+                "requests_per_second": stage.requests_per_second,
+                "request_latency": stats.summarize(stage.latencies_ms),
+                "generator": stepped.counters(stage.counters.models[GENERATOR]),
             }
-            for step in load.steps
+            for stage in load.stages
         ],
         "seconds": load.seconds(GENERATOR),
         "models": {name: stepped.counters(row) for name, row in counted.items()},
@@ -71,10 +69,10 @@ def main() -> None:
     ceiling = {}
     for name in protocols:
         load = stepped.run(users(lab, [name], NOTHING, 1), [CEILING_USERS], 2.0, 1.0, metrics, 0, lambda text: None)
-        ceiling[name] = load.steps[0].requests_per_second
+        ceiling[name] = load.stages[0].requests_per_second
         tell(f"{name}: {ceiling[name]:.0f} requests/s")
 
-    data = {"triton": readiness.server_version(lab.endpoints["http"]), "ceiling": ceiling, "lengths": {}}
+    data: dict = {"ceiling": ceiling, "lengths": {}}
     every, rows = [], []
     for tokens in lab.settings["lengths"]:
         print(f"\n{lab.phase}: {tokens} tokens, {' and '.join(protocols)} users")
@@ -82,22 +80,25 @@ def main() -> None:
             users(lab, protocols, "ensemble", tokens), steps(lab), seconds - warmup, warmup, metrics, tokens, tell
         )
         data["lengths"][str(tokens)] = describe(load)
-        last = load.steps[-1]
-        for step in load.steps:
-            found, counted = stats.summarize(step.latencies_ms), step.counters.models[GENERATOR]
+        last = load.stages[-1]
+        for stage in load.stages:
+            latency, counted = stats.summarize(stage.latencies_ms), stage.counters.models[GENERATOR]
             rows.append(
-                (tokens, step.users, f"{step.requests_per_second:.0f}", f"{found['p50']:.0f}", f"{found['p95']:.0f}",
+                (tokens, stage.users, f"{stage.requests_per_second:.0f}", f"{latency['p50']:.0f}",
+                 f"{latency['p95']:.0f}",
                  f"{counted.mean_batch:.1f}", f"{counted.queue_ms:.1f}", f"{counted.compute_ms:.1f}")
             )  # fmt: skip
-        executed = steplog.read(lab.run_dir, GENERATOR, since=last.ended - TRACE_S)
-        data["lengths"][str(tokens)]["trace"] = {
-            "records": [r.to_json() for r in load.records if last.ended - TRACE_S < r.start and r.end < last.ended],
-            "steps": [asdict(step) for step in executed if step.ended < last.ended],
-        }
+        began = last.ended - TRACE_S
+        traced = Lane(
+            GENERATOR,
+            [record for record in load.records if began < record.start and record.end < last.ended],
+            [step for step in lab.steps(GENERATOR) if began <= step.began and step.ended < last.ended],
+        )
+        data["lengths"][str(tokens)]["trace"] = traced.to_json()
         every += load.records
     header = ("tokens", "users", "RPS", "p50 ms", "p95 ms", "mean batch", "queue ms", "compute ms")
     print("\n" + table(rows, header, right=range(len(header))))
-    results.write_phase(lab.out, lab.phase, data, every)
+    lab.finish(data, every)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,16 @@
 import sys
 from pathlib import Path
 
-from labctl.measure import results
-from labctl.measure.evidence.steplog import Step
-from labctl.measure.pictures import loadplot, perfetto
-from labctl.measure.pictures.timeline import Lane
-from labctl.measure.records import RequestRecord
-from labctl.tables import markdown, table
+from labctl.measure.lane import Lane
+from labctl.measure.pictures import loadplot
+from labctl.measure.report import Report
 
 BATCHED, UNBATCHED = "batching", "one-by-one"
 GENERATOR = "codegen-350M-mono-gptj"
+HEADER = (
+    "tokens", "batches", "users", "RPS", "p50 ms", "p95 ms", "inference / exec count", "mean batch", "queue ms",
+    "preprocessing", "postprocessing",
+)  # fmt: skip
 
 
 def row(tokens: str, phase: str, run: dict) -> tuple:
@@ -36,68 +37,58 @@ def numbers(run: dict) -> dict:
     }
 
 
-def lane(run: dict, title: str) -> Lane:
-    trace = run["trace"]
-    return Lane(title, [RequestRecord(**r) for r in trace["records"]], [Step(**step) for step in trace["steps"]])
+def compare(one_by_one: dict, batching: dict) -> dict:
+    """The last step with and without dynamic batching; the length that gains least is what is judged."""
+    last = {t: (one_by_one[t]["steps"][-1], batching[t]["steps"][-1]) for t in batching}
+    ratios = {t: one["requests_per_second"] / other["requests_per_second"] for t, (one, other) in last.items()}
+    tokens = max(ratios, key=lambda t: ratios[t])
+    one, other = last[tokens]
+    return {
+        "rps_without_over_with": ratios,
+        "worst": ratios[tokens],
+        "worst_tokens": int(tokens),
+        "worst_mean_batch": other["generator"]["mean_batch"],
+        "worst_rps_with": other["requests_per_second"],
+        "worst_rps_without": one["requests_per_second"],
+        "mean_batch": min(other["generator"]["mean_batch"] for _, other in last.values()),
+        "users": other["users"],
+        "most_rps": max(step["requests_per_second"] for pair in last.values() for step in pair),
+    }
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    phases = {n: results.read_phase(out, n) for n in (BATCHED, UNBATCHED) if results.has_phase(out, n)}
-    metrics = {
-        name.replace("-", "_"): {t: numbers(run) for t, run in p["lengths"].items()} for name, p in phases.items()
+    report = Report(Path(sys.argv[1]), "Lab 04: a load test with dynamic batching", (BATCHED, UNBATCHED))
+    phases = {name: phase["lengths"] for name, phase in report.phases.items()}
+    ceilings = {name: phase["ceiling"] for name, phase in report.phases.items()}
+    metrics: dict = {
+        name.replace("-", "_"): {t: numbers(run) for t, run in runs.items()} for name, runs in phases.items()
     }
-    lengths = [*next(iter(phases.values()))["lengths"]]
+    lengths = [*next(iter(phases.values()))]
     if len(phases) == 2:
-        one, other = (phases[name]["lengths"] for name in (UNBATCHED, BATCHED))
-
-        def last(runs: dict, tokens: str) -> dict:
-            return runs[tokens]["steps"][-1]
-
-        rps = {t: (last(one, t)["requests_per_second"], last(other, t)["requests_per_second"]) for t in lengths}
-        ceiling = min(min(phase["ceiling"].values()) for phase in phases.values())
-        metrics["comparison"] = {
-            "rps_without_over_with": {t: a / b for t, (a, b) in rps.items()},
-            "worst": max(a / b for a, b in rps.values()),
-            "mean_batch": min(last(other, t)["generator"]["mean_batch"] for t in lengths),
-            "users": last(other, lengths[0])["users"],
-        }
+        metrics["comparison"] = compare(phases[UNBATCHED], phases[BATCHED])
+        ceiling = min(min(found.values()) for found in ceilings.values())
         metrics["load_generator"] = {
             "ceiling": ceiling,
-            "by_protocol": {n: max(p["ceiling"][n] for p in phases.values()) for n in phases[BATCHED]["ceiling"]},
-            "over_needed": ceiling / max(max(pair) for pair in rps.values()),
+            "by_protocol": {name: max(c[name] for c in ceilings.values()) for name in ceilings[BATCHED]},
+            "over_needed": ceiling / metrics["comparison"]["most_rps"],
         }
-    first = next(iter(phases))
-    context = results.context_of(out, first)
-    results.write_result(out, context["lab"], context["settings"], metrics, phases[first]["triton"])
-
-    rows = [row(t, name, phase["lengths"][t]) for t in lengths for name, phase in phases.items()]
-    header = ("tokens", "batches", "users", "RPS", "p50 ms", "p95 ms", "inference / exec count", "mean batch",
-              "queue ms", "preprocessing", "postprocessing")  # fmt: skip
-    columns = {f"{t} tokens": {name: p["lengths"][t]["seconds"] for name, p in phases.items()} for t in lengths}
-    loadplot.draw(columns, out / "timeline.png", "A stepped load, with and without dynamic batching")
-    lanes = [lane(p["lengths"][t], f"{name}, {t} tokens") for name, p in phases.items() for t in lengths]
-    perfetto.write([lane for lane in lanes if lane.records], out / "trace.json")
-    text = [
-        "# Lab 04: a load test with dynamic batching",
-        "",
-        "RPS, latency, mean batch and queue time are those of the last step; the counts are those of the whole load.",
-        "Pre- and postprocessing as shares of the generator's inference time.",
-        "",
-        markdown(rows, header),
-        "",
+    report.say(
+        "RPS, latency, mean batch and queue time are those of the last step; the counts are those of the whole load. "
+        "Pre- and postprocessing are shares of the generator's inference time."
+    )
+    rows = [row(t, name, runs[t]) for t in lengths for name, runs in phases.items()]
+    report.table("With and without dynamic batching", rows, HEADER, left=2)
+    report.say(
         "The load generator alone, on a model that does nothing: "
         + "; ".join(
-            f"{phase}: " + ", ".join(f"{name} {value:.0f} requests/s" for name, value in found["ceiling"].items())
-            for phase, found in phases.items()
-        ),
-        "",
-        "![timeline](timeline.png)",
-        "",
-        "`trace.json`, the last second of each load, opens in https://ui.perfetto.dev.",
-    ]
-    (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
-    print("\nWith and without dynamic batching\n" + table(rows, header, right=(2, 3, 4, 5, 7, 8, 9, 10)))
+            f"{phase}: " + ", ".join(f"{name} {value:.0f} requests/s" for name, value in found.items())
+            for phase, found in ceilings.items()
+        )
+    )
+    columns = {f"{t} tokens": {name: runs[t]["seconds"] for name, runs in phases.items()} for t in lengths}
+    loadplot.draw(columns, report.out / "timeline.png", "A stepped load, with and without dynamic batching")
+    lanes = [Lane.from_json(f"{name}, {t} tokens", runs[t]["trace"]) for name, runs in phases.items() for t in lengths]
+    report.finish(metrics, lanes, "timeline.png", "the last second of each load")
 
 
 if __name__ == "__main__":

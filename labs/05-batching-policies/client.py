@@ -5,12 +5,11 @@ policies. The phases with little memory run half of the chat-like workload alone
 """
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
-from labctl import readiness
-from labctl.measure import context, results
-from labctl.measure.evidence import steplog
+from labctl.measure import context
+from labctl.measure.lane import Lane
+from labctl.measure.pictures.live import Progress
 from labctl.measure.workloads import dataset, identity
 from labctl.tables import table
 
@@ -50,7 +49,7 @@ def main() -> None:
 
     lab = context.load(sys.argv[1])
     tokenizer = Tokenizer.from_file(f"{lab.tokenizer_dir}/tokenizer.json")
-    data = {"triton": readiness.server_version(lab.endpoints["http"]), "workloads": {}}
+    data: dict = {"workloads": {}}
     every, columns = [], {}
 
     def ids_of(text: str) -> list[int]:
@@ -59,24 +58,26 @@ def main() -> None:
     for name, items in workloads(lab, lambda text: len(ids_of(text))).items():
         requests = identity.encode(items, ids_of, MAX_INPUT_LEN)
         print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
-        if lab.settings["engine"] == "llmapi":
-            print("the LLM API tells no token ids: lengths are those of its texts, and are not checked")
-            records = identity.run_as_text(lab.endpoints["grpc"], requests, lambda text: len(ids_of(text)))
-        else:
-            records = identity.run(lab.endpoints["grpc"], requests)
-        steps = steplog.read(lab.run_dir, "tensorrt_llm", since=records[0].start)
+        with Progress(name) as progress:
+            if lab.settings["engine"] == "llmapi":
+                print("the LLM API tells no token ids: lengths are those of its texts, and are not checked")
+                records = identity.run_as_text(
+                    lab.endpoints["grpc"], requests, lambda text: len(ids_of(text)), tell=progress
+                )
+            else:
+                records = identity.run(lab.endpoints["grpc"], requests, tell=progress)
+        steps = lab.steps("tensorrt_llm", records)
         columns[name] = identity.table(records)
         data["workloads"][name] = {
             "table": columns[name],
             "scheduling": scheduling(steps),
-            "records": [record.to_json() for record in records],
-            "steps": [asdict(step) for step in steps],
+            **Lane(name, records, steps).to_json(),
         }
         every += records
     rows = [(row, *(f"{columns[name][row]:,.2f}" for name in columns)) for row in identity.ROWS]
     print(table(rows, ("", *columns), right=range(1, len(columns) + 1)))
     identity.write_csv(lab.out / "identity.csv", {f"{lab.phase}-{name}": columns[name] for name in columns})
-    results.write_phase(lab.out, lab.phase, data, every)
+    lab.finish(data, every)
 
 
 if __name__ == "__main__":

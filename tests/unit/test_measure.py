@@ -9,8 +9,9 @@ import pytest
 
 from labctl import tables
 from labctl.errors import LabError
-from labctl.measure import results, stats
+from labctl.measure import stats
 from labctl.measure.evidence import metrics, steplog
+from labctl.measure.lane import Lane
 from labctl.measure.pictures import perfetto, timeline
 from labctl.measure.records import RequestRecord, overlap
 from labctl.measure.workloads import load
@@ -94,7 +95,7 @@ def test_tritons_counters_are_read_per_model() -> None:
     snapshot = metrics.parse(PROMETHEUS)
     row = snapshot.models["m"]
     assert (row.inferences, row.exec_count, row.mean_batch, row.failed, row.pending) == (40, 8, 5, 3, 3)
-    assert snapshot.custom["labs_slots_used", "m"] == 5
+    assert snapshot.own["m", "labs_slots_used"] == 5
 
 
 def test_counters_are_subtracted_and_gauges_are_not() -> None:
@@ -122,29 +123,6 @@ def test_the_step_log_is_read_in_order_and_a_cut_line_is_left_out(tmp_path: Path
     assert (steps[1].batch, steps[1].more["prefill"]) == (2, 1)
 
 
-def result(folder: Path, lab: str = "02", version: int = 1, **numbers: float) -> Path:
-    folder.mkdir()
-    document = {"schema_version": version, "lab": lab, "metrics": {"a": numbers}}
-    (folder / "result.json").write_text(json.dumps(document))
-    return folder
-
-
-def test_results_are_compared_with_ratios_to_the_first(tmp_path: Path) -> None:
-    header, rows = results.compare([result(tmp_path / "x", tps=10.0), result(tmp_path / "y", tps=25.0)])
-    assert header == ["metric", "x", "y", "y / x"]
-    assert rows == [["a.tps", "10", "25", "2.50"]]
-
-
-def test_results_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
-    one = result(tmp_path / "x", tps=1.0)
-    with pytest.raises(LabError, match="different labs"):
-        results.compare([one, result(tmp_path / "y", lab="03", tps=1.0)])
-    with pytest.raises(LabError, match="no metric in common"):
-        results.compare([one, result(tmp_path / "z", other=1.0)])
-    with pytest.raises(LabError, match="schema version"):
-        results.compare([one, result(tmp_path / "w", version=99, tps=1.0)])
-
-
 def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
     times = load.poisson(2000, rate=10.0, seed=3)
     assert times == load.poisson(2000, rate=10.0, seed=3)
@@ -155,7 +133,7 @@ def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
 
 def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
     steps = [steplog.Step(0.1, 0.2, "m", "0", ("1", "2"), {"prefill": 1})]
-    lane = timeline.Lane("m: $1 and 서울", [record(0.0, 0.2, 0.4, prompt="costs $5"), record(0.1, 0.4)], steps)
+    lane = Lane("m: $1 and 서울", [record(0.0, 0.2, 0.4, prompt="costs $5"), record(0.1, 0.4)], steps)
     timeline.draw([lane], tmp_path / "t.png", "title")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
     perfetto.write([lane], tmp_path / "t.json")

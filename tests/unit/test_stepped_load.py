@@ -19,7 +19,7 @@ from labctl.measure.evidence.metrics import ModelCounters, Snapshot
 from labctl.measure.pictures import loadplot
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import stepped
-from labctl.measure.workloads.stepped import Load, Step
+from labctl.measure.workloads.stepped import Load, Stage
 
 COUNTERS = """\
 nv_inference_request_success{model="m",version="1"} 7
@@ -44,7 +44,7 @@ endpoint = sys.argv[1]
 users = [type("User", (TritonHttpUser,), {"host": f"http://{endpoint}", "model": "m", "payloads": [payload]})]
 try:
     load = stepped.run(users, [1, 3], 0.3, 0.1, endpoint, 5, lambda text: None)
-    rows = [[step.users, len(step.latencies_ms), step.ended - step.began] for step in load.steps]
+    rows = [[step.users, len(step.latencies_ms), step.ended - step.began] for step in load.stages]
     print(json.dumps({"steps": rows, "records": len(load.records), "tokens": load.records[0].output_tokens}))
 except LabError as error:
     print(json.dumps({"what": error.what, "why": error.why}))
@@ -83,7 +83,7 @@ def test_the_whole_load_counts_what_was_asked_before_its_end_and_answered_after(
 
 
 def test_a_steps_rate_is_over_its_own_time() -> None:
-    assert Step(4, 10.0, 12.0, Snapshot(), [5.0] * 30).requests_per_second == 15.0
+    assert Stage(4, 10.0, 12.0, Snapshot(), [5.0] * 30).requests_per_second == 15.0
 
 
 def test_the_picture_has_a_column_for_each_length_and_is_written_whole(tmp_path: Path) -> None:

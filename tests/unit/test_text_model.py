@@ -112,5 +112,5 @@ def test_an_answer_that_must_have_its_full_length_is_told_an_end_that_never_come
 
 
 def test_a_model_that_takes_no_text_is_refused_by_name(ask: Any) -> None:
-    with pytest.raises(LabError, match="model does not continue texts"):
+    with pytest.raises(LabError, match="model is not a text-generation model"):
         ask('input { name: "ids" data_type: TYPE_INT32 dims: 1 } output { name: "out" data_type: TYPE_INT32 dims: 1 }')

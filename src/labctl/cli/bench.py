@@ -1,8 +1,7 @@
-"""labctl bench and labctl compare."""
+"""labctl bench."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +65,9 @@ def bench_command(
     from labctl.measure.workloads.bench import PROMPTS, Workload, prompts_from
     from labctl.orchestrator.bench import bench, chosen_model, dry_bench
 
+    source = click.get_current_context().get_parameter_source("concurrency")
+    if request_rate and source is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
     model = chosen_model(lab, name, model)
@@ -80,36 +82,24 @@ def bench_command(
     rows = [_row(title, metrics) for title, metrics in outcome.found.items()]
     click.echo(table(rows, COLUMNS, right=range(1, len(COLUMNS))))
     click.echo(f"\nresults in {outcome.folder}")
+    if any("time_to_first_token" not in metrics for metrics in outcome.found.values()):
+        click.echo(f"{model} answers whole: there is no first token to time")
     if json_file:
         atomic_write(json_file.absolute(), (outcome.folder / "result.json").read_bytes())
 
 
 def _row(title: str, metrics: Mapping[str, Any]) -> tuple[str, ...]:
-    ttft, latency = metrics["time_to_first_token"], metrics["request_latency"]
-    itl = metrics.get("inter_token_latency", {}).get("p50", float("nan"))
+    def number(name: str, statistic: str, digits: int = 0) -> str:
+        """A statistic, or "-" where the run has none: an answer that comes whole has no first token."""
+        return f"{metrics[name][statistic]:.{digits}f}" if name in metrics else "-"
+
     return (
         title,
         f"{metrics['output_token_throughput']:.0f}",
         f"{metrics['request_throughput']:.2f}",
-        f"{ttft['p50']:.0f}",
-        f"{ttft['p99']:.0f}",
-        f"{itl:.1f}",
-        f"{latency['p99']:.0f}",
-        f"{metrics.get('triton', {}).get('mean_batch', float('nan')):.1f}",
+        number("time_to_first_token", "p50"),
+        number("time_to_first_token", "p99"),
+        number("inter_token_latency", "p50", 1),
+        number("request_latency", "p99"),
+        number("triton", "mean_batch", 1),
     )
-
-
-@click.command("compare")
-@click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@opt.as_json
-def compare_command(results: tuple[Path, ...], json_output: bool) -> None:
-    """Show RESULTS (folders or result.json files) side by side, with ratios to the first."""
-    from labctl.measure import results as store
-
-    if len(results) < 2:
-        raise click.UsageError("name at least two results")
-    header, rows = store.compare(results)
-    if json_output:
-        click.echo(json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=2))
-        return
-    click.echo(table(rows, header, right=range(1, len(header))))

@@ -14,6 +14,7 @@ import click
 from labctl.errors import LabError
 
 WIDTH = 46  # of a step's title
+_working: list[Console] = []  # whose line stands unfinished on the terminal
 
 
 class Console:
@@ -29,6 +30,7 @@ class Console:
 
     def step(self, text: str) -> None:
         self.settle()
+        _working[:] = [self]
         self._title, self._began, self._shown = text, time.monotonic(), ""
         self._draw("")
         if not self.live:
@@ -68,19 +70,23 @@ class Console:
         """End a step that will not be finished (an error follows), so that its line stays readable."""
         if self._title and self.live:
             self._clear()
-            click.echo(f"  ..  {self._title:<{WIDTH}}  {self._shown}".rstrip(), err=True)
+            click.echo(self._line(self._shown), err=True)
         self._title = ""
 
     def _draw(self, text: str) -> None:
         if not (self.live and self._title):
             return
         elapsed = time.monotonic() - self._began
-        line = f"  ..  {self._title:<{WIDTH}}  {text}"
         clock = f"  {elapsed:.0f} s" if elapsed >= 2 else ""
-        room = shutil.get_terminal_size().columns - len(clock) - 1
         self._clear()
-        click.echo(line[:room] + clock, nl=False, err=True)
+        click.echo(self._line(text, clock), nl=False, err=True)
         self._drawn = time.monotonic()
+
+    def _line(self, text: str, clock: str = "") -> str:
+        """A line that fits the terminal: one that wraps cannot be drawn over."""
+        room = shutil.get_terminal_size().columns - len(clock) - 1
+        title = f"  ..  {self._title:<{WIDTH}}" if len(text) + WIDTH + 8 <= room else f"  ..  {self._title}"
+        return f"{title}  {text}".rstrip()[:room] + clock
 
     def _clear(self) -> None:
         if self.live:
@@ -89,6 +95,8 @@ class Console:
 
 def show_error(error: LabError) -> None:
     """The one place where an error is shown: what happened, why, the evidence, the next command to type."""
+    for console in _working:
+        console.settle()
     click.echo(f"{click.style('error:', fg='red', bold=True)} {error.what}", err=True)
     if error.why:
         click.echo(f"  {error.why}", err=True)

@@ -19,7 +19,14 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, strea
     from labctl.measure.clients import ask
 
     session = opt.open_session()
-    _, name = session.catalog.stack(stack)
+    lab, name = session.catalog.stack(stack)
+    if lab.stacks[name].bench is None:
+        texts = [n for other in session.catalog.labs for n, s in other.stacks.items() if s.bench]
+        raise LabError(
+            f"{model} is not a text-generation model",
+            f"{name} is asked by its lab's own clients: labctl run {lab.short}",
+            f"labctl infer {texts[0]} -m MODEL -p PROMPT (or {', '.join(texts[1:])})",
+        )
     found = session.find(name)
     if not found:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")

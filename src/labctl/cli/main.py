@@ -30,7 +30,7 @@ COMMANDS = {
     "logs": ("stacks", "Show the server's log of a stack."),
     "run": ("run", "Run a whole lab: up, its clients, the verdict, down."),
     "bench": ("bench", "Measure a stack under load."),
-    "compare": ("bench", "Show results side by side, with ratios."),
+    "compare": ("compare", "Show results side by side, with ratios."),
     "infer": ("infer", "Get one answer from a model of a running stack."),
     "metrics": ("metrics", "Show Triton's counters as a table."),
     "chat": ("chat", "Open a chat page for a stack's text models, on loopback."),

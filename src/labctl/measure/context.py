@@ -1,12 +1,19 @@
-"""What a lab's client is told: where the stack is, what was set, where results go."""
+"""What a lab's client is given (where the stack is, what was set), and what it leaves behind."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from labctl.measure import results
+from labctl.measure.clients.base import server_version
+from labctl.measure.evidence import steplog
+from labctl.measure.evidence.steplog import Step
+from labctl.measure.records import RequestRecord
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,17 @@ class Context:
     run_dir: Path
     tokenizer_dir: str
     color: bool
+    began: float = field(default_factory=time.monotonic)  # seconds; a server that was up before has older steps
+
+    def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[Step]:
+        """What the server executed of ``model`` since the first of ``records`` was sent, or since this client began."""
+        return steplog.read(self.run_dir, model, since=min((r.start for r in records), default=self.began))
+
+    def finish(self, data: Mapping[str, Any], records: Sequence[RequestRecord]) -> None:
+        """Write the phase's numbers, every request that counts, and the step log of the time, warm-up marked."""
+        document = {"triton": server_version(self.endpoints["grpc"]), **data}
+        results.write_phase(self.out, self.phase, document, records)
+        steplog.keep(self.run_dir, self.out / f"steps-{self.phase}.jsonl", self.began, records)
 
 
 def load(path: str) -> Context:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,13 @@ PACKAGES = ("numpy", "tritonclient", "torch", "transformers", "openvino-genai", 
 
 def versions() -> dict[str, str]:
     """Versions of what a number may depend on, as far as they are installed here."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def machine() -> dict[str, Any]:
@@ -94,39 +94,20 @@ def load(path: Path) -> dict[str, Any]:
     """A result, by its file or its folder.
 
     Raises:
-        LabError: there is none, or it is of another schema.
+        LabError: there is none, it is of another schema, or a part of it is missing or of a wrong type.
     """
     file = path / "result.json" if path.is_dir() else path
     try:
-        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise LabError(f"{file} cannot be read as a result", str(error), "name a folder below results/") from error
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
         raise LabError(f"{file} is not a result of schema version {SCHEMA_VERSION}")
+    document.setdefault("settings", {})
+    for key, kind, name in (("lab", str, "a text"), ("metrics", dict, "an object"), ("settings", dict, "an object")):
+        if not isinstance(document.get(key), kind):
+            raise LabError(f"{file} is not a result", f"its '{key}' should be {name}", "labctl run makes one")
     return document
-
-
-def compare(paths: Sequence[Path]) -> tuple[list[str], list[list[str]]]:
-    """Names of the columns and rows of (metric, value of each result, ratio of each to the first).
-
-    Raises:
-        LabError: results of different labs, or nothing that all of them measured.
-    """
-    documents = [load(path) for path in paths]
-    labs = {document["lab"] for document in documents}
-    if len(labs) > 1:
-        raise LabError("results of different labs cannot be compared", ", ".join(sorted(labs)))
-    flat = [flatten(document["metrics"]) for document in documents]
-    common = [key for key in flat[0] if all(isinstance(f.get(key), int | float) for f in flat)]
-    if not common:
-        raise LabError("these results have no metric in common")
-    rows = []
-    for key in common:
-        values = [float(f[key]) for f in flat]
-        ratios = [f"{value / values[0]:.2f}" if values[0] else "-" for value in values[1:]]
-        rows.append([key, *(f"{value:,.4g}" for value in values), *ratios])
-    names = [str(path.resolve().parent.name if path.is_file() else path.resolve().name) for path in paths]
-    return ["metric", *names, *(f"{name} / {names[0]}" for name in names[1:])], rows
 
 
 def flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -28,7 +28,12 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
 
 
 def metrics(records: Sequence[RequestRecord], goodput_ttft_ms: float | None = None) -> dict[str, Any]:
-    """All metrics of a run in which every request succeeded.
+    """All metrics of a run in which every request succeeded: times in ms, rates per second, the duration in s.
+
+    An answer that comes whole has no first token: such a run has no time_to_first_token, and no goodput.
+
+    Args:
+        goodput_ttft_ms: requests whose first token took longer do not count as good.
 
     Raises:
         LabError: a request failed: partial data is never averaged.
@@ -42,7 +47,6 @@ def metrics(records: Sequence[RequestRecord], goodput_ttft_ms: float | None = No
     tokens = sum(record.output_tokens for record in records)
     several = [record for record in records if record.output_tokens > 1 and record.itl_ms > 0]
     result: dict[str, Any] = {
-        "time_to_first_token": summarize([r.ttft_ms for r in records]),
         "request_latency": summarize([r.latency_ms for r in records]),
         "output_sequence_length": summarize([float(r.output_tokens) for r in records]),
         "output_token_throughput": tokens / duration,
@@ -51,11 +55,13 @@ def metrics(records: Sequence[RequestRecord], goodput_ttft_ms: float | None = No
         "error_request_count": 0,
         "benchmark_duration": duration,
     }
+    if streamed := not any(record.tokens for record in records):
+        result["time_to_first_token"] = summarize([r.ttft_ms for r in records])
     if several:
         result["inter_token_latency"] = summarize([r.itl_ms for r in several])
         result["output_token_throughput_per_user"] = summarize([1e3 / r.itl_ms for r in several])
     if any(r.input_tokens for r in records):
         result["input_sequence_length"] = summarize([float(r.input_tokens) for r in records])
-    if goodput_ttft_ms is not None:
+    if streamed and goodput_ttft_ms is not None:
         result["goodput"] = sum(r.ttft_ms <= goodput_ttft_ms for r in records) / duration
     return result

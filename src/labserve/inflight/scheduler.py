@@ -73,6 +73,7 @@ class Turn:
     prefill: int = 0  # members without an output token before the step
     admitted: int = 0
     preempted: int = 0
+    blocks: int = 0  # of the KV cache that were occupied or promised while it was computed
     produced: list[tuple[Job, list[int]]] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)
 
@@ -134,7 +135,8 @@ class Scheduler:
         ended: list[Job] = []
         # Who was just evicted would be the first to be admitted again: not in the same turn.
         admitted = 0 if preempted else self._admit(ended)
-        turn = Turn(list(self.running), sum(not j.output for j in self.running), admitted, preempted, ended=ended)
+        newcomers = sum(not job.output for job in self.running)
+        turn = Turn(list(self.running), newcomers, admitted, preempted, self.blocks_used, ended=ended)
         self.engine.step()
         self._leaving = 0
         for job in turn.batch:

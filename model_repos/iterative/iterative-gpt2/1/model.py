@@ -37,6 +37,8 @@ class TritonPythonModel:
 
         self.sequences = {}  # correlation id -> what is kept of a sequence between two of its tokens
         self.running = {}  # those of them that have a slot
+        self.unfinished = set()  # those that had a token in the last step and want another
+        self.gave_back = False
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.gauges = Gauges(args["model_name"], self.slots)
 
@@ -58,6 +60,11 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         if not batch:
             return
+        ids = [request.correlation_id() for request, _ in batch]
+        if self.out_of_step(ids):
+            for request, _ in batch:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return
 
         sequences = [sequence for _, sequence in batch]
         newcomers = sum(sequence.new for sequence in sequences)
@@ -76,7 +83,7 @@ class TritonPythonModel:
             else:  # the heart of it: not done yet, schedule me again
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
-        ids = [request.correlation_id() for request, _ in batch]
+        self.unfinished = {id for id in ids if id in self.running}
         used = len(self.running)
         waiting = len(here) - len(batch)
         self.log.write(started, ids, prefill=newcomers, queue=waiting, slots_used=used, slots=self.slots)
@@ -110,6 +117,16 @@ class TritonPythonModel:
             self.decoder.release(self.running.pop(silent))
         self.running[correlation] = sequence
         return True
+
+    def out_of_step(self, ids):
+        """Whether to wait for sequences that had a token in the last step and are only on their way back.
+
+        Triton forms the next batch while a step is computed, without those who are in it: a newcomer and they would
+        take turns, each in a batch of its own, for as long as chance has it. Given back once, the newcomer meets
+        them in the queue. Only once in a row: a sequence whose client has gone does not come back.
+        """
+        self.gave_back = not self.gave_back and not self.unfinished.issubset(ids)
+        return self.gave_back
 
     def sweep(self, now):
         """Forget sequences that Triton itself gives up by now, in the order in which they were last seen."""

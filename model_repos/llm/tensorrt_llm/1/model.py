@@ -179,19 +179,18 @@ class TritonPythonModel:
             send(job.request, [], [], last=True, flags=FINAL)
 
     def record(self, started, turn, queued):
-        used, blocks = self.scheduler.blocks_used, self.scheduler.kv.blocks
         self.log.write(
             started,
             [job.id for job in turn.batch],
             prefill=turn.prefill,
             decode=len(turn.batch) - turn.prefill,
             queue=queued,
-            kv_blocks_used=used,
-            kv_blocks=blocks,
+            kv_blocks_used=turn.blocks,
+            kv_blocks=self.scheduler.kv.blocks,
             admitted=turn.admitted,
             preempted=turn.preempted,
         )
-        self.meters.step(turn, len(self.scheduler.waiting), used)
+        self.meters.step(turn, len(self.scheduler.waiting), turn.blocks if self.scheduler.running else 0)
 
     def finalize(self):
         self.inbox.put(CLOSE)

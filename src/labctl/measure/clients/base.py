@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 import tritonclient.grpc as grpcclient
@@ -12,6 +13,8 @@ from labctl.errors import LabError
 from labctl.measure.records import RequestRecord, request_id
 
 GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
+TELL_S = 0.2
+Tell = Callable[[int, int], None]
 STALLED = "labctl status shows whether the stack is stalled"
 
 
@@ -65,19 +68,25 @@ class InFlight(Client):
         self._hand_over(record, inputs)
         return record
 
-    def wait(self, *records: RequestRecord, timeout: float) -> None:
+    def wait(self, *records: RequestRecord, timeout: float, tell: Tell | None = None) -> None:
         """Return when all of ``records`` have ended.
 
         Args:
             timeout: seconds.
+            tell: is told, a few times a second, how many have ended, and of how many.
 
         Raises:
             LabError: a request failed, the connection broke, or the time is over.
         """
-        with self._changed:
-            done = self._changed.wait_for(
-                lambda: self._broken or all(record.end for record in records), timeout=timeout
-            )
+        deadline = time.monotonic() + timeout
+        done = False
+        while not done and (left := deadline - time.monotonic()) >= 0:
+            with self._changed:
+                done = self._changed.wait_for(
+                    lambda: bool(self._broken) or all(record.end for record in records), min(left, TELL_S)
+                )
+            if tell:
+                tell(sum(record.end > 0 for record in records), len(records))
         failed = next((record for record in records if record.error), None)
         if failed:
             raise LabError(f"{failed.model} answered with an error", failed.error)
@@ -102,3 +111,9 @@ class InFlight(Client):
         record.end, record.error = at, error
         del self._open[record.id], self._outputs[record.id]
         self._changed.notify_all()
+
+
+def server_version(endpoint: str) -> str:
+    """Triton's version, as the server at ``endpoint`` (gRPC) says."""
+    with grpcclient.InferenceServerClient(endpoint) as client:
+        return str(client.get_server_metadata().version)

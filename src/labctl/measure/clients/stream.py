@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from labctl.errors import LabError
-from labctl.measure.clients.base import GONE, STALLED, InFlight
+from labctl.measure.clients.base import GONE, STALLED, TELL_S, InFlight
 from labctl.measure.clients.tensors import text_tensor
 from labctl.measure.records import RequestRecord
 
@@ -43,7 +43,7 @@ class TextStream(InFlight):
         if not done:
             raise LabError(f"{record.model} had no first response within {timeout:g} s", "", STALLED)
         if not record.responses:
-            self.wait(record, timeout=0)
+            self.wait(record, timeout=TELL_S)
 
     def ended(self, record: RequestRecord, timeout: float) -> bool:
         """Whether ``record`` has ended, well or badly, or can no longer; waits for it up to ``timeout`` seconds."""

@@ -110,7 +110,7 @@ class TextModel:
         sampling = {what: every[name] for what, names in SAMPLING.items() for name in names if name in every}
         output = next((item.name for item in config.output if item.name in OUTPUT), "")
         if not output or not any(key in wanted for key in TEXT):
-            raise LabError(f"{name} does not continue texts", f"its inputs: {', '.join(wanted)}")
+            raise LabError(f"{name} is not a text-generation model", f"its inputs: {', '.join(wanted)}")
         return cls(
             name, wanted, output,
             decoupled=any(part.model_transaction_policy.decoupled for part in parts),

@@ -64,13 +64,13 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All models at one moment; ``custom`` holds our own gauges by (metric, model)."""
+    """All models at one moment; ``own`` holds what our models count themselves, by (model, metric)."""
 
     models: Mapping[str, ModelCounters] = field(default_factory=dict)
-    custom: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    own: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def since(self, earlier: Snapshot) -> Snapshot:
-        """What was counted between two snapshots; gauges (pending, custom) are those of the later one."""
+        """What was counted between two snapshots; gauges (pending, slots, blocks) are those of the later one."""
         models = {}
         for name, now in self.models.items():
             before = earlier.models.get(name, ModelCounters())
@@ -80,7 +80,11 @@ class Snapshot:
                 if f.name != "pending"
             }
             models[name] = ModelCounters(**delta, pending=now.pending)
-        return Snapshot(models, self.custom)
+        own = {
+            key: value - earlier.own.get(key, 0.0) if key[1].endswith("_total") else value
+            for key, value in self.own.items()
+        }
+        return Snapshot(models, own)
 
 
 def parse(text: str) -> Snapshot:
@@ -88,7 +92,7 @@ def parse(text: str) -> Snapshot:
     from prometheus_client.parser import text_string_to_metric_families
 
     sums: dict[str, dict[str, float]] = {}
-    custom: dict[tuple[str, str], float] = {}
+    own: dict[tuple[str, str], float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             model = sample.labels.get("model", "")
@@ -98,8 +102,8 @@ def parse(text: str) -> Snapshot:
                 row = sums.setdefault(model, {})
                 row[FIELDS[name]] = row.get(FIELDS[name], 0.0) + sample.value
             elif sample.name.startswith("labs_"):
-                custom[sample.name, model] = sample.value
-    return Snapshot({name: ModelCounters(**row) for name, row in sums.items()}, custom)
+                own[model, sample.name] = sample.value
+    return Snapshot({name: ModelCounters(**row) for name, row in sums.items()}, own)
 
 
 def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from labctl.measure.records import RequestRecord
+from labctl.workspace import atomic_write
 
 
 @dataclass(frozen=True)
@@ -25,16 +29,49 @@ class Step:
 
 
 def read(run_dir: Path, model: str = "", since: float = 0.0) -> list[Step]:
-    """Every step of a run folder (of one model), in order of time; a last line that is cut off is left out."""
+    """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time."""
     steps = []
+    for data in _lines(run_dir):
+        ended, lasted = data.pop("t"), data.pop("dur")
+        step = Step(ended - lasted, ended, data.pop("model"), data.pop("instance"), tuple(data.pop("ids")), data)
+        if model in ("", step.model) and step.began >= since:
+            steps.append(step)
+    return sorted(steps, key=lambda step: step.began)
+
+
+def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:
+    """Copy the log of every model from ``since`` (seconds) on into one file, in order of time.
+
+    A step in whose time none of ``records`` was in flight is marked ``"warm_up": true``: it counts in no figure.
+    """
+    kept = []
+    spans = _spans(records)
+    for data in _lines(run_dir):
+        began = data["t"] - data["dur"]
+        if began < since:
+            continue
+        counted = any(start <= data["t"] and began <= end for start, end in spans)
+        kept.append(data if counted else {**data, "warm_up": True})
+    kept.sort(key=lambda data: data["t"])
+    atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
+
+
+def _lines(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """The lines of all logs of a folder; a last line that is cut off is left out."""
     for path in sorted(run_dir.glob("steps-*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
-                data = json.loads(line)
+                yield json.loads(line)
             except ValueError:
                 continue
-            ended, lasted = data.pop("t"), data.pop("dur")
-            step = Step(ended - lasted, ended, data.pop("model"), data.pop("instance"), tuple(data.pop("ids")), data)
-            if model in ("", step.model) and step.began >= since:
-                steps.append(step)
-    return sorted(steps, key=lambda step: step.began)
+
+
+def _spans(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
+    """The times (seconds) in which some request was in flight, as few spans as possible."""
+    spans: list[tuple[float, float]] = []
+    for start, end in sorted((record.start, record.end) for record in records):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return spans

@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.measure.pictures.timeline import COLORS, GREY, Lane
+from labctl.measure.lane import Lane
+from labctl.measure.pictures.timeline import COLORS, GREY
 
 
 def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
     """Write the picture: one row for each lane, all on one time scale that begins with its first request."""
+    _draw([[lane] for lane in lanes], path, title)
+
+
+def draw_grid(rows: Mapping[str, Sequence[Lane]], path: Path, title: str) -> None:
+    """The same, a row for each name with its lanes side by side; a lane has its own time scale, to be seen whole."""
+    _draw([*rows.values()], path, title)
+
+
+def _draw(rows: Sequence[Sequence[Lane]], path: Path, title: str) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    height = 1 + 2.1 * len(lanes)  # inches
+    columns = max(map(len, rows))
+    between = 0.45 if columns == 1 else 0.6
+    height = 1 + 2.1 * len(rows)  # inches
     figure, axes = plt.subplots(
-        len(lanes), 1, figsize=(11, height), sharex=True, squeeze=False,
-        gridspec_kw={"hspace": 0.45, "top": 1 - 0.8 / height},
+        len(rows), columns, figsize=(11 if columns == 1 else 5 * columns, height), squeeze=False,
+        sharex=columns == 1, gridspec_kw={"hspace": between, "wspace": 0.3, "top": 1 - 0.8 / height},
     )  # fmt: skip
-    for row, lane in enumerate(lanes):
-        _lane(axes[row][0], lane)
-    axes[-1][0].set_xlabel("seconds since the first request")
+    for axis, lane in itertools.zip_longest(axes.flat, _padded(rows, columns)):
+        if lane is None:
+            axis.set_visible(False)
+        else:
+            _lane(axis, lane)
+    for axis in axes[-1] if columns == 1 else axes.flat:
+        axis.set_xlabel("seconds since the first request", fontsize=9)
     figure.suptitle(title, x=0.01, y=1 - 0.15 / height, ha="left", fontsize=13, fontweight="bold")
     temporary = path.with_name(f".{path.name}.part")
     figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
     plt.close(figure)
     temporary.replace(path)
+
+
+def _padded(rows: Sequence[Sequence[Lane]], columns: int) -> list[Lane | None]:
+    return [lane for row in rows for lane in (*row, *[None] * (columns - len(row)))]
 
 
 def _lane(axis: Any, lane: Lane) -> None:

@@ -14,6 +14,7 @@ from labctl.measure.records import RequestRecord
 
 BAR = 24
 REDRAW_S = 0.08
+LINE_S = 5.0  # so often a log that is no terminal gets a line
 
 
 class LiveView:
@@ -71,3 +72,33 @@ class LiveView:
             room = width - len(head) - 1
             lines.append(head + (tail if len(tail) <= room else "…" + tail[-(room - 1) :] if room > 1 else ""))
         return lines
+
+
+class Progress:
+    """One line that says how many requests are answered, redrawn in place, and gone when the block ends.
+
+    On a stream that is no terminal it is a line every few seconds. Call it with (answered, of how many).
+    """
+
+    def __init__(self, title: str, stream: TextIO | None = None) -> None:
+        self._title = title
+        self._stream = stream or sys.stdout
+        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._began = self._shown_at = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live:
+            self._stream.write("\r\x1b[2K")
+            self._stream.flush()
+
+    def __call__(self, answered: int, total: int) -> None:
+        now = time.monotonic()
+        if not self._live and now - self._shown_at < LINE_S:
+            return
+        self._shown_at = now
+        line = f"  {self._title}: {answered} of {total} requests answered, {now - self._began:.0f} s"
+        self._stream.write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}" if self._live else f"{line}\n")
+        self._stream.flush()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.measure.pictures.timeline import Lane
+from labctl.measure.lane import Lane
 from labctl.workspace import atomic_write
 
 

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.measure.evidence.steplog import Step
+from labctl.measure.lane import Lane
 from labctl.measure.records import RequestRecord
 
 # Okabe and Ito's palette: told apart also by the colour-blind.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 GREY = "#555555"
-
-
-@dataclass(frozen=True)
-class Lane:
-    """One server's part of the picture."""
-
-    title: str
-    records: Sequence[RequestRecord]
-    steps: Sequence[Step]
 
 
 def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from labctl.measure.clients.stream import TextStream
 from labctl.measure.clients.text_model import TextModel
 from labctl.measure.evidence import metrics
 from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import load
+from labctl.measure.workloads import dataset, load
 
 PROMPTS = (
     "Programming in C++ is like",
@@ -27,7 +26,10 @@ PROMPTS = (
 
 @dataclass(frozen=True)
 class Workload:
-    """What is sent. ``rate`` (requests/s, Poisson) makes an open loop; without it each concurrency is a closed loop."""
+    """What is sent. ``rate`` (requests/s, Poisson) makes an open loop; without it each concurrency is a closed loop.
+
+    ``goodput_ttft_ms`` is in milliseconds, ``timeout`` (of a request) in seconds.
+    """
 
     prompts: Sequence[str] = PROMPTS
     output_tokens: int = 64
@@ -43,20 +45,17 @@ def prompts_from(path: Path) -> list[str]:
     """Prompts of a dataset: a JSON list of texts, or of {"input", "instruction"} as the identity test takes it.
 
     Raises:
-        LabError: it is neither.
+        LabError: it is neither, or too large.
     """
+    rows = dataset.read_rows(path, 'a JSON list of texts, or of {"input": ..., "instruction": ...}')
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        prompts = [row if isinstance(row, str) else f"{row['input']} {row['instruction']}" for row in rows]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [row if isinstance(row, str) else f"{row['input']} {row['instruction']}" for row in rows]
+    except (KeyError, TypeError) as error:
         raise LabError(
             f"{path} cannot be read as a dataset",
             f"{type(error).__name__}: {error}",
             'a JSON list of texts, or of {"input": ..., "instruction": ...}',
         ) from error
-    if not prompts:
-        raise LabError(f"{path} holds no prompts")
-    return prompts
 
 
 def run(
@@ -77,22 +76,31 @@ def run(
 
     def ask(stream: TextStream, number: int) -> RequestRecord:
         prompt = workload.prompts[number % len(workload.prompts)]
-        progress(f"request {number + 1} of {workload.requests}")
         return asked.send(stream, prompt, workload.output_tokens, to_the_end=True)
 
     grpc = endpoints["grpc"]
     asked = TextModel.of(grpc, model)
+    if workload.goodput_ttft_ms is not None and not asked.decoupled:
+        raise LabError(
+            "goodput cannot be told of a model that answers whole",
+            f"{model} has no time to first token",
+            "without --goodput, or a model that streams",
+        )
+
+    def tell(answered: int, count: int) -> None:
+        progress(f"{answered} of {count} answered")
+
     progress("warming up")
     if workload.warmup:
         load.closed_loop(grpc, min(concurrency, workload.warmup), workload.warmup, ask, workload.timeout)
     before = metrics.scrape(endpoints["metrics"])
     if workload.rate is None:
-        records = load.closed_loop(grpc, concurrency, workload.requests, ask, workload.timeout)
+        records = load.closed_loop(grpc, concurrency, workload.requests, ask, workload.timeout, tell)
     else:
         with TextStream(grpc) as stream:
             arrivals = load.poisson(workload.requests, workload.rate, workload.seed)
-            records = load.open_loop(arrivals, lambda number: ask(stream, number))
-            stream.wait(*records, timeout=workload.timeout)
+            records = load.open_loop(arrivals, lambda number: ask(stream, number), tell)
+            stream.wait(*records, timeout=workload.timeout, tell=tell)
     result = stats.metrics(records, workload.goodput_ttft_ms)
     counted = _settled(endpoints["metrics"], model, before).models.get(model)
     if counted:

@@ -8,10 +8,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labctl.errors import LabError
 
 Count = Callable[[str], int]  # tokens of a text
+LARGEST = 64 * 2**20  # bytes of a dataset; the workshop's has half of one MiB
 PUBLISHED = (799.66, 41.49)  # mean tokens in and out of the workshop's 98 prompts
 WORDS = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -37,27 +39,47 @@ def expected_tokens(answer: str, words_to_tokens: float = 1.3) -> int:
     return max(1, int(len(answer.split()) * words_to_tokens))
 
 
+def read_rows(path: Path, wanted: str) -> list[Any]:
+    """The rows of a dataset: a JSON list, and not an empty one.
+
+    Args:
+        wanted: in words, what the file should be; the remedy of an error.
+
+    Raises:
+        LabError: it is none, or larger than ``LARGEST`` bytes: it is read in one piece.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise LabError(f"{path} is too large for a dataset", f"it has more than {LARGEST >> 20} MiB", wanted)
+        rows = json.loads(text)
+    except RecursionError:
+        raise LabError(f"{path} cannot be read as a dataset", "it is nested too deeply", wanted) from None
+    except (OSError, ValueError) as error:
+        raise LabError(f"{path} cannot be read as a dataset", f"{type(error).__name__}: {error}", wanted) from error
+    if not isinstance(rows, list):
+        raise LabError(f"{path} cannot be read as a dataset", f"it holds {type(rows).__name__}, not a list", wanted)
+    if not rows:
+        raise LabError(f"{path} holds no prompts", "", wanted)
+    return rows
+
+
 def load(path: Path, words_to_tokens: float = 1.3) -> list[Item]:
     """A CNN/DailyMail-style file: a JSON list of {"input", "instruction", "output"}.
 
     Raises:
-        LabError: it is none.
+        LabError: it is none, or too large.
     """
+    wanted = 'a JSON list of {"input": ..., "instruction": ..., "output": ...}'
+    rows = read_rows(path, wanted)
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        items = [
+        return [
             Item(f"{row['input']} {row['instruction']}", expected_tokens(row["output"], words_to_tokens))
             for row in rows
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LabError(
-            f"{path} cannot be read as a dataset",
-            f"{type(error).__name__}: {error}",
-            'a JSON list of {"input": ..., "instruction": ..., "output": ...}',
-        ) from error
-    if not items:
-        raise LabError(f"{path} holds no prompts")
-    return items
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LabError(f"{path} cannot be read as a dataset", f"{type(error).__name__}: {error}", wanted) from error
 
 
 def published(count_tokens: Count, count: int = 98, seed: int = 0, scale: float = 1.0) -> list[Item]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from labctl.errors import LabError
+from labctl.measure.clients.base import Tell
 from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
 from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.records import RequestRecord
@@ -62,9 +63,14 @@ def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_
 
 
 def run(
-    endpoint: str, requests: Sequence[Ids], gap_s: float = 0.0, timeout: float = 600.0, warmup: int = WARMUP
-) -> list[RequestRecord]:
+    endpoint: str, requests: Sequence[Ids], gap_s: float = 0.0, timeout: float = 600.0, warmup: int = WARMUP,
+    tell: Tell | None = None,
+) -> list[RequestRecord]:  # fmt: skip
     """Warm up, then send all requests at once (or ``gap_s`` seconds apart); every record, answered.
+
+    Args:
+        timeout: seconds, for the warm-up and for the answers each.
+        tell: is told how many are answered, and of how many.
 
     Raises:
         LabError: a request failed, or is of the wrong length: nothing is averaged.
@@ -82,7 +88,7 @@ def run(
                 if gap_s and records:
                     time.sleep(gap_s)
                 records.append(_send(client, request, length))
-            client.wait(*records, timeout=timeout)
+            client.wait(*records, timeout=timeout, tell=tell)
         finally:
             gc.unfreeze()
     wrong = [r for r, q in zip(records, requests, strict=True) if r.tokens != q.output_tokens]
@@ -92,8 +98,9 @@ def run(
 
 
 def run_as_text(
-    endpoint: str, requests: Sequence[Ids], count: Callable[[str], int], timeout: float = 600.0
-) -> list[RequestRecord]:
+    endpoint: str, requests: Sequence[Ids], count: Callable[[str], int], timeout: float = 600.0,
+    tell: Tell | None = None,
+) -> list[RequestRecord]:  # fmt: skip
     """The same load on a release's LLM API, which takes text and tells no token ids.
 
     How long an answer is, ``count`` says of its text; an end-of-text token may have ended it early, so that lengths
@@ -105,7 +112,7 @@ def run_as_text(
     with UnaryClient(endpoint) as client:
         client.wait(*(_send_text(client, r) for r in (*requests, *requests)[:WARMUP]), timeout=timeout)
         records = [_send_text(client, request) for request in requests]
-        client.wait(*records, timeout=timeout)
+        client.wait(*records, timeout=timeout, tell=tell)
     for record in records:
         record.tokens = max(1, count(record.text))
     return records

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import queue
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from labctl.measure.clients.base import TELL_S, Tell
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.records import RequestRecord
 
 
 def poisson(count: int, rate: float, seed: int) -> list[float]:
-    """Arrival times in seconds from the start: exponential gaps of mean 1/rate, the first at 0."""
+    """Arrival times in seconds from the start: exponential gaps, ``rate`` per second on average, the first at 0."""
     rng = random.Random(seed)
     at, times = 0.0, []
     for _ in range(count):
@@ -20,12 +23,20 @@ def poisson(count: int, rate: float, seed: int) -> list[float]:
     return times
 
 
-def open_loop(arrivals: Sequence[float], send: Callable[[int], RequestRecord]) -> list[RequestRecord]:
-    """Send request ``i`` at ``arrivals[i]`` seconds from now, whatever has become of the earlier ones."""
+def open_loop(
+    arrivals: Sequence[float], send: Callable[[int], RequestRecord], tell: Tell | None = None
+) -> list[RequestRecord]:
+    """Send request ``i`` at ``arrivals[i]`` seconds from now, whatever has become of the earlier ones.
+
+    ``tell`` is told, a few times a second, how many are answered, and of how many.
+    """
     began = time.monotonic()
-    records = []
+    records: list[RequestRecord] = []
     for index, at in enumerate(arrivals):
-        time.sleep(max(0.0, began + at - time.monotonic()))
+        while (left := began + at - time.monotonic()) > 0:
+            time.sleep(min(left, TELL_S))
+            if tell:
+                tell(sum(record.end > 0 for record in records), len(arrivals))
         records.append(send(index))
     return records
 
@@ -36,15 +47,17 @@ def closed_loop(
     count: int,
     send: Callable[[TextStream, int], RequestRecord],
     timeout: float,
+    tell: Tell | None = None,
 ) -> list[RequestRecord]:
     """Send ``count`` requests with ``concurrency`` of them in flight: each user sends its next after its last answer.
 
-    Raises:
-        LabError: a request failed or none ended within ``timeout`` seconds.
-    """
-    import queue
-    import threading
+    Args:
+        timeout: seconds, for each answer.
+        tell: is told, by this thread alone and a few times a second, how many are answered, and of how many.
 
+    Raises:
+        LabError: a request failed, or had no answer within ``timeout``.
+    """
     numbers: Iterator[int] = iter(range(count))
     lock = threading.Lock()
     records: list[RequestRecord] = []
@@ -69,7 +82,10 @@ def closed_loop(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            thread.join(TELL_S)
+            if tell:
+                tell(sum(record.end > 0 for record in records), count)
     if not errors.empty():
         raise errors.get()
     return records

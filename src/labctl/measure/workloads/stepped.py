@@ -24,8 +24,11 @@ SPAWN_RATE = 100.0  # users/s that are started; more is more than Locust recomme
 
 
 @dataclass
-class Step:
-    """Some users for some time. ``began`` and ``ended`` bound what counts: the warm-up lies before."""
+class Stage:
+    """A step of the load: some users for some time.
+
+    ``began`` and ``ended`` (``time.monotonic()`` seconds) bound what counts: the warm-up lies before.
+    """
 
     users: int
     began: float
@@ -42,7 +45,7 @@ class Step:
 class Load:
     """Everything that was measured. Times are ``time.monotonic()`` seconds."""
 
-    steps: list[Step]
+    stages: list[Stage]
     scrapes: list[tuple[float, int, metrics.Snapshot]]  # when, users, counters so far
     records: list[RequestRecord]
 
@@ -124,14 +127,14 @@ def run(
             gevent.sleep(seconds)
             after, ended = metrics.scrape(endpoint), time.monotonic()
             latencies = [record.latency_ms for record in records if began < record.end <= ended]
-            load.steps.append(Step(count, began, ended, after.since(before), latencies))
+            load.stages.append(Stage(count, began, ended, after.since(before), latencies))
     finally:
         watcher.kill()
         runner.quit()
     load.scrapes.append((time.monotonic(), 0, _idle(endpoint)))
     if failures:
         raise LabError(f"{len(failures)} of {len(records)} requests failed; nothing is averaged", failures[0])
-    if not all(step.latencies_ms for step in load.steps):
+    if not all(stage.latencies_ms for stage in load.stages):
         raise LabError("a step ended without an answer", "", "longer steps: --set step_seconds=...")
     return load
 
