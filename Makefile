@@ -9,7 +9,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup test test-quick test-unit bench lint lock format down clean model triton
+.PHONY: help setup test test-quick test-unit bench lint lock format images down clean model triton
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newes
 
 format: $(READY) ## let ruff format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+images: $(READY) ## draw docs/images anew from the newest runs (ARGS=FOLDER: from these)
+	@$(BIN)/python scripts/redraw_images.py $(ARGS)
 
 down: $(READY) ## take every stack down
 	@$(BIN)/labctl down --all

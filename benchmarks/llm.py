@@ -123,7 +123,7 @@ def workloads(handle: Up) -> dict[str, list[dataset.Item]]:
     def count(text: str) -> int:
         return len(ids_of(text))
 
-    return {"chat": dataset.chat(count), "published": dataset.published(count)}
+    return {"chat": dataset.chat(count), "published": dataset.articles(count)}
 
 
 def encoder(handle: Up) -> Callable[[str], list[int]]:

@@ -14,20 +14,20 @@ from labctl.measure.workloads import dataset, identity
 from labctl.tables import table
 
 MAX_INPUT_LEN = 1900
-QUICK_REQUESTS, QUICK_PUBLISHED, QUICK_SCALE = 24, 20, 0.05
+QUICK_REQUESTS, QUICK_ARTICLES, QUICK_SCALE = 24, 20, 0.05
 
 
 def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
-    """By name; a person's own dataset takes the place of the published shape."""
+    """By name; a person's own dataset takes the place of the article-like prompts."""
     count = QUICK_REQUESTS if lab.quick else int(lab.settings["requests"])
     chat = {"chat": dataset.chat(count_tokens, count)}
     if lab.settings["max_tokens_in_paged_kv_cache"]:
         return {"chat": chat["chat"][: max(QUICK_REQUESTS, count // 2)]}
     if lab.settings["dataset"]:
         items = dataset.load(Path(lab.settings["dataset"]))
-        return {**chat, "published": items[:QUICK_REQUESTS] if lab.quick else items}
+        return {**chat, "dataset": items[:QUICK_REQUESTS] if lab.quick else items}
     scale = QUICK_SCALE if lab.quick else lab.settings["published_scale"]
-    return {**chat, "published": dataset.published(count_tokens, QUICK_PUBLISHED if lab.quick else count, scale=scale)}
+    return {**chat, "articles": dataset.articles(count_tokens, QUICK_ARTICLES if lab.quick else count, scale=scale)}
 
 
 def scheduling(steps: list) -> dict[str, float]:

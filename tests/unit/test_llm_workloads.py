@@ -20,7 +20,7 @@ def words(text: str) -> int:
 
 
 def test_the_generated_prompts_have_the_published_means() -> None:
-    items = dataset.published(words)
+    items = dataset.articles(words)
     assert len(items) == 98
     assert sum(words(item.prompt) for item in items) / 98 == pytest.approx(799.66, abs=0.01)
     assert sum(item.output_tokens for item in items) / 98 == pytest.approx(41.49, abs=0.01)
@@ -33,7 +33,7 @@ def test_chat_answers_vary_far_more_than_their_prompts() -> None:
     assert max(outputs) > 10 * sorted(outputs)[10]
 
 
-@pytest.mark.parametrize("make", [dataset.published, dataset.chat])
+@pytest.mark.parametrize("make", [dataset.articles, dataset.chat])
 def test_one_seed_gives_one_workload(make: object) -> None:
     assert make(words, 10, seed=4) == make(words, 10, seed=4) != make(words, 10, seed=5)  # type: ignore[operator]
 

@@ -14,6 +14,7 @@ import click
 from labctl.errors import LabError
 
 WIDTH = 46  # of a step's title
+LEAST = 24  # of a title, where the progress is long
 _working: list[Console] = []  # whose line stands unfinished on the terminal
 
 
@@ -85,8 +86,11 @@ class Console:
     def _line(self, text: str, clock: str = "") -> str:
         """A line that fits the terminal: one that wraps cannot be drawn over."""
         room = shutil.get_terminal_size().columns - len(clock) - 1
-        title = f"  ..  {self._title:<{WIDTH}}" if len(text) + WIDTH + 8 <= room else f"  ..  {self._title}"
-        return f"{title}  {text}".rstrip()[:room] + clock
+        left = max(LEAST, room - len(text) - 8)  # for the title, beside a progress text
+        title = f"{self._title:<{min(WIDTH, left)}}"
+        if text and len(title) > left:
+            title = title[: left - 1] + "…"
+        return f"  ..  {title}  {text}".rstrip()[:room] + clock
 
     def _clear(self) -> None:
         if self.live:

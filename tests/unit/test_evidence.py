@@ -1,0 +1,133 @@
+"""What a lab keeps as evidence, and what is told while a load runs."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli import console, metrics
+from labctl.cli.bench import _row, bench_command
+from labctl.errors import LabError
+from labctl.measure import stats
+from labctl.measure.evidence import steplog
+from labctl.measure.evidence.metrics import ModelCounters, Snapshot, parse
+from labctl.measure.pictures.live import Progress
+from labctl.measure.records import RequestRecord, token_overlap
+from labctl.measure.workloads import bench, dataset
+from labctl.tables import table
+
+
+def answered(start: float, *times: float, tokens: int = 0) -> RequestRecord:
+    return RequestRecord("r", "m", "p", start=start, end=times[-1], responses=[(t, "a") for t in times], tokens=tokens)
+
+
+def step(at: float) -> str:
+    return json.dumps({"t": at, "dur": 0.5, "model": "m", "instance": "0", "batch": 1, "ids": ["1"]})
+
+
+def test_the_kept_step_log_is_in_order_and_marks_what_no_request_was_in_flight_for(tmp_path: Path) -> None:
+    (tmp_path / "steps-m-0.jsonl").write_text("\n".join(step(at) for at in (12.0, 9.0, 3.0, 20.0)) + "\n")
+    steplog.keep(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.0, 13.0), answered(12.0, 14.0)])
+    kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert [(line["t"], line.get("warm_up", False)) for line in kept] == [(9.0, True), (12.0, False), (20.0, True)]
+
+
+def test_the_overlap_in_tokens_is_the_same_however_slow_the_machine_is() -> None:
+    one, other = answered(0, 1, 2, 3, 4), answered(0, 3, 4, 5, 6)
+    slow, slower = answered(0, 1, 2, 30, 40), answered(0, 30, 40, 500, 600)
+    assert token_overlap(one, other) == token_overlap(slow, slower) == pytest.approx(0.5)
+    assert token_overlap(answered(0, 1, 2), answered(0, 3, 4)) == 0
+
+
+def test_an_answer_that_comes_whole_has_no_time_to_first_token() -> None:
+    whole = stats.metrics([answered(0.0, 2.0, tokens=8)], goodput_ttft_ms=5000)
+    assert {"time_to_first_token", "goodput", "inter_token_latency"}.isdisjoint(whole)
+    assert _row("1 in flight", whole)[3:6] == ("-", "-", "-")
+    assert "time_to_first_token" in stats.metrics([answered(0.0, 1.0, 2.0)])
+
+
+def test_two_kinds_of_load_at_once_are_refused() -> None:
+    done = CliRunner().invoke(bench_command, ["iterative", "--concurrency", "4", "--request-rate", "2"])
+    assert done.exit_code == 2
+    assert "two kinds of load" in done.output
+
+
+@pytest.mark.parametrize("read", [dataset.load, bench.prompts_from])
+@pytest.mark.parametrize("text", ["[" * 100_000, "{}", "[]", "[1, 2]", "no json", '[{"input": 3}]'])
+def test_a_dataset_that_is_none_is_refused(tmp_path: Path, read: object, text: str) -> None:
+    path = tmp_path / "data.json"
+    path.write_text(text)
+    with pytest.raises(LabError, match=r"data\.json"):
+        read(path)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("read", [dataset.load, bench.prompts_from])
+def test_a_dataset_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path, read: object) -> None:
+    path = tmp_path / "data.json"
+    with path.open("wb") as file:
+        file.truncate(2**30)  # a hole: it takes no room on the disk
+    with pytest.raises(LabError, match="too large"):
+        read(path)  # type: ignore[operator]
+
+
+def test_a_wide_table_has_its_header_word_by_word() -> None:
+    rows = [("direct", "1.11", "20.87")]
+    header = ("strategy", "mean batch", "p99 ms")
+    assert len(table(rows, header, width=80).splitlines()) == 3
+    narrow = table(rows, header, width=24).splitlines()
+    assert [line.split() for line in narrow[:2]] == [["mean", "p99"], ["strategy", "batch", "ms"]]
+    assert all(len(line) <= 24 for line in narrow)
+
+
+def test_an_error_begins_on_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listener = console.Console()
+    listener.live = True
+    listener.step("iterative-gpt2, 8 in flight")
+    listener.progress("3 of 32 answered")
+    console.show_error(LabError("the connection to the server broke"))
+    lines = capsys.readouterr().err.split("\n")
+    assert any(line.startswith("error:") for line in lines)
+
+
+def test_a_progress_line_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listener = console.Console()
+    listener.live = True
+    listener.step("tritonserver with preprocessing, tensorrt_llm, postprocessing, ensemble")
+    listener.progress("preprocessing ready, tensorrt_llm loading, postprocessing ready, ensemble loading")
+    shown = capsys.readouterr().err.split("\r")[-1]
+    assert "preprocessing ready" in shown
+    assert len(shown) < 80
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("labctl.measure.pictures.live.time.monotonic", lambda: now)
+    stream = io.StringIO()
+    with Progress("chat", stream) as progress:
+        for second in range(12):
+            now = float(second)
+            progress(second, 98)
+    assert stream.getvalue().splitlines() == [
+        "  chat: 5 of 98 requests answered, 5 s",
+        "  chat: 10 of 98 requests answered, 10 s",
+    ]
+
+
+def test_the_kv_caches_blocks_are_shown_and_idle_models_left_out_of_a_watch() -> None:
+    text = 'labs_kv_blocks_used{model="tensorrt_llm"} 7\nlabs_preemptions_total{model="tensorrt_llm"} 5\n'
+    counted = {"tensorrt_llm": ModelCounters(succeeded=2, inferences=2, exec_count=1), "idle": ModelCounters()}
+    now = Snapshot(counted, parse(text).own)
+    assert "kv blocks used" in metrics.shown(now)
+    assert "idle" in metrics.shown(now)
+    watched = metrics.shown(now.since(Snapshot({}, {("tensorrt_llm", "labs_preemptions_total"): 4.0})), busy=True)
+    assert "idle" not in watched
+    assert {line.split()[-1] for line in watched.splitlines() if "kv blocks" in line} == {"7"}
+    assert {line.split()[-1] for line in watched.splitlines() if "preemptions" in line} == {"1"}
+    assert metrics.shown(Snapshot({"idle": ModelCounters()}), busy=True) == "nothing: no model was asked"
