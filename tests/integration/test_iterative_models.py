@@ -136,6 +136,22 @@ def test_a_newcomer_gets_its_first_token_before_the_others_are_done(server: Any)
         assert order[-1][0] == "late"
 
 
+def test_newcomers_share_the_others_batch_within_two_steps_instead_of_taking_turns(server: Any) -> None:
+    for _ in range(10):
+        before = len(steps(server, "iterative-gpt2"))
+        with Stream(server.grpc, "iterative-gpt2") as stream:
+            stream.send("early", b"I have lived in Seoul", {"max_tokens": 60, "ignore_eos": True})
+            for _ in range(5):
+                stream.next()
+            stream.send("late", b"The", {"max_tokens": 20, "ignore_eos": True})
+            ended = 0
+            while ended < 2:
+                ended += bool(stream.next()[2])
+        later = steps(server, "iterative-gpt2")[before:]
+        joined = max(number for number, step in enumerate(later) if step["prefill"])
+        assert max(step["batch"] for step in later[joined : joined + 3]) == 2
+
+
 def test_more_sequences_than_slots_all_get_their_answer(server: Any, alone: Any, tokenizer: Any) -> None:
     prompts = [PROMPTS[number % len(PROMPTS)] for number in range(40)]
     asked = {"max_tokens": 10, "ignore_eos": True}
