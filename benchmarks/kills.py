@@ -51,6 +51,8 @@ def run(count: int) -> dict[str, Any]:
             slowest = max(slowest, time.monotonic() - began)
             if left := _left(workspace):
                 raise RuntimeError(f"kill {number} of {name}: left behind: {', '.join(left)}")
+            if (number + 1) % 10 == 0:
+                print(f"{number + 1} kills, nothing left", flush=True)
     for what, times in sorted(found.items()):
         print(f"{times:6}  {what}")
     print(f"after {count} kills and one command each, nothing was left; the slowest such command took {slowest:.1f} s")

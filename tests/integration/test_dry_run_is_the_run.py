@@ -32,9 +32,9 @@ def free_ports() -> list[str]:
 
 
 def files_of(*folders: Path) -> set[str]:
-    """Every file and link, but for the locks that any command takes."""
+    """Every file and link, but for the locks that any command takes and Python's own bytecode."""
     found = (path for folder in folders for path in folder.rglob("*") if path.is_file() or path.is_symlink())
-    return {str(path) for path in found if "lock" not in path.name}
+    return {str(path) for path in found if "lock" not in path.name and path.suffix != ".pyc"}
 
 
 def unlisted(files: set[str], listed: list[str]) -> list[str]:

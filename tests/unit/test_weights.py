@@ -165,7 +165,7 @@ def test_a_garbage_manifest_is_refused_and_can_be_pruned(workspace: Workspace) -
 
 def test_what_a_killed_maker_left_is_swept_by_the_next(workspace: Workspace) -> None:
     path = weights.locate(weights.parse("random:tiny-gpt2"), workspace)
-    left = path.with_name(f".{path.name}.new-killed")
+    left = path.with_name(f".{path.name}.new-held-killed")
     left.mkdir(parents=True)
     (left / "model.safetensors").touch()
     assert not weights.ready(weights.parse("random:tiny-gpt2"), workspace)

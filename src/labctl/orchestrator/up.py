@@ -177,6 +177,7 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeo
                 tail=lambda: tail(runtime, stack), log=lambda: whole_log(runtime, stack), timeout=timeout,
                 progress=listener.progress,
             )  # fmt: skip
+            server.serves()
         except BaseException as error:
             # Where `up` was interrupted, what is there stays, and the person is told.
             if record.owner or not isinstance(error, KeyboardInterrupt):

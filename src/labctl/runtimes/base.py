@@ -131,6 +131,9 @@ class Server(Protocol):
     def exited(self) -> str | None:
         """None while it runs; otherwise how it ended: "exit status 1", "killed by SIGKILL", "OOM-killed"."""
 
+    def serves(self) -> None:
+        """Told once every model answers."""
+
     @property
     def record(self) -> Record:
         """The record, completed with the runtime's own way to find the server."""

@@ -23,6 +23,9 @@ class ComposeServer:
     def record(self) -> Record:
         return self._record
 
+    def serves(self) -> None:
+        """Its shared memory is the container's own."""
+
     def exited(self) -> str | None:
         """Raises LabError when the engine itself stays silent."""
         import docker.errors

@@ -25,7 +25,7 @@ from labctl.runtimes import nvidia, processes, wheel
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Endpoints, Launch, Record
-from labctl.runtimes.marks import RECORD, ROOT, SERVER, STACK, STUB, regions, shm_prefix
+from labctl.runtimes.marks import RECORD, ROOT, SERVER, STACK, STUB, hide, regions, shm_prefix
 from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace
 
@@ -43,9 +43,13 @@ NEEDS_IMAGE = (
 class LocalServer:
     """A server that this very process started."""
 
-    def __init__(self, process: subprocess.Popen[bytes], record: Record) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], record: Record, root: Path) -> None:
         self._process = process
         self._record = record
+        self._root = root
+
+    def serves(self) -> None:
+        hide(self._root, self._record.stack)
 
     @property
     def record(self) -> Record:
@@ -153,7 +157,7 @@ class LocalRuntime:
             process = processes.spawn(
                 command.argv, env, launch.log_file, cwd=launch.run_dir, outlive=record.owner is None
             )
-            return LocalServer(process, dataclasses.replace(record, server={"pid": process.pid}))
+            return LocalServer(process, dataclasses.replace(record, server={"pid": process.pid}), self.workspace.root)
 
         return Action(f"the server of {record.stack}", do, [command])
 

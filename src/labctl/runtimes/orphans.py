@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.runtimes.marks import RECORD, ROOT, SERVER, SHM, STACK, STUB, regions
+from labctl.runtimes.marks import RECORD, ROOT, SERVER, SHM, STACK, STUB, hide, regions
 
 PROC = Path("/proc")
 COMM = 15  # characters that the kernel keeps of a process's name
@@ -55,6 +55,8 @@ def end(root: Path, stacks: Sequence[str]) -> list[str]:
                 os.kill(one.pid, signal.SIGKILL)
         _wait(dead)
         ended += dead  # once more: a server may have started a stub meanwhile
+    for stack in {one.stack for one in every if one.pid in servers}:
+        hide(root, stack)  # a model that was loaded since has made new ones
     kept = {region for one in every if one.pid in servers for region in regions(root, one.stack)}
     gone = []
     for region in candidates:
