@@ -48,15 +48,16 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     signal.signal(signal.SIGTERM, before)
 
 
-def test_help_loads_nothing_heavy() -> None:
+@pytest.mark.parametrize("command", ["--help", "list"])
+def test_what_shows_the_labs_loads_nothing_heavy(checkout: Path, command: str) -> None:
     code = (
-        "import sys; from labctl.cli.main import main; main(['--help'])\n"
-        "heavy = {'torch', 'docker', 'transformers', 'numpy', 'matplotlib', 'tritonclient'}\n"
+        f"import sys; from labctl.cli.main import main; main(['{command}'])\n"
+        "heavy = {'torch', 'docker', 'requests', 'transformers', 'numpy', 'matplotlib', 'tritonclient'}\n"
         "sys.exit(','.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert "labctl" in done.stdout
+    assert "iterative" in done.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)

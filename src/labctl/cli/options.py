@@ -1,20 +1,24 @@
-"""The options that many commands share, and what they become."""
+"""The options that many commands share, and what they become.
+
+What they become is imported only when a command is called: `labctl list` and every `--help` do without.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from labctl.cli.console import Console
-from labctl.manifest.settings import parse_assignments
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.session import RUNTIMES, Session
-from labctl.orchestrator.up import UpOptions
 
+if TYPE_CHECKING:
+    from labctl.orchestrator.plan import Choices
+    from labctl.orchestrator.session import Session
+
+RUNTIMES = ("auto", "compose", "local")
 Command = Callable[..., Any]
 PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}
 
@@ -43,6 +47,9 @@ def choices(command: Command) -> Command:
         templates: Path | None,
         **kwargs: Any,
     ) -> Any:
+        from labctl.manifest.settings import parse_assignments
+        from labctl.orchestrator.plan import Choices
+
         wanted = Choices(profile, parse_assignments(assignments), release, templates and templates.absolute())
         return command(*args, choices=wanted, **kwargs)
 
@@ -64,6 +71,8 @@ def up_options(command: Command) -> Command:
     def wrapped(
         *args: Any, choices: Choices, runtime: str, ports: str, timeout: float | None, expose: bool, **kwargs: Any
     ) -> Any:
+        from labctl.orchestrator.up import UpOptions
+
         wait = PATIENCE_S[choices.profile] if timeout is None else timeout
         return command(*args, options=UpOptions(choices, runtime, ports, wait, expose), **kwargs)
 
@@ -71,4 +80,6 @@ def up_options(command: Command) -> Command:
 
 
 def open_session(show_commands: bool = False) -> Session:
+    from labctl.orchestrator.session import Session
+
     return Session.open(Console(show_commands))

@@ -17,8 +17,6 @@ from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace, atomic_write
 
-RUNTIMES = ("auto", "compose", "local")
-
 
 @dataclass(frozen=True)
 class Session:
