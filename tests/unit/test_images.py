@@ -1,0 +1,65 @@
+"""`labctl images`: old tags are seen and pruned, what is in use stays, nobody else's image is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import docker.errors
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli.main import cli
+from labctl.runtimes import docker_engine, images
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD, BUSY = "labs-server:cpu-0123456789ab", "labs-client:0123456789ab"
+
+
+class Engine:
+    """An engine with the labs' images; one of them is in use by a container."""
+
+    def __init__(self) -> None:
+        self.images = self
+        self.tags = [images.server_image(Workspace(ROOT, ROOT), "cpu"), OLD, BUSY]
+        self.asked: dict[str, Any] = {}
+
+    def list(self, filters: dict[str, Any]) -> list[Any]:
+        self.asked = filters
+        attributes = {"Size": 10**9, "Created": "2026-01-02T03:04:05.123456789Z"}
+        return [SimpleNamespace(tags=[tag], short_id="", attrs=attributes) for tag in self.tags]
+
+    def remove(self, name: str) -> None:
+        if name == BUSY:
+            raise docker.errors.APIError("in use", response=SimpleNamespace(status_code=409))
+        self.tags.remove(name)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    fake = Engine()
+    monkeypatch.setattr(docker_engine, "engine", lambda: fake)
+    monkeypatch.setenv("LABS_ROOT", str(ROOT))
+    return fake
+
+
+def test_the_list_says_which_images_this_checkout_uses(engine: Engine) -> None:
+    shown = CliRunner().invoke(cli, ["images", "list"], catch_exceptions=False).stdout.splitlines()
+    assert engine.asked == {"label": "labs.image"}
+    used = {line.split()[0]: line.endswith("in use") for line in shown if line.startswith("labs-")}
+    assert used == {tag: tag not in (OLD, BUSY) for tag in engine.tags}
+
+
+def test_old_images_are_pruned_and_one_that_a_container_uses_is_named(engine: Engine) -> None:
+    done = CliRunner().invoke(cli, ["images", "prune", "--old"])
+    assert done.stdout == f"removed: {OLD}\n"
+    assert f"not removed: {BUSY}" in str(done.exception)
+    assert len(engine.tags) == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "--old"], ["--all", OLD]])
+def test_what_to_prune_is_said_in_one_way(engine: Engine, arguments: list[str]) -> None:
+    assert CliRunner().invoke(cli, ["images", "prune", *arguments]).exit_code == 2
+    assert len(engine.tags) == 3
