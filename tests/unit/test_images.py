@@ -9,6 +9,7 @@ from typing import Any
 import docker.errors
 import pytest
 from click.testing import CliRunner
+from requests import Response
 
 from labctl.cli.main import cli
 from labctl.runtimes import docker_engine, images
@@ -33,7 +34,9 @@ class Engine:
 
     def remove(self, name: str) -> None:
         if name == BUSY:
-            raise docker.errors.APIError("in use", response=SimpleNamespace(status_code=409))
+            response = Response()
+            response.status_code = 409
+            raise docker.errors.APIError("in use", response=response)
         self.tags.remove(name)
 
 
