@@ -64,7 +64,7 @@ def test_an_issue_form_has_what_github_asks_of_one(form: Path) -> None:
     assert len({field["id"] for field in found["body"]}) == len(found["body"])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/troubleshooting.md", "docs/compose.md"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", "docs/troubleshooting.md", "docs/compose.md"])
 def test_every_make_target_and_command_that_a_page_names_exists(page: str) -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", text("Makefile"), re.MULTILINE))
     code = "\n".join(re.findall(r"`[^`\n]+`|^ {4}.+$|^(?:make|labctl) .+$", text(page), re.MULTILINE))
