@@ -72,6 +72,14 @@ def test_every_key_and_type_that_it_does_not_take_is_named_at_once() -> None:
     assert len(caught.value.details) == 3
 
 
+def test_streaming_over_several_gpus_is_refused_since_their_launcher_would_ignore_it() -> None:
+    values = {"tensor_parallel_size": 2, "triton_config.decoupled": True}
+    with pytest.raises(LabError) as caught:
+        llmapi.document(release("0.19.0"), values)
+    assert "the launcher for several GPUs switches off" in caught.value.details[0]
+    assert llmapi.document(release("0.19.0"), {**values, "tensor_parallel_size": 1})
+
+
 @pytest.mark.parametrize("name", ["0.19.0", "1.2.1"])
 @pytest.mark.parametrize("stack", ["llama", "inflight-batching"])
 def test_there_is_no_engine_step_and_the_weights_are_read_offline(stack: str, name: str) -> None:

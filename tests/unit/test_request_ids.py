@@ -16,6 +16,7 @@ from google.protobuf import text_format
 from machinery import ROOT
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
+from labctl.errors import LabError
 from labctl.measure.clients import ask, tensors
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.records import RequestRecord
@@ -140,3 +141,15 @@ def test_every_client_sends_plain_numbers_as_request_ids_and_none_twice(
     assert len(set(server.ids)) == len(server.ids)
     assert {record.id for record in records} <= set(server.ids)
     assert all(record.label and not record.label.isdecimal() for record in records)
+
+
+def test_whole_numbers_of_another_releases_type_are_told_with_the_release_that_takes_them() -> None:
+    class Refusing(Server):
+        def ModelInfer(self, request: Any, context: Any) -> Any:
+            said = "inference input 'max_tokens' data-type is 'UINT32', but model 'm' expects 'INT32'"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
+
+    tensors.kind_of.cache_clear()
+    with serving(Refusing()) as endpoint, pytest.raises(LabError, match="answered with an error") as caught:
+        lab_03().at_once(endpoint, "ensemble", ["a"], 4)
+    assert "--release 0.5.0" in caught.value.remedy

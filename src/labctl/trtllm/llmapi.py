@@ -40,6 +40,9 @@ def document(release: Release, values: Mapping[str, Any]) -> dict[str, Any]:
             problems.append(f"{key}={value}: it must be of type {kind}")
         else:
             _place(found, key.split("."), value)
+    ranks = values.get("tensor_parallel_size", 1) * values.get("pipeline_parallel_size", 1) if not problems else 1
+    if ranks > 1 and values.get("triton_config.decoupled"):
+        problems.append("triton_config.decoupled=True: the launcher for several GPUs switches off what would set it")
     if problems:
         raise LabError("model.yaml cannot be written", "", "correct what is named above", details=problems)
     return found

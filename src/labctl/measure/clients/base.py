@@ -89,7 +89,7 @@ class InFlight(Client):
                 tell(sum(record.end > 0 for record in records), len(records))
         failed = next((record for record in records if record.error), None)
         if failed:
-            raise LabError(f"{failed.model} answered with an error", failed.error)
+            raise LabError(f"{failed.model} answered with an error", failed.error, _other_type(failed.error))
         self.check()
         if not done:
             waiting = sum(not record.end for record in records)
@@ -117,3 +117,12 @@ def server_version(endpoint: str) -> str:
     """Triton's version, as the server at ``endpoint`` (gRPC) says."""
     with grpcclient.InferenceServerClient(endpoint) as client:
         return str(client.get_server_metadata().version)
+
+
+def _other_type(error: str) -> str:
+    """What helps where a client sends the whole numbers of another TensorRT-LLM release; "" where that is not it."""
+    if "UINT32" not in error or "INT32" not in error.replace("UINT32", ""):
+        return ""
+    return (
+        "TensorRT-LLM takes UINT32 up to 0.5.0 and INT32 after it: --release 0.5.0, or the type of the model's metadata"
+    )
