@@ -1,6 +1,17 @@
 #!/bin/sh
-# tritonserver with what the wheel's layout needs; all further arguments are Triton's own.
-# Its libraries are for it alone: Python in the same container must not find them.
+# tritonserver with what its image's layout needs; all further arguments are Triton's own.
 set -eu
-export LD_LIBRARY_PATH="$TRITON_HOME/wheel-libs:$TRITON_HOME/lib"
-exec "$TRITON_HOME/bin/tritonserver" --backend-directory="$TRITON_HOME/backends" "$@"
+# Some of its APIs are labctl's alone: the secret is a file, which neither the environment nor a label shows. Started
+# by hand there is none, and one that nobody knows closes them to everybody. LABS_CLOSED names them.
+secret=$(cat /run/secrets/triton 2>/dev/null || true)
+closed=${LABS_CLOSED-model-repository,trace,logging,shared-memory}:labs-secret=${secret:-$(cat /proc/sys/kernel/random/uuid)}
+set -- --grpc-restricted-protocol="$closed" "$@"
+if [ "${TRITON_HOME:-}" ]; then # the wheel's; its libraries are for it alone: Python in this container must not find them
+    export LD_LIBRARY_PATH="$TRITON_HOME/wheel-libs:$TRITON_HOME/lib"
+    exec "$TRITON_HOME/bin/tritonserver" --backend-directory="$TRITON_HOME/backends" --http-restricted-api="$closed" "$@"
+fi
+# Triton before 2.40 (an image of 23.10) cannot close them on HTTP.
+if tritonserver --help 2>&1 | grep -q -- --http-restricted-api; then
+    set -- --http-restricted-api="$closed" "$@"
+fi
+exec tritonserver "$@"

@@ -43,6 +43,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount
     fi
 # The image's own Python is older than labctl's on some: only what the models import is added, and not by pip.
 COPY src/labserve /opt/labs/labserve
+COPY docker/serve.sh /usr/local/bin/serve
 COPY docker/launch-ranks.sh /usr/local/bin/launch-ranks
 COPY docker/run-example.sh /usr/local/bin/run-example
 # A user without an entry in /etc/passwd: what asks for its name (PyTorch's and Triton's caches) is told one.
@@ -50,4 +51,4 @@ COPY docker/run-example.sh /usr/local/bin/run-example
 ENV PYTHONPATH=/opt/labs HOME=/tmp USER=labs LOGNAME=labs PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     OMPI_MCA_btl_vader_single_copy_mechanism=none
 USER 65534:65534
-ENTRYPOINT ["tritonserver"]
+ENTRYPOINT ["serve"]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from labctl import secret as own_secret
 from labctl.errors import LabError
 
 POLL_S = 0.05
@@ -44,12 +45,19 @@ class Unreachable(Exception):
     """No answer from the endpoint (yet)."""
 
 
-def call(endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0) -> tuple[int, bytes]:
-    """One HTTP request to Triton. Raises Unreachable where there is no complete answer."""
+def call(
+    endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0, secret: str = ""
+) -> tuple[int, bytes]:
+    """One HTTP request to Triton. Raises Unreachable where there is no complete answer.
+
+    Args:
+        secret: opens the APIs that are closed to strangers (labctl.secret).
+    """
     connection = http.client.HTTPConnection(endpoint, timeout=timeout)
     try:
         payload = None if body is None else json.dumps(body)
-        connection.request(method, path, payload, {"Content-Type": "application/json"} if payload else {})
+        headers = {"Content-Type": "application/json"} if payload else {}
+        connection.request(method, path, payload, headers | own_secret.http_header(secret))
         response = connection.getresponse()
         return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -71,9 +79,9 @@ def server_version(endpoint: str) -> str:
     return ""
 
 
-def model_states(endpoint: str) -> list[ModelState]:
+def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
     """The repository index. Raises Unreachable."""
-    status, body = call(endpoint, "POST", "/v2/repository/index", {})
+    status, body = call(endpoint, "POST", "/v2/repository/index", {}, secret=secret)
     if status != 200:
         raise Unreachable(body.decode(errors="replace"))
     return [
@@ -129,6 +137,7 @@ def wait_ready(
     log: Callable[[], Iterable[str]] = tuple,
     timeout: float,
     progress: Callable[[str], None],
+    secret: str = "",
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
 ) -> list[ModelState]:
@@ -150,7 +159,7 @@ def wait_ready(
         if how := exited():
             raise LabError(f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:])
         with contextlib.suppress(Unreachable):
-            states, answered = model_states(endpoint), True
+            states, answered = model_states(endpoint, secret), True
         if not answered and clock() >= look:
             states, look = _states_in(log(), models), clock() + LOG_S
         _refuse_unavailable(states, models)

@@ -109,6 +109,10 @@ class Workspace:
     def log_file(self, stack: str) -> Path:
         return self.stack_dir(stack) / "server.log"
 
+    def ended_file(self, stack: str) -> Path:
+        """How the server died, told by its keeper (local runtime)."""
+        return self.stack_dir(stack) / "ended.json"
+
     def results_dir(self, lab: str) -> Path:
         return self.root / "results" / lab
 

@@ -10,6 +10,7 @@ import click
 from labctl import preflight
 from labctl.cli import options as opt
 from labctl.errors import LabError
+from labctl.guard import envoy
 from labctl.orchestrator import ports
 from labctl.orchestrator.gpu_checks import gpu_checks
 from labctl.orchestrator.plan import Choices, make_plan
@@ -21,10 +22,11 @@ from labctl.tables import table
 
 @click.command("doctor")
 @click.argument("stack", required=False)
+@click.option("--expose", is_flag=True, help="Ask of a stack that listens beyond loopback, too.")
 @opt.choices
 @click.option("--workshop", is_flag=True, help="Also check room, memory and speed, the night before.")
 @opt.as_json
-def doctor_command(stack: str | None, choices: Choices, workshop: bool, json_output: bool) -> None:
+def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: bool, json_output: bool) -> None:
     """Say what is missing on this machine (for STACK), and what to do about it. Exit 1 if a lab could not run."""
     session = opt.open_session()
     checks = preflight.machine_checks(session.workspace.cache)
@@ -37,6 +39,8 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, json_out
     if any(check.state == "ok" for check in found):  # one of them is enough
         found = [Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in found]
     checks += [*found, preflight.from_error("ports 8000-8002", lambda: _ports(session), "warn")]
+    if expose:
+        checks += [*map(_exposed, runtimes), preflight.from_error("Envoy", lambda: str(envoy.binary()), "warn")]
     if choices.profile == "gpu":
         checks += gpu_checks(plan, "compose" if found[-1].state == "ok" or len(found) == 1 else "local",
                              session.workspace)  # fmt: skip
@@ -63,6 +67,13 @@ def _shown(checks: list[Check]) -> str:
     """The checklist, and below it the remedies: a long one must not break the columns of the rest."""
     rows = table([(c.state, c.name, c.found) for c in checks], ("", "check", "found"))
     return "\n".join([rows, *(f"{c.name}: {c.remedy}" for c in checks if c.remedy and c.state != "ok")])
+
+
+def _exposed(runtime: str) -> Check:
+    """What strangers can do to an exposed stack."""
+    guarded = runtime == "local"
+    found = "guarded, but without TLS and accounts" if guarded else "not guarded: one request can end Triton 2.51"
+    return Check(f"--expose on {runtime}", "warn", found, "only on a network that you trust (docs/security.md)")
 
 
 def _runtime(session: Session, name: str, profile: str) -> Check:

@@ -6,6 +6,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.errors import LabError
+from labctl.orchestrator.up import death
 
 
 @click.command("infer")
@@ -20,6 +21,8 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, strea
 
     session = opt.open_session()
     lab, name = session.catalog.stack(stack)
+    if dead := death(session, name):
+        raise dead
     if lab.stacks[name].bench is None:
         texts = [n for other in session.catalog.labs for n, s in other.stacks.items() if s.bench]
         raise LabError(
@@ -34,6 +37,9 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, strea
     if model not in record.models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
     pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream)
-    for piece in pieces:
-        click.echo(piece, nl=False)
+    try:
+        for piece in pieces:
+            click.echo(piece, nl=False)
+    except LabError as error:
+        raise death(session, name) or error from error
     click.echo()

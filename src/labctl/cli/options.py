@@ -67,14 +67,19 @@ def up_options(command: Command) -> Command:
     @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=None, metavar="S",
                   help="Seconds to wait until every model answers (180; 900 on the gpu profile).")  # fmt: skip
     @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
+    @click.option("--supervise", type=click.IntRange(0, 100), default=0, show_default=True, metavar="N",
+                  help="Restart a server that died, at most N times.")  # fmt: skip
+    @click.option("--allow-client-shm", "client_shm", is_flag=True,
+                  help="Let clients register shared memory: all who reach the server can write to it.")  # fmt: skip
     @functools.wraps(command)
     def wrapped(
-        *args: Any, choices: Choices, runtime: str, ports: str, timeout: float | None, expose: bool, **kwargs: Any
-    ) -> Any:
+        *args: Any, choices: Choices, runtime: str, ports: str, timeout: float | None, expose: bool,
+        client_shm: bool, supervise: int, **kwargs: Any,
+    ) -> Any:  # fmt: skip
         from labctl.orchestrator.up import UpOptions
 
         wait = PATIENCE_S[choices.profile] if timeout is None else timeout
-        return command(*args, options=UpOptions(choices, runtime, ports, wait, expose), **kwargs)
+        return command(*args, options=UpOptions(choices, runtime, ports, wait, expose, client_shm, supervise), **kwargs)
 
     return wrapped
 

@@ -118,5 +118,6 @@ def _describe(shown: dict[str, Any]) -> str:
     if shown["state"] == "degraded":
         parts.append(f"Not every model answers. The log: labctl logs {shown['stack']}; then: labctl down, labctl up")
     if shown["state"] == "failed":
-        parts.append(f"The server is gone. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")
+        how = f": {shown['ended']}" if shown["ended"] else ""
+        parts.append(f"The server died{how}. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")
     return "\n\n".join(parts)

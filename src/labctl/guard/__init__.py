@@ -4,3 +4,5 @@ Triton 2.51 can be ended by one request (docs/security.md). Envoy bounds sizes, 
 means only a parser can tell, so Envoy shows each one to the judge (its external-processing protocol) before a byte of
 it reaches Triton.
 """
+
+PROCESS_NAME = "labs-judge"  # by which a runtime finds the judge among the processes of a machine

@@ -7,7 +7,9 @@ shown in pieces as they come, a message passes as soon as it is whole, and answe
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -15,10 +17,12 @@ from typing import Any
 
 import grpc
 
+from labctl.guard import PROCESS_NAME
 from labctl.guard.grpc_messages import MessageStream
 from labctl.guard.rules import MAX_REQUEST, Refused, check_json
 from labctl.guard.wire import METHOD, ProcessingRequest, ProcessingResponse
 
+PR_SET_NAME = 15
 LARGE = 2**18  # bytes; judging more than that does not hold up the others
 LENGTH, ENCODING = "inference-header-content-length", "content-encoding"
 
@@ -97,6 +101,7 @@ async def serve(address: str) -> None:
         response_serializer=ProcessingResponse.SerializeToString,
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    os.umask(0o177)  # of a socket in the file system: its owner's alone
     server.add_insecure_port(address)
     await server.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: asyncio.ensure_future(server.stop(0)))
@@ -104,4 +109,5 @@ async def serve(address: str) -> None:
 
 
 if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(PR_SET_NAME, PROCESS_NAME.encode())
     asyncio.run(serve(sys.argv[1]))

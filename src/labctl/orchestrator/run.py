@@ -23,7 +23,7 @@ from labctl.orchestrator.phases import chosen_phases, resolved
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
-from labctl.orchestrator.up import UpOptions, dry_steps, up
+from labctl.orchestrator.up import UpOptions, death, dry_steps, up
 from labctl.orchestrator.verdicts import NOT_MET, VerdictResult, judge, section
 from labctl.runtimes import nvidia
 from labctl.runtimes.actions import Action
@@ -164,12 +164,10 @@ def _finish(action: Action[int], session: Session, failed: str, stack: str = "")
         raise KeyboardInterrupt
     if code:
         how = describe_exit(code)
-        gone = bool(stack) and session.find(stack) is None
-        raise LabError(
-            failed,
-            f"{how}; the server is gone as well" if gone else how,
-            f"labctl logs {stack} shows the server's side" if gone else "its own message stands above",
-        )
+        if dead := stack and death(session, stack):
+            raise LabError(failed, f"{how}; {dead.what}", f"labctl logs {stack} shows the server's side",
+                           details=dead.details)  # fmt: skip
+        raise LabError(failed, how, "its own message stands above")
 
 
 def new_results_folder(session: Session, lab: Lab) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labctl import secret
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.catalog import Catalog, load
@@ -134,6 +135,8 @@ class Session:
 
     def forget(self, stack: str) -> None:
         self.state_file(stack).unlink(missing_ok=True)
+        self.workspace.ended_file(stack).unlink(missing_ok=True)
+        secret.forget(self.workspace, stack)
 
     def state_file(self, stack: str) -> Path:
         return self.workspace.stack_dir(stack) / "state.json"

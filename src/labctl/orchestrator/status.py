@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from labctl import readiness
+from labctl import readiness, secret
 from labctl.errors import LabError
 from labctl.manifest.overlays import overlaid, probes
 from labctl.manifest.schema import Probe
@@ -35,8 +35,9 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         return _object(stack, lab.folder, state, record=None)
     if found is None:
         state = {"up": "starting", "down": "stopping"}.get(action, "failed")
-        return _object(stack, record.lab, state, record)
-    models = _models(record)
+        ended = session.runtime(record.runtime).ended(stack) if state == "failed" else ""
+        return _object(stack, record.lab, state, record, ended=ended)
+    models = _models(record, secret.read(session.workspace, stack))
     live = readiness.is_live(record.endpoints.http)
     stalled = live and not action and bool(stalled_models(record))
     if ask and live and not action and not stalled:
@@ -83,12 +84,12 @@ def _waiting(record: Record) -> dict[str, float]:
     return {}
 
 
-def _models(record: Record) -> list[dict[str, str]]:
+def _models(record: Record, key: str) -> list[dict[str, str]]:
     """One row per expected model; a model that Triton does not know is UNAVAILABLE."""
     rows: dict[str, dict[str, str]] = {}
     with contextlib.suppress(readiness.Unreachable):
         rows = {s.name: {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
-                for s in readiness.model_states(record.endpoints.http)}  # fmt: skip
+                for s in readiness.model_states(record.endpoints.http, key)}  # fmt: skip
     unknown = {"version": "", "state": "UNAVAILABLE", "reason": "not in Triton's repository index"}
     return [rows.get(name, {"name": name, **unknown}) for name in record.models]
 
@@ -119,10 +120,11 @@ def _object(
     record: Record | None,
     models: list[dict[str, str]] | None = None,
     effective: Mapping[str, Any] | None = None,
+    ended: str = "",
 ) -> dict[str, Any]:
     if record is None:
         return {"stack": stack, "lab": lab, "runtime": "", "profile": "", "state": state, "endpoints": {},
-                "models": [], "settings": {}, "effective": {}, "triton": ""}  # fmt: skip
+                "models": [], "settings": {}, "effective": {}, "ended": "", "triton": ""}  # fmt: skip
     settings = dict(record.settings)
     if record.tokenizer_dir:
         settings["tokenizer_dir"] = record.tokenizer_dir
@@ -136,5 +138,6 @@ def _object(
         "models": models or [],
         "settings": settings,
         "effective": dict(effective or {}),
+        "ended": ended,
         "triton": readiness.server_version(record.endpoints.http) if models else "",
     }

@@ -7,10 +7,12 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from labctl import repository
+from labctl import secret as own_secret
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
@@ -39,6 +41,8 @@ class UpOptions:
     ports: str = "8000,8001,8002"
     timeout: float = 180.0
     expose: bool = False
+    client_shm: bool = False
+    supervise: int = 0
 
     @property
     def bind(self) -> str:
@@ -69,9 +73,13 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         if running := session.find(stack):
             return _already(session, lab, stack, options, *running)
         runtime = session.choose(options.runtime, options.choices.profile)
+        if runtime.leftovers(stack):  # its server died: what stood around it has its ports
+            take_down(session, runtime, stack, force=True)
         endpoints = ports.claim(options.ports, options.bind, [record for _, record in session.running()])
         steps = bring_up(session, lab, stack, options, runtime, endpoints, Proc.current() if ephemeral else None)
         check_machine(steps.plan, runtime, session.listener, session.workspace)
+        if options.expose and not steps.record.behind:
+            session.listener.note("nothing guards an exposed server on this runtime yet: see docs/security.md")
         session.say_how_long(steps.prepare, options.runtime, steps.plan.profile)
         carry_out([*steps.prepare, steps.render], session.listener)
         return Up(runtime, steps.start.do(session.listener))
@@ -125,22 +133,28 @@ def bring_up(
     record = Record(
         stack=stack, lab=lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
         models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir, effective=plan.effective,
-        owner=owner, bind=asked["bind"], release=asked["release"], templates=asked["templates"],
+        owner=owner, behind=ports.chosen("auto", "127.0.0.1") if _needs_ports(runtime, options) else None, **asked,
     )  # fmt: skip
     return BringUp(
         plan,
         prepare,
         Action("model repository", render, files=plan.files()),
-        _start(session, runtime, plan, record, options.timeout),
+        _start(session, runtime, plan, record, options),
         record,
     )
 
 
-def _asked(plan: Plan, options: UpOptions) -> dict[str, str]:
+def _needs_ports(runtime: Runtime, options: UpOptions) -> bool:
+    """Whether the server needs ports of its own because the guard is on those that were asked for."""
+    return options.expose and runtime.name == "local"
+
+
+def _asked(plan: Plan, options: UpOptions) -> dict[str, Any]:
     """What was asked beside the settings, as the record keeps it."""
     templates = options.choices.templates
     return {
         "bind": options.bind,
+        "client_shm": options.client_shm,
         "release": plan.release.name if plan.release else "",
         "templates": str(templates) if templates else "",
     }
@@ -156,17 +170,18 @@ def launch_of(workspace: Workspace, plan: Plan, record: Record) -> Launch:
     )  # fmt: skip
 
 
-def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeout: float) -> Action[Record]:
+def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, options: UpOptions) -> Action[Record]:
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
     workspace, stack = session.workspace, plan.name
     run_dir, log = workspace.run_dir(stack), workspace.log_file(stack)
     title = f"tritonserver with {', '.join(plan.stack.models)}"
-    server_start = runtime.start(launch_of(workspace, plan, record))
+    server_start = runtime.start(replace(launch_of(workspace, plan, record), restarts=options.supervise))
 
     def do(listener: Listener) -> Record:
         shutil.rmtree(run_dir, ignore_errors=True)
         run_dir.mkdir(parents=True)
         atomic_write(log, b"", mode=0o600)
+        secret = own_secret.make(workspace, stack)
         listener.step(title)
         began = time.monotonic()
         try:
@@ -174,8 +189,8 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeo
             session.remember(server.record)
             wait_ready(
                 record.endpoints.http, plan.stack.models, plan.stack.probes, exited=server.exited,
-                tail=lambda: tail(runtime, stack), log=lambda: whole_log(runtime, stack), timeout=timeout,
-                progress=listener.progress,
+                tail=lambda: tail(runtime, stack), log=lambda: whole_log(runtime, stack), timeout=options.timeout,
+                progress=listener.progress, secret=secret,
             )  # fmt: skip
             server.serves()
         except BaseException as error:
@@ -186,8 +201,24 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, timeo
         listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
         return server.record
 
-    files = [*server_start.files, str(log), f"{run_dir}/", str(session.state_file(stack))]
+    files = [
+        *server_start.files,
+        str(log),
+        f"{run_dir}/",
+        *map(str, (session.state_file(stack), own_secret.path(workspace, stack))),
+    ]
     return Action(title, do, server_start.commands, files)
+
+
+def death(session: Session, stack: str) -> LabError | None:
+    """That a stack which was brought up is not there any more, how it ended, and its last words; None if it is."""
+    record = session.remembered(stack)
+    if record is None or session.find(stack):
+        return None
+    runtime = session.runtime(record.runtime)
+    how = runtime.ended(stack) or "nobody saw how"
+    remedy = f"labctl up {stack}; docs/security.md says what one request can do to this Triton"
+    return LabError(f"the server of {stack} died: {how}", "", remedy, details=tail(runtime, stack))
 
 
 def whole_log(runtime: Runtime, stack: str) -> list[str]:
@@ -212,7 +243,7 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
     plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
     asked = {**plan.stack_settings, "profile": plan.profile, **_asked(plan, options)}
-    runs = {**record.settings, **{key: getattr(record, key) for key in ("profile", "bind", "release", "templates")}}
+    runs = {**record.settings, **{key: getattr(record, key) for key in ("profile", *_asked(plan, options))}}
     if options.runtime != "auto":
         asked["runtime"], runs["runtime"] = options.runtime, runtime.name
     differing = [
@@ -232,6 +263,7 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
             record.endpoints.http, plan.stack.models, plan.stack.probes,
             exited=lambda: None if runtime.find(stack) else "it is gone",
             tail=lambda: tail(runtime, stack), timeout=options.timeout, progress=session.listener.progress,
+            secret=own_secret.read(session.workspace, stack),
         )  # fmt: skip
     except LabError as error:
         raise LabError(f"{stack} is up but not ready: {error.what}", error.why, f"labctl down {stack}") from error

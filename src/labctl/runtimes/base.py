@@ -63,7 +63,9 @@ class Record:
     Attributes:
         settings: every setting as asked, defaults included.
         models: the models that must be READY.
-        bind: the address that its ports are published on.
+        bind: the address that its ports are published on; beyond loopback the guard stands before the server.
+        behind: where the server itself listens, on loopback, when the guard is on its ports (local runtime).
+        client_shm: clients may register shared memory.
         release, templates: the TensorRT-LLM release and the folder of templates that were asked for ("" is none).
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
         server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
@@ -78,6 +80,8 @@ class Record:
     endpoints: Endpoints
     tokenizer_dir: str = ""
     bind: str = "127.0.0.1"
+    behind: Endpoints | None = None
+    client_shm: bool = False
     release: str = ""
     templates: str = ""
     effective: Mapping[str, Any] = field(default_factory=dict)
@@ -93,7 +97,15 @@ class Record:
         data = json.loads(text)
         owner = data.pop("owner", None)
         endpoints = Endpoints(**data.pop("endpoints"))
-        return cls(endpoints=endpoints, owner=Proc(**owner) if owner else None, **data)
+        behind = data.pop("behind", None)
+        return cls(
+            endpoints=endpoints, behind=behind and Endpoints(**behind), owner=Proc(**owner) if owner else None, **data
+        )
+
+    @property
+    def guarded(self) -> bool:
+        """Whether strangers can reach it, and so the guard stands before it."""
+        return self.bind != "127.0.0.1"
 
     def orphaned(self) -> bool:
         """True when the process that this stack belongs to has died without tearing it down."""
@@ -109,6 +121,7 @@ class Launch:
         run_dir: the one folder that the server writes (step logs), on the host.
         shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
         ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
+        restarts: how often a server that died is started again.
         exit_timeout: seconds that Triton gives in-flight requests when it is asked to stop.
     """
 
@@ -120,6 +133,7 @@ class Launch:
     env: Mapping[str, str]
     shm_size: str = ""
     exit_timeout: int = 10
+    restarts: int = 0
     image: str = ""
     ranks: int = 1
     launcher: str = ""
@@ -200,6 +214,9 @@ class Runtime(Protocol):
 
     def stacks(self) -> set[str]:
         """The names, for ``stop``, of all that something is left of: stacks, and tools of a labctl that was killed."""
+
+    def ended(self, stack: str) -> str:
+        """How the server died last ("killed by SIGFPE"); "" where it has not, or nobody can tell."""
 
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
         """The server's log, line by line, without line ends."""

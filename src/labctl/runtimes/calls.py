@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from labctl import secret
 from labctl.runtimes import images
 from labctl.runtimes.actions import Command
 from labctl.runtimes.arguments import server_arguments
@@ -103,6 +104,9 @@ def serve(projects: Projects, launch: Launch) -> Command:
         **({"LABS_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
         "LABS_REPOSITORY": str(launch.repository),
         "LABS_BIND": record.bind,
+        "LABS_RESTART": f"on-failure:{launch.restarts}" if launch.restarts else "no",
+        "LABS_SECRET_FILE": str(secret.path(projects.workspace, record.stack)),
+        "LABS_CLOSED": ",".join(secret.closed(record.client_shm)),
         "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics,
         "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
     }  # fmt: skip

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from labctl import secret as own_secret
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.runtimes import calls, images, processes
@@ -181,6 +182,7 @@ class ComposeRuntime:
             self._projects.require_readable_cache()
             if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
                 os.chown(launch.run_dir, NOBODY, NOBODY)
+                os.chown(own_secret.path(self.workspace, stack), NOBODY, NOBODY)
             self._projects.write_override(stack, calls.service(dataclasses.replace(launch, record=record)))
             code, _, tail = processes.run_tool(command, listener, listener.progress)
             found = docker_engine.containers(self._root, stack, "triton")
@@ -236,6 +238,14 @@ class ComposeRuntime:
             if container.status in ("running", "restarting", "paused"):  # one that only was created is begun anew
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     yield Record.from_json(container.labels[docker_engine.RECORD])
+
+    def ended(self, stack: str) -> str:
+        from labctl.runtimes import docker_engine
+
+        with contextlib.suppress(LabError):
+            for container in docker_engine.containers(self._root, stack, "triton"):
+                return docker_engine.how_ended(container.attrs) or ""
+        return ""
 
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
         from labctl.runtimes import docker_engine

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import os
 import platform
 import signal
 import subprocess
@@ -19,17 +21,18 @@ from pathlib import Path
 
 import psutil
 
+from labctl import secret
 from labctl.errors import LabError
 from labctl.listener import Listener
-from labctl.runtimes import nvidia, processes, wheel
+from labctl.runtimes import keeper, local_guard, nvidia, processes, wheel
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Endpoints, Launch, Record
-from labctl.runtimes.marks import RECORD, ROOT, SERVER, STACK, STUB, hide, regions, shm_prefix
+from labctl.runtimes.marks import RECORD, ROOT, SERVER, STACK, STUB, hide, leavings, shm_prefix
 from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace
 
-OUR_PROCESSES = (SERVER, STUB)
+OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_guard.NAMES)
 
 
 # what, why and remedy of whatever only NVIDIA's image can do
@@ -41,12 +44,19 @@ NEEDS_IMAGE = (
 
 
 class LocalServer:
-    """A server that this very process started."""
+    """A server that this very process started, and its guard, if it has one."""
 
-    def __init__(self, process: subprocess.Popen[bytes], record: Record, root: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        record: Record,
+        root: Path,
+        guard: Sequence[subprocess.Popen[bytes]] = (),
+    ) -> None:
         self._process = process
         self._record = record
         self._root = root
+        self._guard = guard
 
     def serves(self) -> None:
         hide(self._root, self._record.stack)
@@ -56,8 +66,10 @@ class LocalServer:
         return self._record
 
     def exited(self) -> str | None:
-        code = self._process.poll()
-        return None if code is None else processes.describe_exit(code)
+        for process, who in ((self._process, ""), *((process, "its guard: ") for process in self._guard)):
+            if (code := process.poll()) is not None:
+                return who + processes.describe_exit(code)
+        return None
 
 
 class LocalRuntime:
@@ -138,45 +150,71 @@ class LocalRuntime:
 
     def start(self, launch: Launch) -> Action[LocalServer]:
         record, found = launch.record, wheel.find_wheel()
-        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(record.endpoints))
+        own = record.behind or record.endpoints
+        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(own))
+        prefix = shm_prefix(self.workspace.root, record.stack)
+        guard = local_guard.commands(self.workspace, record) if record.behind else []
         arguments = server_arguments(
             str(launch.repository),
-            address=record.bind,
+            address="127.0.0.1",
             ports=(http, grpc, metrics),
-            shm_prefix=shm_prefix(self.workspace.root, record.stack),
+            shm_prefix=prefix,
             exit_timeout=launch.exit_timeout,
             backends=str(wheel.backends(found, self.workspace.backends_cache)),
             extra=launch.server_args,
         )
-        command = Command([str(found.binary), *arguments], launch.env, cwd=launch.run_dir)
+        shown = secret.arguments(secret.SHOWN, record.client_shm)
+        ended = self.workspace.ended_file(record.stack)
+        kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(launch.restarts),
+                "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*", "--"]  # fmt: skip
+        command = Command([*kept, str(found.binary), *arguments, *shown], launch.env, cwd=launch.run_dir)
 
         def do(listener: Listener) -> LocalServer:
-            env = wheel.environment(found) | dict(launch.env)
-            env |= {RECORD: record.to_json(), ROOT: str(self.workspace.root), STACK: record.stack}
+            outlive = record.owner is None
+            ended.unlink(missing_ok=True)
+            own = {ROOT: str(self.workspace.root), STACK: record.stack}
+            if guard:
+                local_guard.write(self.workspace, record)
+            before = []
+            for part in guard:
+                listener.command(part.argv)
+                before.append(processes.spawn(part.argv, {**os.environ, **own}, launch.log_file, Path("/"), outlive))
+            env = wheel.environment(found) | dict(launch.env) | own | {RECORD: record.to_json()}
             listener.command(command.argv)
+            # Triton takes its secret in no other way (docs/security.md).
+            closed = secret.arguments(secret.read(self.workspace, record.stack), record.client_shm)
             process = processes.spawn(
-                command.argv, env, launch.log_file, cwd=launch.run_dir, outlive=record.owner is None
+                [*kept, str(found.binary), *arguments, *closed],
+                env,
+                launch.log_file,
+                cwd=launch.run_dir,
+                outlive=outlive,
             )
-            return LocalServer(process, dataclasses.replace(record, server={"pid": process.pid}), self.workspace.root)
+            started = dataclasses.replace(record, server={"pid": process.pid})
+            return LocalServer(process, started, self.workspace.root, before)
 
-        return Action(f"the server of {record.stack}", do, [command])
+        files = [str(local_guard.config_file(self.workspace, record.stack))] if guard else []
+        return Action(f"the server of {record.stack}", do, [*guard, command], files)
 
     def stop(self, stack: str, force: bool = False) -> Action[None]:
         return Action(f"{stack} goes", lambda listener: self._stop(stack, listener, force))
 
     def _stop(self, stack: str, listener: Listener, force: bool) -> None:
         servers = [p for p, _ in self._ours(stack) if p.info["name"] == SERVER]
+        keepers = [p for p, _ in self._ours(stack) if p.info["name"] == keeper.NAME]
         if servers and not force:
-            _signal(servers, signal.SIGTERM)
+            _signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
             _, servers = psutil.wait_procs(servers, timeout=grace)
             if servers:
                 listener.note(f"the server did not stop within {grace:g} s and is killed")
         remaining = [process for process, _ in self._ours(stack)]
+        remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first who would restart it
         _signal(remaining, signal.SIGKILL)
         psutil.wait_procs(remaining, timeout=10)
-        for region in regions(self.workspace.root, stack):
-            region.unlink(missing_ok=True)
+        for path in leavings(self.workspace.root, stack):
+            path.unlink(missing_ok=True)
+        local_guard.config_file(self.workspace, stack).unlink(missing_ok=True)
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -207,6 +245,12 @@ class LocalRuntime:
     def find(self, stack: str) -> Record | None:
         return next((record for record in self.running() if record.stack == stack), None)
 
+    def ended(self, stack: str) -> str:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            told = json.loads(self.workspace.ended_file(stack).read_text())
+            return str(told["how"]) + (f", after {told['restarts']} restarts" if told["restarts"] else "")
+        return ""
+
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
         path = self.workspace.log_file(stack)
         if not path.is_file():
@@ -215,7 +259,7 @@ class LocalRuntime:
 
     def leftovers(self, stack: str) -> list[str]:
         found = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
-        return found + [str(region) for region in regions(self.workspace.root, stack)]
+        return found + [str(path) for path in leavings(self.workspace.root, stack)]
 
 
 def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import tempfile
 from pathlib import Path
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
@@ -27,3 +28,14 @@ def hide(root: Path, stack: str) -> None:
     for region in regions(root, stack):
         with contextlib.suppress(OSError):  # it has just gone
             region.chmod(0o600)
+
+
+def judge_socket(root: Path, stack: str) -> Path:
+    """Where the guard's judge listens: not in the checkout, whose path may be longer than a socket's may be."""
+    return Path(tempfile.gettempdir()) / f"{shm_prefix(root, stack)}judge"
+
+
+def leavings(root: Path, stack: str) -> list[Path]:
+    """What is there, outside the checkout, of a server and its guard."""
+    judge = judge_socket(root, stack)
+    return [*regions(root, stack), *([judge] if judge.exists() else [])]

@@ -17,24 +17,16 @@ from pathlib import Path
 
 from labctl.errors import LabError
 from labctl.listener import Listener
+from labctl.runtimes import keeper
 from labctl.runtimes.actions import Command
 
 PR_SET_PDEATHSIG = 1
+describe_exit = keeper.describe_exit  # of a module that starts quickly
 _LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before fork: the child may only call it
 
 
 def _die_with_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def describe_exit(code: int) -> str:
-    """An exit status in words; a negative one is the signal that ended the process."""
-    if code >= 0:
-        return f"exit status {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:

@@ -1,0 +1,98 @@
+"""The parent of a server on the local runtime: it alone learns how the server ended, and may start it again.
+
+``python -m labctl.runtimes.keeper --restarts N --ended FILE --regions GLOB -- tritonserver ...``: it outlives the
+command that started it, ends when the server has ended for good, and then ends as the server did. SIGTERM is handed
+on, and nothing is restarted any more. What a dead server leaves (its stubs, their shared memory) goes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+NAME = "labs-keeper"  # by which a runtime finds it among the processes of a machine
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+_LIBC = ctypes.CDLL(None)
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words; a negative one is the signal that ended the process."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+class Keeper:
+    """Keeps one server until it ends in good order, is told to stop, or has died too often."""
+
+    def __init__(self, argv: list[str], restarts: int, ended: Path, regions: Path) -> None:
+        self._argv, self._restarts, self._ended, self._regions = argv, restarts, ended, regions
+        self._server: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+        if self._server:
+            self._server.send_signal(number)
+
+    def keep(self) -> int:
+        """The exit status of the last server; negative: the signal that ended it."""
+        for attempt in range(self._restarts + 1):
+            self._server = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # its stubs share its group, and are found by it
+                preexec_fn=lambda: _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+            )
+            code = self._server.wait()
+            if self._stopping or code == 0:
+                return code
+            told = {"how": describe_exit(code), "restarts": attempt}
+            self._write(told)
+            again = f"; restart {attempt + 1} of {self._restarts}" if attempt < self._restarts else ""
+            print(f"labctl: the server ended: {told['how']}{again}", flush=True)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._server.pid, signal.SIGKILL)
+            for region in self._regions.parent.glob(self._regions.name):
+                region.unlink(missing_ok=True)
+        return code
+
+    def _write(self, told: dict[str, object]) -> None:
+        temporary = self._ended.with_suffix(".new")
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps(told))
+            temporary.replace(self._ended)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--ended", type=Path, required=True)
+    parser.add_argument("--regions", type=Path, required=True)
+    parser.add_argument("argv", nargs="+")
+    options = parser.parse_args()
+    _LIBC.prctl(PR_SET_NAME, NAME.encode())
+    keeper = Keeper(options.argv, options.restarts, options.ended, options.regions)
+    signal.signal(signal.SIGTERM, keeper.stop)
+    code = keeper.keep()
+    if code < 0:  # the same end, without a core of our own
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(-code, signal.SIG_DFL)
+        _LIBC.prctl(4, 0)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

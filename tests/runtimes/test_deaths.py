@@ -1,0 +1,51 @@
+"""On loopback nothing stands before Triton: one request may end it, which is told with the signal, never in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from pathlib import Path
+
+from machinery import eventually, labctl, runtime, status
+
+STACK = "quick"
+CLASSIFICATION = {
+    "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["hello"]}],
+    "outputs": [{"name": "text_output", "parameters": {"classification": 1}}],
+}
+
+
+def up(root: Path, where: str, *more: str) -> str:
+    labctl("up", STACK, "--runtime", where, "--ports", "auto", *more, root=root)
+    return str(status(root, STACK)["endpoints"]["http"])
+
+
+def end(endpoint: str) -> None:
+    """Upstream's own defect, mended in 2.60: it divides by the size of an element, which a text does not have."""
+    connection = http.client.HTTPConnection(endpoint, timeout=60)
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        connection.request("POST", "/v2/models/echo/infer", json.dumps(CLASSIFICATION))
+        connection.getresponse()
+    connection.close()
+
+
+def test_a_server_that_died_is_told_as_such_with_the_signal(own: Path, where: str) -> None:
+    end(up(own, where))
+    eventually(lambda: status(own, STACK)["state"] == "failed")
+    assert status(own, STACK)["ended"] == "killed by SIGFPE"
+    asked = labctl("infer", STACK, "-m", "echo", "-p", "hello", root=own, check=False)
+    assert asked.returncode == 1
+    assert "died: killed by SIGFPE" in asked.stderr and "Traceback" not in asked.stderr
+    labctl("down", STACK, root=own)
+    assert status(own, STACK)["state"] == "absent"
+
+
+def test_supervised_it_is_started_again_so_many_times_and_no_more(own: Path, where: str) -> None:
+    endpoint = up(own, where, "--supervise", "1")
+    end(endpoint)
+    eventually(lambda: status(own, STACK)["state"] == "ready")
+    end(endpoint)
+    eventually(lambda: status(own, STACK)["state"] == "failed")
+    labctl("down", STACK, root=own)
+    assert runtime(own, where).leftovers(STACK) == []

@@ -1,0 +1,149 @@
+"""What stands before Triton under --expose: it lets everything good through, and nothing that ends the server."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import queue
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, with_faults_lab
+from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput, service_pb2, service_pb2_grpc
+
+from labctl.readiness import is_live
+
+STACK = "quick"
+INFER, GENERATE = "/v2/models/echo/infer", "/v2/models/echo/generate"
+
+
+def text(**more: Any) -> dict[str, Any]:
+    return {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["hello"], **more}
+
+
+def body(**document: Any) -> bytes:
+    return json.dumps(document).encode()
+
+
+CLASSIFICATION = [{"name": "text_output", "parameters": {"classification": 1}}]
+# Each of these ends or fills a Triton 2.51 that nothing stands before (tests/runtimes/test_deaths.py).
+DEADLY: dict[str, Callable[[str], int]] = {
+    "classification": lambda at: post(at, INFER, body(inputs=[text()], outputs=CLASSIFICATION)),
+    "shape beyond memory": lambda at: post(at, INFER, body(inputs=[text(shape=[2**40], datatype="FP32", data=[1])])),
+    "shape of 8 GB": lambda at: post(at, INFER, body(inputs=[text(shape=[1, 2**31], datatype="INT32", data=[1])])),
+    "nesting": lambda at: post(at, GENERATE, b"[" * 200_000),
+    "nesting elsewhere": lambda at: post(at, "/v2/repository/index", b"[" * 200_000),
+    "a million chunks": lambda at: chunked(at, INFER, 1_000_000),
+    "gzip bomb": lambda at: post(at, INFER, gzip.compress(bytes(2**28)), **{"Content-Encoding": "gzip"}),
+}
+
+
+@pytest.fixture(params=["local", "compose"], scope="module")
+def exposed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, snapshot: Path
+) -> Iterator[dict[str, Any]]:
+    """The endpoints of a stack with its guard; when it ends, nothing of it may be left."""
+    where = str(request.param)
+    if where == "compose":
+        request.getfixturevalue("images")
+    root = with_faults_lab(copy_of_the_checkout(tmp_path_factory.mktemp("guard") / "own", snapshot))
+    labctl("up", STACK, "--runtime", where, "--ports", "auto", "--expose", root=root)
+    try:
+        yield status(root, STACK)["endpoints"]
+        assert status(root, STACK)["state"] == "ready"
+    finally:
+        labctl("down", "--all", root=root, check=False)
+        assert runtime(root, where).leftovers(STACK) == []
+        assert processes_about(root) == []
+        assert not [*Path("/dev/shm").glob("envoy_shared_memory*")]
+
+
+def post(endpoint: str, path: str, sent: bytes, **headers: str) -> int:
+    connection = http.client.HTTPConnection(endpoint, timeout=60)
+    try:
+        connection.request("POST", path, sent, headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def chunked(endpoint: str, path: str, count: int) -> int:
+    host, _, port = endpoint.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        for _ in range(count // 1000):
+            connection.sendall(b"1\r\n[\r\n" * 1000)
+        connection.sendall(b"0\r\n\r\n")
+        return int(connection.recv(100).split()[1])
+
+
+def request(outputs: bool = False) -> service_pb2.ModelInferRequest:
+    made = service_pb2.ModelInferRequest(model_name="echo")
+    made.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(b"hello")
+    if outputs:
+        made.outputs.add(name="text_output").parameters["classification"].int64_param = 1
+    return made
+
+
+@pytest.mark.parametrize("name", DEADLY)
+def test_what_would_end_triton_is_refused_and_it_lives(exposed: dict[str, str], name: str) -> None:
+    assert DEADLY[name](exposed["http"]) in (400, 413)
+    assert is_live(exposed["http"])
+
+
+def test_classification_is_refused_over_grpc_in_words(exposed: dict[str, str]) -> None:
+    with grpc.insecure_channel(exposed["grpc"]) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(request(outputs=True), timeout=30)
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "classification" in refused.value.details()
+        assert stub.ModelInfer(request(), timeout=30).model_name == "echo"
+
+
+def test_a_prompt_that_holds_the_word_is_served(exposed: dict[str, str]) -> None:
+    prompt = '{"outputs": [{"name": "text_output", "parameters": {"classification": 1}}]}'
+    assert post(exposed["http"], INFER, body(inputs=[text(data=[prompt])])) == 200
+    assert post(exposed["http"], GENERATE, body(text_input=prompt)) == 200
+
+
+def test_a_body_in_gzip_and_a_large_tensor_pass_unchanged(exposed: dict[str, str]) -> None:
+    packed = gzip.compress(body(inputs=[text()]))
+    assert post(exposed["http"], INFER, packed, **{"Content-Encoding": "gzip"}) == 200
+    words = np.array([["hello " * 200_000]], dtype=object)
+    tensor = InferInput("text_input", [1, 1], "BYTES")
+    tensor.set_data_from_numpy(words)
+    with InferenceServerClient(exposed["grpc"]) as client:
+        for compression in (None, "gzip"):
+            answer = client.infer("echo", [tensor], compression_algorithm=compression, client_timeout=60)
+            assert answer.as_numpy("text_output")[0][0].decode() == words[0][0]
+
+
+def test_an_answer_comes_while_the_request_stream_is_open(exposed: dict[str, str]) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    tensor = InferInput("text_input", [1, 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([["hello"]], dtype=object))
+    with InferenceServerClient(exposed["grpc"]) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for _ in range(3):  # the stream is not closed between them
+            client.async_stream_infer("echo", [tensor])
+            result, error = answers.get(timeout=30)
+            assert error is None and result.as_numpy("text_output")[0][0] == b"hello"
+        wanted = [InferRequestedOutput("text_output", class_count=1)]
+        client.async_stream_infer("echo", [tensor], outputs=wanted)
+        assert answers.get(timeout=30)[1] is not None
+    assert is_live(exposed["http"])
+
+
+def test_only_the_counters_are_on_the_port_for_metrics(exposed: dict[str, str]) -> None:
+    assert post(exposed["metrics"], "/metrics", b"") == 404
+    connection = http.client.HTTPConnection(exposed["metrics"], timeout=30)
+    connection.request("GET", "/metrics")
+    assert b"nv_inference_count" in connection.getresponse().read()
+    connection.close()
