@@ -105,19 +105,21 @@ def probe(endpoint: str, model: str, request: ProbeLike, timeout: float) -> None
         raise LabError(f"model {model} is READY but answers with an error", triton_message(text))
 
 
-def dead_stubs(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
-    """Models whose python stub has died, with Triton's words. It still calls them READY, and never starts them anew.
+def failing(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
+    """Models that answer a tiny question with an error, in its words: Triton still calls them READY.
 
-    Each probe is one tiny inference; one that takes longer than ``timeout`` seconds meets a busy model, not a dead one.
+    One that takes longer than ``timeout`` seconds is busy. Where a python stub has died, it is the model that is named,
+    not the ensemble around it.
     """
-    dead = {}
+    ill = {}
     for model, request in probes.items():
         try:
             probe(endpoint, model, request, timeout)
         except LabError as error:
-            if match := DEAD_STUB.search(error.why):
-                dead[match["model"]] = error.why
-    return dead
+            if not isinstance(error.__cause__, Unreachable):
+                match = DEAD_STUB.search(error.why)
+                ill[match["model"] if match else model] = error.why
+    return ill
 
 
 def triton_message(text: str) -> str:

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 
-class BadInput(ValueError):
+class Refusal(ValueError):
+    """Why a request is not served, in words that are meant for its client."""
+
+
+class BadInput(Refusal):
     """A request that cannot be served; the message begins with the name of the input at fault."""
 
     def __init__(self, name: str, why: str) -> None:
@@ -40,6 +44,8 @@ def parse(raw: str, fields: Mapping[str, Field]) -> dict[str, Any]:
     Raises BadInput for an unknown name, a wrong type or a value out of range.
     """
     given = json.loads(raw) if raw else {}
+    if not isinstance(given, dict):
+        raise BadInput("parameters", f"expected an object, got {type(given).__name__}")
     unknown = sorted(set(given) - set(fields))
     if unknown:
         raise BadInput(unknown[0], f"unknown parameter; known are {', '.join(sorted(fields))}")

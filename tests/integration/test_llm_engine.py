@@ -160,12 +160,12 @@ def test_who_is_cancelled_while_waiting_leaves_the_queue_of_a_batch_that_stays_f
     client = grpcclient.InferenceServerClient(server.grpc)
     full = 16
     calls = [client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None) for _ in range(full)]
-    eventually(lambda: gauge(server, "labs_running_requests") == full)
+    eventually(lambda: gauge(server, "labs_slots_used") == full)
     waits = client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None)
     eventually(lambda: gauge(server, "labs_waiting_requests") == 1)
     waits.cancel()
     eventually(lambda: gauge(server, "labs_waiting_requests") == 0)
-    assert gauge(server, "labs_running_requests") == full, "it left only because a place was free"
+    assert gauge(server, "labs_slots_used") == full, "it left only because a place was free"
     for call in calls:
         call.cancel()
     eventually(lambda: metrics.scrape(server.metrics).models["tensorrt_llm"].pending == 0)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
 from fake_triton import FakeTriton, serve
+
 from labctl import readiness
 from labctl.errors import LabError
 from labctl.manifest.schema import Probe
@@ -133,10 +133,12 @@ def test_before_triton_answers_its_log_tells_how_far_each_model_is() -> None:
     assert "a ready, b loading" in told
 
 
-def test_a_dead_stub_is_named_also_where_an_ensemble_meets_it_and_a_busy_model_is_not(
+def test_any_error_to_the_tiny_question_is_told_and_a_dead_stub_is_named_where_an_ensemble_meets_it(
     fake: FakeTriton, endpoint: str
 ) -> None:
     words = "in ensemble 'e', Stub process 'step_one_0_0' is not healthy."
     fake.answers["/v2/models/e/infer"] = (500, '{"error": "' + words + '"}')
-    fake.answers["/v2/models/busy/infer"] = (400, '{"error": "try again later"}')
-    assert readiness.dead_stubs(endpoint, {"e": Probe(body={}), "busy": Probe(body={})}) == {"step_one": words}
+    fake.answers["/v2/models/full/infer"] = (400, '{"error": "all slots are taken"}')
+    probes = {"e": Probe(body={}), "full": Probe(body={})}
+    assert readiness.failing(endpoint, probes) == {"step_one": words, "full": "all slots are taken"}
+    assert readiness.failing("127.0.0.1:9", probes) == {}  # no answer (yet) is no error

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from fake_triton import FakeTriton, serve
+
 from labctl.listener import Silent
 from labctl.orchestrator import status as told
 from labctl.orchestrator.session import Session
@@ -69,6 +69,14 @@ def test_a_model_whose_stub_died_is_unavailable_although_triton_calls_it_ready(f
         "simple-gpt2": ("UNAVAILABLE", words),
         "iterative-gpt2": ("READY", ""),
     }
+
+
+def test_a_model_that_answers_the_tiny_question_with_any_error_is_unavailable(fake: FakeTriton, status: Any) -> None:
+    words = "internal error in iterative-gpt2 (see the server's log, entry 3)"
+    fake.answers["/v2/models/iterative-gpt2/generate_stream"] = (200, 'data: {"error": "' + words + '"}')
+    shown = status()
+    assert shown["state"] == "degraded"
+    assert [row["reason"] for row in shown["models"] if row["state"] == "UNAVAILABLE"] == [words]
 
 
 def test_waiting_requests_of_which_none_is_executed_are_a_stall(fake: FakeTriton, status: Any) -> None:

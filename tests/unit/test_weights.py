@@ -207,3 +207,13 @@ def test_what_is_cached_is_listed_and_pruned(workspace: Workspace) -> None:
     assert weights.prune(workspace, keep=["random:tiny-gpt2"]) == []
     assert weights.prune(workspace) == ["random:tiny-gpt2"]
     assert weights.list_cached(workspace) == []
+
+
+def test_another_shipped_tokenizer_makes_other_random_weights(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / SHAPES["gpt2"]["tokenizer"]
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text("{}")
+    here, source = Workspace(tmp_path, tmp_path / "cache"), weights.parse("random:gpt2")
+    before = weights.locate(source, here)
+    (folder / "tokenizer.json").write_text('{"version": "2.0"}')
+    assert weights.locate(source, here) != before

@@ -41,8 +41,8 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
     live = readiness.is_live(record.endpoints.http)
     stalled = live and not action and bool(stalled_models(record))
     if ask and live and not action and not stalled:
-        dead = readiness.dead_stubs(record.endpoints.http, _probes(session, record))
-        models = [m | {"state": "UNAVAILABLE", "reason": dead[m["name"]]} if m["name"] in dead else m for m in models]
+        ill = readiness.failing(record.endpoints.http, _probes(session, record))
+        models = [m | {"state": "UNAVAILABLE", "reason": ill[m["name"]]} if m["name"] in ill else m for m in models]
     ready = [m for m in models if m["state"] == "READY"]
     if action == "down":
         state = "stopping"

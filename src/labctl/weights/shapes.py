@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 # The configuration classes' own defaults are GPT-2 small and Llama-2 7B; what differs from them stands here.
@@ -71,3 +72,11 @@ SEED = 20240229
 def fingerprint(name: str) -> str:
     """A digest of all that makes the weights of a shape."""
     return hashlib.sha256(json.dumps([SHAPES[name], SEED], sort_keys=True).encode()).hexdigest()
+
+
+def tokenizer_digest(name: str, models: Path) -> str:
+    """A short digest of the tokenizer that a shape borrows from the shipped models; "none" where it is missing."""
+    try:
+        return hashlib.sha256((models / SHAPES[name]["tokenizer"] / "tokenizer.json").read_bytes()).hexdigest()[:8]
+    except OSError:
+        return "none"

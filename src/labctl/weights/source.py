@@ -80,4 +80,6 @@ def locate(source: Source, workspace: Workspace) -> Path:
             return workspace.models / source.name
         case "local":
             return Path(source.name)
+        case "random":  # the shipped tokenizer is copied beside the weights: another one makes another folder
+            return workspace.weights_cache / f"{source.key}-{shapes.tokenizer_digest(source.name, workspace.models)}"
     return workspace.weights_cache / source.key

@@ -29,6 +29,15 @@ class Row:
     stop_words: list[list[int]] = field(default_factory=list)
     wants_log_probs: bool = False
     log_probs: list[float] = field(default_factory=list)
+    error: Exception | None = None  # why it ended too early
+
+    def restart(self) -> "Row":
+        """As it was before its first token: a batch that failed begins again, each row alone."""
+        del self.ids[self.prompt :]
+        self.log_probs.clear()
+        self.sampler.restart()
+        self.error = None
+        return self
 
     @property
     def plain(self) -> bool:
@@ -59,15 +68,18 @@ class Row:
 
 def advance(rows: list[Row], logits: torch.Tensor) -> list[int]:
     """One more token for each row, by its scores `logits` [rows, vocabulary]; the places of the rows that go on."""
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
-    for place, row in enumerate(rows):
-        if not row.plain:
+    best, likeliest = logits.max(dim=-1)  # NaN is greater than anything
+    tokens: list[int] = likeliest.tolist()
+    for place, (row, finite) in enumerate(zip(rows, best.isfinite().tolist(), strict=True)):
+        if not finite:
+            row.error = ArithmeticError("the model's scores are not finite numbers")
+        elif not row.plain:
             tokens[place] = row.choose(logits[place])
     if any(row.wants_log_probs for row in rows):
         chosen = torch.log_softmax(logits, dim=-1)[torch.arange(len(rows)), tokens].tolist()
         for row, value in zip(rows, chosen, strict=True):
             row.log_probs.append(value)
-    return [place for place, row in enumerate(rows) if row.accept(tokens[place])]
+    return [place for place, row in enumerate(rows) if row.error is None and row.accept(tokens[place])]
 
 
 def parse(read: Read, shape: Shape) -> list[Row]:

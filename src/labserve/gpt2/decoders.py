@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from labserve.batches import together
 from labserve.gpt2.kvcache import KVCache, Packed, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
@@ -120,11 +121,19 @@ class RecomputingDecoder:
         return "no KV cache: the whole text is computed again for each token"
 
 
-def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str]:
-    """One more token for each sequence; the text that each answer carries (see `Sequence.accept`)."""
-    logits = decoder.logits(batch)
-    tokens = choose(logits, [s.sampler for s in batch])
-    return [sequence.accept(token) for sequence, token in zip(batch, tokens, strict=True)]
+def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
+    """One more token for each sequence; the text that each answer carries (see `Sequence.accept`).
+
+    Or why there is none: then the sequence is finished, and the others are not concerned.
+    """
+
+    def tokens(part: Batch[Sequence]) -> list[int | Exception]:
+        return choose(decoder.logits(part), [s.sampler for s in part])
+
+    return [
+        sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)
+        for sequence, token in zip(batch, together(batch, tokens), strict=True)
+    ]
 
 
 def _slot(sequence: Sequence) -> int:

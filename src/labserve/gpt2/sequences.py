@@ -39,6 +39,11 @@ class Sequence:
         self.finished = token == self.eos or len(self.ids) >= self.limit
         return self.detokenizer.add(token, last=self.finished)
 
+    def fail(self, error: Exception) -> Exception:
+        """End it without a token; returns the error."""
+        self.finished = True
+        return error
+
 
 def new_sequence(
     prompt: bytes, parameters: str, tokenizer: Tokenizer, context: int, end_id: int | None = None

@@ -41,8 +41,9 @@ class Job:
     request: Any = None  # whoever submitted it finds it here again
     output: list[int] = field(default_factory=list)
     end: End | None = None
-    error: str = ""
+    error: Exception | None = None
     handle: Any = None
+    number: int = 0  # whoever submitted it counts
 
     @property
     def tokens(self) -> int:
@@ -140,7 +141,13 @@ class Scheduler:
         self.engine.step()
         self._leaving = 0
         for job in turn.batch:
-            tokens, over = self.engine.read(job.handle)
+            try:
+                tokens, over = self.engine.read(job.handle)
+            except Exception as error:  # the engine gave this one up
+                self._remove(job)
+                job.end, job.error = End.FAILED, error
+                turn.ended.append(job)
+                continue
             if tokens:
                 job.output += tokens
                 turn.produced.append((job, tokens))
@@ -150,7 +157,7 @@ class Scheduler:
                 turn.ended.append(job)
         return turn
 
-    def abandon(self, error: str) -> list[Job]:
+    def abandon(self, error: Exception) -> list[Job]:
         """The engine has failed: nothing of it is kept, every job ends with `error`."""
         jobs = [*self.running, *self.waiting]
         for job in self.running:
@@ -192,7 +199,7 @@ class Scheduler:
             try:
                 job.handle = self.engine.add(job.prompt + job.output, job.limit - len(job.output), job.sampling)
             except Exception as error:  # the engine refuses this one; the others are not concerned
-                job.end, job.error = End.FAILED, str(error)
+                job.end, job.error = End.FAILED, error
                 ended.append(job)
                 continue
             self.running.append(job)

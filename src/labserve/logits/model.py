@@ -2,12 +2,15 @@
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
+from labserve.batches import together
+from labserve.guard import Guard
 from labserve.logits.ragged import cut, pad
 from labserve.params import BadInput
 from labserve.steplog import StepLog
@@ -25,6 +28,7 @@ class LogitsModel:
     output: str
 
     def initialize(self, args: dict[str, str]) -> None:
+        self.guard = Guard(args)
         dims = json.loads(args["model_config"])["output"][0]["dims"]
         self.vocabulary = int(dims[-1])
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
@@ -38,22 +42,21 @@ class LogitsModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         began = time.monotonic()
-        responses: list[Any] = [None] * len(requests)
-        good, blocks = [], []
-        for place, request in enumerate(requests):
-            try:
-                blocks.append(self.ids_of(request))
-                good.append(place)
-            except BadInput as error:
-                responses[place] = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-        if good:
-            logits = self.forward(pad(blocks))
-            for place, part in zip(good, cut(logits, [block.shape for block in blocks]), strict=True):
+        responses, good = self.guard.read(requests, self.ids_of)
+        blocks = [block for _, block in good]
+        for (place, _), part in zip(good, together(blocks, self.logits), strict=True):
+            if isinstance(part, Exception):
+                responses[place] = self.guard.failed(part)
+            else:
                 tensor = pb_utils.Tensor(self.output, np.ascontiguousarray(part))
                 responses[place] = pb_utils.InferenceResponse([tensor])
-            ids = [requests[place].correlation_id() for place in good]
+        if good:
+            ids = [requests[place].correlation_id() for place, _ in good]
             self.log.write(began, ids, tokens=sum(block.size for block in blocks))
         return responses
+
+    def logits(self, blocks: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+        return cut(self.forward(pad(blocks)), [block.shape for block in blocks])
 
     def ids_of(self, request: Any) -> NDArray[np.int64]:
         ids: NDArray[np.int64] = pb_utils.get_input_tensor_by_name(request, self.input).as_numpy()

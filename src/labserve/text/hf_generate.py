@@ -1,29 +1,35 @@
 """Hugging Face's `generate` for a batch of prompts, greedy, each with its own number of tokens."""
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import transformers
-import triton_python_backend_utils as pb_utils
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from labserve.params import BadInput, text
+from labserve.params import BadInput, Refusal, text
+from labserve.tensors import Read
+
+LOOK_AROUND = 8  # steps between two questions whether the clients are still there
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, and how many are wanted after them."""
+    """Token ids, how many are wanted after them, and whether nobody waits for them any more."""
 
     ids: list[int]
     limit: int
+    gone: Callable[[], bool] = lambda: False
 
 
 class Generator:
-    """A model and its tokenizer out of one Hugging Face folder."""
+    """A model and its tokenizer out of one Hugging Face folder; a batch may take `most_seconds`."""
 
-    def __init__(self, folder: str, device: str, threads: int) -> None:
+    def __init__(self, folder: str, device: str, threads: int, most_seconds: float = 600.0) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # takes seconds
+
+        self._most_seconds = most_seconds
         torch.set_num_threads(threads)
         self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         dtype = torch.float32 if device == "cpu" else torch.float16
@@ -34,10 +40,16 @@ class Generator:
         self._pad = 0 if pad is None else pad
         self._model.generation_config.eos_token_id = None  # each answer is exactly as long as was asked for
 
-    def generate(self, prompts: list[Prompt]) -> list[str]:
-        """Prompt and continuation of each, as text. The batch runs until its longest answer is done."""
+    def generate(self, prompts: Sequence[Prompt]) -> list[str | Exception]:
+        """Prompt and continuation of each, as text, or why there is none.
+
+        The batch runs until its longest answer is done; nobody waits for a client that is gone, and nobody for ever.
+        """
         if not prompts:
             return []
+        from transformers import StoppingCriteriaList
+
+        stop = _Stop(prompts, self._most_seconds)
         longest = max(len(prompt.ids) for prompt in prompts)
         # Generation goes on at the right, so that the padding stands on the left.
         fill = [longest - len(prompt.ids) for prompt in prompts]
@@ -51,28 +63,64 @@ class Generator:
                 max_new_tokens=max(prompt.limit for prompt in prompts),
                 do_sample=False,
                 pad_token_id=self._pad,
+                stopping_criteria=StoppingCriteriaList([stop]),
             )
         known = len(self.tokenizer)
         rows = [
             [i for i in row[n : longest + prompt.limit].tolist() if i < known]
             for row, n, prompt in zip(out, fill, prompts, strict=True)
         ]
-        return [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        return [stop.ended.get(place, text) for place, text in enumerate(texts)]
+
+
+class _Stop:
+    """Which rows need no further token: they have enough, their client is gone, or the time is over."""
+
+    def __init__(self, prompts: Sequence[Prompt], most_seconds: float) -> None:
+        self.ended: dict[int, Exception] = {}
+        self._prompts, self._most_seconds = prompts, most_seconds
+        self._deadline, self._made = time.monotonic() + most_seconds, 0
+
+    def __call__(self, ids: torch.Tensor, scores: Any, **_: Any) -> Any:
+        self._made += 1
+        for place, prompt in enumerate(self._prompts):
+            if self._made >= prompt.limit or place in self.ended:
+                continue
+            if time.monotonic() > self._deadline:
+                self.ended[place] = BadInput(
+                    "max_tokens",
+                    f"after {self._most_seconds:g} s {self._made:,} of {prompt.limit:,} tokens are made; ask for fewer",
+                )
+            elif self._made % LOOK_AROUND == 0 and prompt.gone():
+                self.ended[place] = Refusal("the request was cancelled by its client")
+        done = [self._made >= prompt.limit or place in self.ended for place, prompt in enumerate(self._prompts)]
+        return torch.tensor(done, device=ids.device) if _asks_each_row() else all(done)
 
 
 def dtype_argument() -> str:
-    """What this transformers calls the type to load weights in; loaded in fp32 first, 7B take 27 GB of memory.
-
-    The images of NVIDIA's releases have transformers from 4.31 on.
-    """
-    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
-    return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
+    """What this transformers calls the type to load weights in; loaded in fp32 first, 7B take 27 GB of memory."""
+    return "dtype" if _version() >= (4, 56) else "torch_dtype"
 
 
-def read_prompts(request: Any, generator: Generator) -> list[Prompt]:
+def _asks_each_row() -> bool:
+    """Whether this transformers stops each row by itself, rather than the batch."""
+    return _version() >= (4, 39)
+
+
+def _version() -> tuple[int, ...]:
+    """The images of NVIDIA's releases have transformers from 4.31 on."""
+    import transformers
+
+    return tuple(int(part) for part in transformers.__version__.split(".")[:2])
+
+
+def read_prompts(read: Read, gone: Callable[[], bool], generator: Generator) -> list[Prompt]:
     """The prompts of a request: as many `max_tokens` as texts, or one for all. Raises BadInput."""
-    texts = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy().reshape(-1)
-    limits = pb_utils.get_input_tensor_by_name(request, "max_tokens").as_numpy().reshape(-1).tolist()
+    texts = read("text_input").reshape(-1)
+    limits = read("max_tokens").reshape(-1).tolist()
+    if not len(texts):
+        raise BadInput("text_input", "there is no text in it")
     if len(limits) not in (1, len(texts)):
         raise BadInput("max_tokens", f"{len(limits)} numbers for {len(texts)} texts")
     prompts = []
@@ -83,10 +131,10 @@ def read_prompts(request: Any, generator: Generator) -> list[Prompt]:
             raise BadInput("text_input", f"{len(ids):,} tokens; the model sees {generator.context:,}")
         if not 1 <= limit <= room:
             raise BadInput("max_tokens", f"{limit:,} is out of range; it must be from 1 to {room:,} here")
-        prompts.append(Prompt(ids, limit))
+        prompts.append(Prompt(ids, limit, gone))
     return prompts
 
 
-def text_tensor(texts: list[str], shape: tuple[int, ...]) -> Any:
-    """The output tensor."""
-    return pb_utils.Tensor("text_output", np.array([t.encode() for t in texts], dtype=object).reshape(shape))
+def text_array(texts: Sequence[str], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """What the output tensor holds."""
+    return np.array([t.encode() for t in texts], dtype=object).reshape(shape)

@@ -31,6 +31,10 @@ class Sampler:
         """The seed that was given, or drawn where none was."""
         return int(self._generator.initial_seed()) % 2**64
 
+    def restart(self) -> None:
+        """Draw the same tokens once more."""
+        self._generator.manual_seed(self._generator.initial_seed())
+
     @classmethod
     def of(cls, params: dict[str, Any]) -> "Sampler":
         """From parsed parameters: any of these asks for sampling, at temperature 1 if none is given."""
@@ -54,10 +58,18 @@ class Sampler:
         return int(tokens[torch.multinomial(weights, 1, generator=self._generator)])
 
 
-def choose(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
-    """The next token id of each row of `logits` [batch, vocab]; greedy rows share one argmax."""
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
-    for row, sampler in enumerate(samplers):
-        if sampler.temperature > 0.0:
-            tokens[row] = sampler.draw(logits[row])
+def choose(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int | Exception]:
+    """The next token id of each row of `logits` [batch, vocab]; greedy rows share one maximum.
+
+    A row of which nothing can be chosen (NaN, infinity) has an ArithmeticError in its place.
+    """
+    best, likeliest = logits.max(dim=-1)  # NaN is greater than anything
+    tokens: list[int | Exception] = []
+    for row, (sampler, finite, token) in enumerate(
+        zip(samplers, best.isfinite().tolist(), likeliest.tolist(), strict=True)
+    ):
+        if not finite:
+            tokens.append(ArithmeticError("the model's scores are not finite numbers"))
+        else:
+            tokens.append(sampler.draw(logits[row]) if sampler.temperature > 0.0 else token)
     return tokens

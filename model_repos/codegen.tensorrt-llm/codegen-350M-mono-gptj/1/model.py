@@ -11,7 +11,9 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.codegen import request as codegen_request
 from labserve.codegen import trtllm_request
+from labserve.guard import Guard
 from labserve.model_shape import Shape
+from labserve.params import Refusal
 from labserve.steplog import StepLog
 from labserve.triton import instance, parameter, reader
 
@@ -20,6 +22,7 @@ ENGINE = "tensorrt_llm"
 
 class TritonPythonModel:
     def initialize(self, args):
+        self.guard = Guard(args)
         self.shape = Shape.of(parameter(args, "model_dir"))
         self.dialect = trtllm_request.Dialect(
             parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary
@@ -35,11 +38,12 @@ class TritonPythonModel:
 
     async def answer(self, request):
         try:
+            self.guard.check(request)
             rows = codegen_request.parse(reader(request), self.shape)
             self.begun += len(rows)
             await asyncio.gather(*(self.generate(row) for row in rows))
         except Exception as error:  # this request fails, the others of its batch do not
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+            return self.guard.failed(error)
         tensors = codegen_request.outputs(rows)
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in tensors.items()])
 
@@ -49,7 +53,7 @@ class TritonPythonModel:
         asked = pb_utils.InferenceRequest(model_name=ENGINE, requested_output_names=names, inputs=inputs)
         answer = await asked.async_exec()
         if answer.has_error():
-            raise RuntimeError(f"{ENGINE}: {answer.error().message()}")
+            raise Refusal(f"{ENGINE}: {answer.error().message()}")
         trtllm_request.finish(row, *(pb_utils.get_output_tensor_by_name(answer, name).as_numpy() for name in names))
 
     def finalize(self):

@@ -10,18 +10,21 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
+from labserve.batches import together
 from labserve.codegen import batch_decoder
 from labserve.codegen import request as codegen_request
+from labserve.gauges import Gauges
+from labserve.guard import Guard
 from labserve.model_shape import Shape
-from labserve.params import BadInput
 from labserve.steplog import StepLog
-from labserve.triton import Gauges, device, instance, parameter, reader
+from labserve.triton import device, instance, parameter, reader
 
 LOOK_AROUND = 16  # steps between two questions whether the clients are still there
 
 
 class TritonPythonModel:
     def initialize(self, args):
+        self.guard = Guard(args)
         self.shape = Shape.of(parameter(args, "model_dir"))
         exact = parameter(args, "exact") == "true"
         self.decoder = batch_decoder.load(
@@ -32,23 +35,22 @@ class TritonPythonModel:
         self.most_tokens = max(self.shape.context, memory // (self.shape.token_values * (4 if exact else 2)))
         self.begun = 0  # rows so far: the step log's names for them
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
-        self.gauges = Gauges(args["model_name"], json.loads(args["model_config"])["max_batch_size"])
+        slots = json.loads(args["model_config"])["max_batch_size"]
+        self.gauges = Gauges(args["model_name"], slots=slots, slots_used=0, steps_total=0, tokens_total=0)
 
     def execute(self, requests):
-        answers = {}  # request's place -> its rows, or why it has none
-        for place, request in enumerate(requests):
-            try:
-                answers[place] = codegen_request.parse(reader(request), self.shape)
-            except BadInput as error:
-                answers[place] = error
-        good = {place: rows for place, rows in answers.items() if isinstance(rows, list)}
-        rows = [(row, requests[place]) for place, rows in good.items() for row in rows]
-        try:
-            for part in self.fitting(rows):
-                self.generate(part)
-        except Exception as error:  # this batch fails, the server goes on
-            answers.update(dict.fromkeys(good, error))
-        return [response(answers[place]) for place in range(len(requests))]
+        responses, good = self.guard.read(requests, lambda request: codegen_request.parse(reader(request), self.shape))
+        asked = [(requests[place], rows) for place, rows in good]
+        for (place, _), answer in zip(good, together(asked, self.answers), strict=True):
+            responses[place] = self.guard.failed(answer) if isinstance(answer, Exception) else response(answer)
+        return responses
+
+    def answers(self, asked):
+        """The tensors of each request's answer, or why it has none."""
+        for part in self.fitting([(row.restart(), request) for request, rows in asked for row in rows]):
+            self.generate(part)
+        failed = [next((row.error for row in rows if row.error), None) for _, rows in asked]
+        return [error or codegen_request.outputs(rows) for error, (_, rows) in zip(failed, asked, strict=True)]
 
     def generate(self, batch):
         """Every row to its end. Nobody joins; a row that is done leaves and is not computed any more."""
@@ -69,7 +71,7 @@ class TritonPythonModel:
             if step % LOOK_AROUND == 0:
                 keep = [place for place in keep if not running[place][1][1].is_cancelled()]
             self.log.write(started, [number for number, _ in running], prefill=len(rows) if step == 1 else 0)
-            self.gauges.step(tokens=len(rows), slots_used=len(keep))
+            self.gauges.update(slots_used=len(keep), steps_total=1, tokens_total=len(rows))
             running = [running[place] for place in keep]
 
     def fitting(self, batch):
@@ -88,8 +90,5 @@ class TritonPythonModel:
         self.log.close()
 
 
-def response(answer):
-    if isinstance(answer, Exception):
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer)))
-    tensors = codegen_request.outputs(answer)
+def response(tensors):
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in tensors.items()])

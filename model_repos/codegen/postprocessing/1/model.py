@@ -4,6 +4,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from labserve.guard import Guard
 from labserve.triton import parameter, reader
 
 END = "<|endoftext|>"  # clients cut the text here
@@ -11,14 +12,15 @@ END = "<|endoftext|>"  # clients cut the text here
 
 class TritonPythonModel:
     def initialize(self, args):
+        self.guard = Guard(args)
         self.tokenizer = Tokenizer.from_file(f"{parameter(args, 'tokenizer_dir')}/tokenizer.json")
         self.known = self.tokenizer.get_vocab_size()
         self.end = self.tokenizer.token_to_id(END)
 
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([self.text(request)]) for request in requests]
+        return self.guard.each(requests, self.tensors)
 
-    def text(self, request):
+    def tensors(self, request):
         read = reader(request)
         tokens = read("TOKENS_BATCH")
         rows = tokens.reshape(-1, tokens.shape[-1]) if tokens.size else []
@@ -26,7 +28,7 @@ class TritonPythonModel:
         ends = [self.end] * len(rows) if ends is None else np.resize(ends, len(rows)).tolist()
         texts = [self.decode(row, end) + END for row, end in zip(rows, ends, strict=True)]
         # One-dimensional on the wire, whatever the configuration says: clients read element 0.
-        return pb_utils.Tensor("OUTPUT", np.array([t.encode() for t in texts] or [b""], dtype=object))
+        return [pb_utils.Tensor("OUTPUT", np.array([t.encode() for t in texts] or [b""], dtype=object))]
 
     def decode(self, row, end):
         """The text of a row without what fills it up, and without ids that the tokenizer does not know."""

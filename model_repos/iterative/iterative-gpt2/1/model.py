@@ -11,20 +11,24 @@ from functools import partial
 
 import triton_python_backend_utils as pb_utils
 
+from labserve.gauges import Gauges
 from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import new_sequence
+from labserve.guard import Guard
 from labserve.params import BadInput
 from labserve.steplog import StepLog
 from labserve.text.prompts import open_tokenizer
-from labserve.triton import Gauges, device, instance, parameter, refuse, respond, text_of
+from labserve.triton import device, instance, parameter, refuse, respond, text_of
 
-PATIENCE = 1.0  # seconds of silence after which a sequence's slot may go to another
+PATIENCE = 1.0  # seconds of silence after which a sequence's slot, or its id, may go to another
+START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
 
 
 class TritonPythonModel:
     def initialize(self, args):
         batching = json.loads(args["model_config"])["sequence_batching"]
+        self.guard = Guard(args)
         self.slots = int(parameter(args, "slots"))
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
 
@@ -40,7 +44,7 @@ class TritonPythonModel:
         self.unfinished = set()  # those that had a token in the last step and want another
         self.gave_back = False
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
-        self.gauges = Gauges(args["model_name"], self.slots)
+        self.gauges = Gauges(args["model_name"], slots=self.slots, slots_used=0, steps_total=0, tokens_total=0)
 
     def execute(self, requests):
         started = time.monotonic()
@@ -49,12 +53,15 @@ class TritonPythonModel:
         for request in requests:
             try:
                 here.append((request, self.sequence_of(request, started)))
-            except BadInput as error:  # no reschedule: Triton ends the sequence
-                refuse(request, error)
+            except Exception as error:  # no reschedule: Triton ends the sequence
+                refuse(request, self.guard.words(error))
 
         batch = []
         for request, sequence in here:
-            if self.admit(request.correlation_id(), sequence, started):
+            correlation = request.correlation_id()
+            if self.sequences.get(correlation) is not sequence:  # its id was used again in this very batch
+                refuse(request, str(used_twice(correlation)))
+            elif self.admit(correlation, sequence, started):
                 batch.append((request, sequence))
             else:  # all slots are taken: back to Triton's queue, without an answer
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
@@ -68,16 +75,11 @@ class TritonPythonModel:
 
         sequences = [sequence for _, sequence in batch]
         newcomers = sum(sequence.new for sequence in sequences)
-        try:
-            texts = step(self.decoder, sequences)
-        except Exception as error:  # this batch fails, the server goes on
-            for request, _ in batch:
-                self.forget(request.correlation_id())
-                refuse(request, error)
-            return
-
-        for (request, sequence), text in zip(batch, texts, strict=True):
-            respond(request, text, last=sequence.finished)
+        for (request, sequence), text in zip(batch, step(self.decoder, sequences), strict=True):
+            if isinstance(text, Exception):  # this sequence fails, the others go on
+                refuse(request, self.guard.words(text))
+            else:
+                respond(request, text, last=sequence.finished)
             if sequence.finished:
                 self.forget(request.correlation_id())
             else:  # the heart of it: not done yet, schedule me again
@@ -87,20 +89,29 @@ class TritonPythonModel:
         used = len(self.running)
         waiting = len(here) - len(batch)
         self.log.write(started, ids, prefill=newcomers, queue=waiting, slots_used=used, slots=self.slots)
-        self.gauges.step(tokens=len(batch), slots_used=used)
+        self.gauges.update(slots_used=used, steps_total=1, tokens_total=len(batch))
 
     def sequence_of(self, request, now):
         """What is kept for the request; at its first scheduling (flag START) it begins."""
-        correlation = request.correlation_id()
-        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
-            self.forget(correlation)  # the id is used anew: what an abandoned sequence left is not for it
-            self.sequences[correlation] = self.begin(text_of(request, "text_input"), request.parameters())
-        elif correlation not in self.sequences:
-            raise BadInput("sequence", f"{correlation} is not known: idle for too long, or never started")
-        sequence = self.sequences.pop(correlation)
-        sequence.seen = now
-        self.sequences[correlation] = sequence  # at the end: the dict stays in the order of silence
-        return sequence
+        correlation, flags = request.correlation_id(), request.flags()
+        kept = self.sequences.get(correlation)
+        if flags & END:  # Triton has forgotten the id by now, and cannot schedule it again
+            self.forget(correlation)
+            raise BadInput("sequence_end", "a sequence ends here with its last token; leave this flag out")
+        if kept is not None and (kept.seen == now or (flags & START and now - kept.seen < PATIENCE)):
+            # Triton keeps one entry for an id and drops it when either of the two ends: neither could go on alone.
+            self.forget(correlation)
+            raise used_twice(correlation)
+        if flags & START:
+            self.forget(correlation)  # its client has gone: what it left is not for this one
+            self.guard.check(request)
+            kept = self.begin(text_of(request, "text_input"), request.parameters())
+        elif kept is None:
+            raise BadInput("sequence_id", f"{correlation} is not known: used twice, or idle for too long")
+        kept.seen = now
+        self.sequences.pop(correlation, None)
+        self.sequences[correlation] = kept  # at the end: the dict stays in the order of silence
+        return kept
 
     def admit(self, correlation, sequence, now):
         """Whether the sequence has a slot; it gets one that is free, or that of a sequence that fell silent.
@@ -137,6 +148,7 @@ class TritonPythonModel:
             self.forget(correlation)
 
     def forget(self, correlation):
+        """The only way out for a sequence: its slot is free again."""
         self.running.pop(correlation, None)
         sequence = self.sequences.pop(correlation, None)
         if sequence is not None:
@@ -144,3 +156,7 @@ class TritonPythonModel:
 
     def finalize(self):
         self.log.close()
+
+
+def used_twice(correlation):
+    return BadInput("sequence_id", f"{correlation} was started while a sequence of that id was running; both end here")

@@ -7,36 +7,37 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.params import BadInput
+from labserve.batches import together
+from labserve.guard import Guard
 from labserve.steplog import StepLog
-from labserve.text.hf_generate import Generator, read_prompts, text_tensor
-from labserve.triton import device, instance, parameter
+from labserve.text.hf_generate import Generator, read_prompts, text_array
+from labserve.triton import device, instance, parameter, reader
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.generator = Generator(parameter(args, "model_path"), device(args), int(parameter(args, "threads")))
+        self.guard = Guard(args)
+        threads, most_seconds = int(parameter(args, "threads")), float(parameter(args, "most_seconds"))
+        self.generator = Generator(parameter(args, "model_path"), device(args), threads, most_seconds)
         self.log = StepLog(parameter(args, "run_dir", ""), args["model_name"], instance(args))
 
     def execute(self, requests):
         started = time.monotonic()
-        asked, errors = [], {}
-        for index, request in enumerate(requests):
-            try:
-                asked.append(read_prompts(request, self.generator))
-            except BadInput as error:
-                asked.append([])
-                errors[index] = pb_utils.TritonError(str(error))
-        texts = iter(self.generator.generate([prompt for prompts in asked for prompt in prompts]))
-        responses = []
-        for index, prompts in enumerate(asked):
-            if index in errors:
-                responses.append(pb_utils.InferenceResponse(error=errors[index]))
-                continue
+        responses, good = self.guard.read(requests, self.prompts_of)
+        texts = iter(together([prompt for _, prompts in good for prompt in prompts], self.generator.generate))
+        for place, prompts in good:
             own = [next(texts) for _ in prompts]
-            responses.append(pb_utils.InferenceResponse([text_tensor(own, (len(own), 1))]))
+            error = next((text for text in own if isinstance(text, Exception)), None)
+            responses[place] = self.guard.failed(error) if error else response(own)
         self.log.write(started, [request.request_id() for request in requests])
         return responses
 
+    def prompts_of(self, request):
+        return read_prompts(reader(request), request.is_cancelled, self.generator)
+
     def finalize(self):
         self.log.close()
+
+
+def response(texts):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text_array(texts, (len(texts), 1)))])

@@ -7,31 +7,32 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.params import BadInput
+from labserve.guard import Guard
 from labserve.steplog import StepLog
-from labserve.text.hf_generate import Generator, Prompt, read_prompts, text_tensor
-from labserve.triton import device, instance, parameter
+from labserve.text.hf_generate import Generator, read_prompts, text_array
+from labserve.triton import device, instance, parameter, reader
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.generator = Generator(parameter(args, "model_path"), device(args), int(parameter(args, "threads")))
+        self.guard = Guard(args)
+        threads, most_seconds = int(parameter(args, "threads")), float(parameter(args, "most_seconds"))
+        self.generator = Generator(parameter(args, "model_path"), device(args), threads, most_seconds)
         self.log = StepLog(parameter(args, "run_dir", ""), args["model_name"], instance(args))
 
     def execute(self, requests):
-        responses = []
-        for request in requests:
-            started = time.monotonic()
-            try:
-                texts = [self.answer(prompt) for prompt in read_prompts(request, self.generator)]
-                responses.append(pb_utils.InferenceResponse([text_tensor(texts, (len(texts),))]))
-            except BadInput as error:
-                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
-            self.log.write(started, [request.request_id()])
-        return responses
+        return self.guard.each(requests, self.answer)
+
+    def answer(self, request):
+        started = time.monotonic()
+        texts = []
+        for prompt in read_prompts(reader(request), request.is_cancelled, self.generator):
+            (text,) = self.generator.generate([prompt])
+            if isinstance(text, Exception):
+                raise text
+            texts.append(text)
+        self.log.write(started, [request.request_id()])
+        return [pb_utils.Tensor("text_output", text_array(texts, (len(texts),)))]
 
     def finalize(self):
         self.log.close()
-
-    def answer(self, prompt: Prompt) -> str:
-        return self.generator.generate([prompt])[0]

@@ -4,6 +4,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from labserve.guard import Guard
+from labserve.tensors import one
 from labserve.triton import parameter, reader
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -11,22 +13,23 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 class TritonPythonModel:
     def initialize(self, args):
+        self.guard = Guard(args)
         self.tokenizer = Tokenizer.from_file(f"{parameter(args, 'tokenizer_dir')}/tokenizer.json")
         self.known = self.tokenizer.get_vocab_size()
 
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([self.text(request)]) for request in requests]
+        return self.guard.each(requests, self.tensors)
 
-    def text(self, request):
+    def tensors(self, request):
         read = reader(request)
-        tokens, context, last = read("TOKENS_BATCH"), read("CONTEXT_IDS"), read("LAST")
+        tokens, context = read("TOKENS_BATCH"), read("CONTEXT_IDS")
         if context is not None and context.size and tokens.size:
-            texts = [self.piece(context.reshape(-1), tokens.reshape(-1), bool(last.reshape(-1)[0]))]
+            texts = [self.piece(context.reshape(-1), tokens.reshape(-1), bool(one(read, "LAST", False)))]
         else:
             width = tokens.shape[-1]
             texts = [self.decode(row) for row in tokens.reshape(-1, width)] if width else [""]
         # One-dimensional on the wire, whatever the configuration says: clients read element 0.
-        return pb_utils.Tensor("OUTPUT", np.array([t.encode() for t in texts], dtype=object))
+        return [pb_utils.Tensor("OUTPUT", np.array([t.encode() for t in texts] or [b""], dtype=object))]
 
     def piece(self, context, tokens, last):
         """What `tokens` add to the text of `context`, without a character that is not complete yet."""

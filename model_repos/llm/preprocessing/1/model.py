@@ -3,28 +3,21 @@
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from labserve.params import BadInput
+from labserve.guard import Guard
 from labserve.text.prompts import open_tokenizer, padded, texts, word_table
-from labserve.triton import parameter
+from labserve.triton import parameter, reader
 
 
 class TritonPythonModel:
     def initialize(self, args):
+        self.guard = Guard(args)
         self.tokenizer = open_tokenizer(parameter(args, "tokenizer_dir"))
 
     def execute(self, requests):
-        responses = []
-        for request in requests:
-            try:
-                responses.append(pb_utils.InferenceResponse(self.tensors(request)))
-            except BadInput as error:
-                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
-        return responses
+        return self.guard.each(requests, self.tensors)
 
     def tensors(self, request):
-        def rows(name):
-            return pb_utils.get_input_tensor_by_name(request, name).as_numpy()
-
+        rows = reader(request)
         ids, lengths = padded([self.tokenizer.encode(text).ids for text in texts(rows("QUERY"))], np.int32)
         return [
             pb_utils.Tensor("INPUT_ID", ids),

@@ -9,20 +9,23 @@ import json
 import queue
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from labserve.gauges import Gauges
+from labserve.guard import Guard
 from labserve.inflight import request as llm_request
 from labserve.inflight.engines import open_engine
 from labserve.inflight.scheduler import End, Job, Scheduler, effective_policy
 from labserve.model_shape import Shape
-from labserve.params import BadInput
+from labserve.params import Refusal
 from labserve.steplog import StepLog
-from labserve.triton import device, instance, metric, parameter, reader
+from labserve.tensors import one
+from labserve.triton import FINAL, device, instance, parameter, reader, refuse
 
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
 GATHER_S = 0.005  # so long an idle engine waits for the rest of a static batch
 CONTEXT = 8  # ids before a new one that a detokenizer may need
@@ -46,16 +49,21 @@ class TritonPythonModel:
         self.scheduler = Scheduler(engine, kv, policy, limit, static)
 
         self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
+        self.guard = Guard(args)
         self.inbox = queue.SimpleQueue()
+        self.open = {}  # requests without a final response yet, by their number
         self.count = self.asked = 0
         self.log = StepLog(word("run_dir"), args["model_name"], instance(args))
-        self.meters = Meters(args["model_name"], self.scheduler)
+        self.gauges = Gauges(
+            args["model_name"], slots=limit, slots_used=0, waiting_requests=0, kv_blocks=kv.blocks, kv_blocks_used=0,
+            steps_total=0, tokens_total=0, admissions_total=0, preemptions_total=0,
+        )  # fmt: skip
         note_effective(word("run_dir"), asked, policy.value, reason)
         pb_utils.Logger.log_info(
             f"{word('gpt_model_type')}, {policy.value}{f' ({reason})' if reason else ''}: at most {limit} sequences, "
             f"{kv.blocks:,} KV blocks of {kv.block_size} tokens ({engine.cache_bytes / 2**20:,.0f} MiB)"
         )
-        self.thread = threading.Thread(target=self.run, name="scheduler", daemon=True)
+        self.thread = threading.Thread(target=self.serve, name="scheduler", daemon=True)
         self.thread.start()
 
     def execute(self, requests):
@@ -64,6 +72,19 @@ class TritonPythonModel:
         return [None] * len(requests) if not self.decoupled else None
 
     # -- the scheduler's thread -------------------------------------------------------------------------------------
+
+    def serve(self):
+        """Run; and should the scheduler itself fail, tell everybody who waits, and whoever comes later."""
+        try:
+            self.run()
+        except Exception as error:
+            words = self.guard.words(error)
+            while self.open:
+                with suppress(Exception):
+                    refuse(self.open.popitem()[1], words)
+            while (request := self.inbox.get()) is not CLOSE:
+                refuse(request, words)
+            self.inbox.put(CLOSE)
 
     def run(self):
         """One turn after the other; asleep while there is nothing to do."""
@@ -75,7 +96,7 @@ class TritonPythonModel:
             try:
                 turn = self.scheduler.turn()
             except Exception as error:  # the engine failed: everybody is told, the server goes on
-                for job in self.scheduler.abandon(f"the engine failed: {error}"):
+                for job in self.scheduler.abandon(Refusal(f"the engine failed: {self.guard.words(error)}")):
                     self.answer(job)
                 continue
             if self.decoupled:
@@ -95,7 +116,7 @@ class TritonPythonModel:
                 return True
             if item is CLOSE:
                 return False
-            self.accept(item)
+            self.take(item)
             if wait and self.scheduler.static:
                 self.gather()
             wait = False
@@ -111,22 +132,27 @@ class TritonPythonModel:
             if item is CLOSE:
                 self.inbox.put(CLOSE)
                 return
-            self.accept(item)
+            self.take(item)
 
-    def accept(self, request):
+    def take(self, request):
+        """Into the scheduler's queue, or back with an error that names what is wrong."""
+        self.count += 1
+        self.open[self.count] = request
         read = reader(request)
-        stop = read("stop")
-        if stop is not None and stop.reshape(-1)[0]:
-            self.stop(request)
-            return
         try:
+            if one(read, "stop", False):
+                self.open.pop(self.count)
+                self.stop(request)
+                return
+            self.guard.check(request)
             asked = llm_request.parse(read, self.shape)
-            self.count += 1
             name = request.request_id() or f"#{self.count}"
             job = Job(name, asked.prompt, asked.limit, asked.sampling, asked.stop_words, asked.streaming, request)
+            job.number = self.count
             self.scheduler.submit(job)
-        except BadInput as error:
-            send_error(request, str(error))
+        except Exception as error:
+            self.open.pop(self.count, None)
+            refuse(request, self.guard.words(error))
 
     def stop(self, request):
         """Cancel the live request of the same id; both get a final response."""
@@ -156,7 +182,7 @@ class TritonPythonModel:
     def drop_if_cancelled(self, job):
         if job.end is None and job.request.is_cancelled():
             self.scheduler.cancel(job)
-            job.error = "the request was cancelled by its client"
+            job.error = Refusal("the request was cancelled by its client")
             self.answer(job)
         return job.end is not None
 
@@ -171,8 +197,10 @@ class TritonPythonModel:
 
     def answer(self, job):
         """The final response of a job that is over."""
+        if self.open.pop(job.number, None) is None:
+            return  # it has been told already
         if job.error:
-            send_error(job.request, job.error)
+            refuse(job.request, self.guard.words(job.error))
         elif not (self.decoupled and job.streaming):
             send(job.request, job.prompt + job.output, [], last=True, flags=FINAL)
         elif job.end is End.CANCELLED:
@@ -190,37 +218,19 @@ class TritonPythonModel:
             admitted=turn.admitted,
             preempted=turn.preempted,
         )
-        self.meters.step(turn, len(self.scheduler.waiting), turn.blocks if self.scheduler.running else 0)
+        self.gauges.update(
+            slots_used=len(turn.batch), waiting_requests=len(self.scheduler.waiting),
+            kv_blocks_used=turn.blocks if self.scheduler.running else 0,
+            steps_total=1, tokens_total=sum(len(tokens) for _, tokens in turn.produced),
+            admissions_total=turn.admitted, preemptions_total=turn.preempted,
+        )  # fmt: skip
 
     def finalize(self):
         self.inbox.put(CLOSE)
         self.thread.join()
-        for job in self.scheduler.abandon("the model is being unloaded"):
+        for job in self.scheduler.abandon(Refusal("the model is being unloaded")):
             self.answer(job)
         self.log.close()
-
-
-class Meters:
-    """What the scheduler does, on Triton's /metrics page."""
-
-    def __init__(self, model, scheduler):
-        self.running = metric("labs_running_requests", "Requests in the batch of the last step", "GAUGE", model)
-        self.waiting = metric("labs_waiting_requests", "Requests that wait for a place", "GAUGE", model)
-        self.blocks = metric("labs_kv_blocks_used", "KV cache blocks occupied or promised", "GAUGE", model)
-        metric("labs_kv_blocks", "KV cache blocks there are", "GAUGE", model).set(scheduler.kv.blocks)
-        self.steps = metric("labs_engine_steps_total", "Engine steps", "COUNTER", model)
-        self.tokens = metric("labs_generated_tokens_total", "Tokens generated", "COUNTER", model)
-        self.admissions = metric("labs_admissions_total", "Requests admitted to the batch", "COUNTER", model)
-        self.preemptions = metric("labs_preemptions_total", "Requests evicted from the batch", "COUNTER", model)
-
-    def step(self, turn, waiting, blocks):
-        self.running.set(len(turn.batch))
-        self.waiting.set(waiting)
-        self.blocks.set(blocks)
-        self.steps.increment(1)
-        self.tokens.increment(sum(len(tokens) for _, tokens in turn.produced))
-        self.admissions.increment(turn.admitted)
-        self.preemptions.increment(turn.preempted)
 
 
 def note_effective(run_dir, asked, effective, reason):
@@ -241,8 +251,3 @@ def send(request, ids, context, last, flags):
         pb_utils.Tensor("last", np.array([[last]])),
     ]
     request.get_response_sender().send(pb_utils.InferenceResponse(tensors), flags)
-
-
-def send_error(request, message):
-    response = pb_utils.InferenceResponse(error=pb_utils.TritonError(message))
-    request.get_response_sender().send(response, FINAL)

@@ -12,6 +12,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from labserve.guard import Guard
+from labserve.params import BadInput
 from labserve.steplog import StepLog
 from labserve.text.vocabulary import mask, spelling
 from labserve.triton import instance, parameter
@@ -19,6 +21,7 @@ from labserve.triton import instance, parameter
 
 class TritonPythonModel:
     def initialize(self, args):
+        self.guard = Guard(args)
         folder = Path(parameter(args, "model_path"))
         self.words = spelling(Tokenizer.from_file(str(folder / "tokenizer.json")))
         self.forbidden = ~mask(self.words, max(self.words) + 1)
@@ -28,23 +31,24 @@ class TritonPythonModel:
 
     def execute(self, requests):
         began = time.monotonic()
-        responses = [self.answer(request) for request in requests]
+        responses = self.guard.each(requests, self.answer)
         self.log.write(began, [request.correlation_id() for request in requests])
         return responses
 
     def answer(self, request):
         logits = pb_utils.get_input_tensor_by_name(request, "INPUT_LOGITS").as_numpy()
         if not logits.size:
-            error = pb_utils.TritonError("INPUT_LOGITS: there is no position in it")
-            return pb_utils.InferenceResponse(error=error)
+            raise BadInput("INPUT_LOGITS", "there is no position in it")
         texts = [self.words[self.choose(last)] for last in logits[:, -1]]
         # One-dimensional: one text per row of the batch, which is what the clients of this ensemble iterate over.
-        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT_TOKENS", np.array(texts, dtype=object))])
+        return [pb_utils.Tensor("OUTPUT_TOKENS", np.array(texts, dtype=object))]
 
     def choose(self, logits):
         """The next token id, from the logits [vocab] of the last position."""
         known = min(len(logits), len(self.forbidden))  # a model may have more ids than its tokenizer has tokens
         scores = np.where(self.forbidden[:known], -np.inf, logits[:known].astype(np.float64))
+        if not np.isfinite(scores.max()):  # NaN is greater than anything
+            raise BadInput("INPUT_LOGITS", "the scores of the last position must be finite numbers; these are not")
         if self.greedy:
             return int(scores.argmax())
         shares = np.exp(scores - scores.max()).cumsum()

@@ -13,6 +13,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from labserve.guard import Guard
 from labserve.params import BadInput, text
 from labserve.steplog import StepLog
 from labserve.triton import instance, parameter, text_of
@@ -20,6 +21,7 @@ from labserve.triton import instance, parameter, text_of
 
 class TritonPythonModel:
     def initialize(self, args):
+        self.guard = Guard(args)
         folder = Path(parameter(args, "model_path"))
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.context = json.loads((folder / "config.json").read_text(encoding="utf-8"))["n_positions"]
@@ -32,14 +34,11 @@ class TritonPythonModel:
         responses, rows = [], []
         for row, request in enumerate(requests):
             if not control(request, "READY"):  # an empty slot, filled up by Direct: answered with anything
-                responses.append(answer([0]))
+                responses.append(pb_utils.InferenceResponse(ids_tensor([0])))
                 continue
             id = control(request, "CORR_ID") if self.numbered else request.correlation_id()
             rows.append((row, id, control(request, "START"), control(request, "END")))
-            try:
-                responses.append(answer(self.encode(request)))
-            except BadInput as error:
-                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
+            responses += self.guard.each([request], lambda one: ids_tensor(self.encode(one)))
         if rows:
             places, ids, starts, ends = zip(*rows, strict=True)
             self.log.write(began, ids, rows=places, start=starts, end=ends, empty=len(requests) - len(rows))
@@ -61,6 +60,5 @@ def control(request, name):
     return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0])
 
 
-def answer(ids):
-    tensor = pb_utils.Tensor("ENCODED_INPUT_TOKENS", np.array([ids], dtype=np.int64))
-    return pb_utils.InferenceResponse([tensor])
+def ids_tensor(ids):
+    return [pb_utils.Tensor("ENCODED_INPUT_TOKENS", np.array([ids], dtype=np.int64))]

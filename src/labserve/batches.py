@@ -1,0 +1,22 @@
+"""Computing a batch so that no member can fail another."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def together(
+    batch: Sequence[Item], compute: Callable[[Sequence[Item]], Sequence[Result | Exception]]
+) -> list[Result | Exception]:
+    """What `compute` gives for a batch, one result a member; where it fails, each alone, so that only the culprit does.
+
+    `compute` must be able to begin again.
+    """
+    try:
+        return list(compute(batch)) if batch else []
+    except Exception as error:
+        if len(batch) == 1:
+            return [error]
+        return [result for one in batch for result in together([one], compute)]

@@ -1,0 +1,71 @@
+"""Between a model and the wire: every request gets its answer or its error, and no error says more than it should."""
+
+import json
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import triton_python_backend_utils as pb_utils
+
+from labserve.params import Refusal
+
+Item = TypeVar("Item")
+
+
+class Guard:
+    """One of a model's own, made in `initialize`.
+
+    What was foreseen (`Refusal`) is told as it is. Anything else becomes "internal error in MODEL (see the server's
+    log, entry N)", and the log has the traceback: neither paths nor Python's words travel.
+    """
+
+    def __init__(self, args: dict[str, str]) -> None:
+        self.model = args["model_name"]
+        inputs = json.loads(args["model_config"])["input"]
+        self._required = {
+            each["name"]: f"{each['data_type'].removeprefix('TYPE_')} {[int(size) for size in each['dims']]}"
+            for each in inputs
+            if not each.get("optional")
+        }
+        self._entries = 0
+
+    def check(self, request: Any) -> None:
+        """Raises Refusal where a required input is missing: Triton only counts them, whichever they are."""
+        for name, expected in self._required.items():
+            if pb_utils.get_input_tensor_by_name(request, name) is None:
+                raise Refusal(f"{name}: it is missing; expected {expected}, the batch dimension not counted")
+
+    def words(self, error: Exception) -> str:
+        """What a client is told of an error."""
+        if isinstance(error, Refusal):
+            return str(error)
+        self._entries += 1
+        told = f"internal error in {self.model} (see the server's log, entry {self._entries})"
+        pb_utils.Logger.log_error(f"{told}\n{''.join(traceback.format_exception(error))}")
+        return told
+
+    def failed(self, error: Exception) -> Any:
+        """The response that tells it."""
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(self.words(error)))
+
+    def read(self, requests: Sequence[Any], read: Callable[[Any], Item]) -> tuple[list[Any], list[tuple[int, Item]]]:
+        """What `read` makes of each request: a response for each that failed (None for the others), and the good ones.
+
+        The good ones come as (place in `requests`, what was read).
+        """
+        responses: list[Any] = [None] * len(requests)
+        good = []
+        for place, request in enumerate(requests):
+            try:
+                self.check(request)
+                good.append((place, read(request)))
+            except Exception as error:
+                responses[place] = self.failed(error)
+        return responses, good
+
+    def each(self, requests: Sequence[Any], answer: Callable[[Any], list[Any]]) -> list[Any]:
+        """A response for each request, by itself: `answer` gives its tensors."""
+        responses, good = self.read(requests, answer)
+        for place, tensors in good:
+            responses[place] = pb_utils.InferenceResponse(tensors)
+        return responses

@@ -1,0 +1,189 @@
+"""iterative-gpt2 as it is, under any stream of requests: a slot for each live sequence, and none is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import fake_backend
+import labserve_tiny
+import numpy as np
+import pytest
+from fake_backend import END, RESCHEDULE, START, Request
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+SLOTS = 3
+IDLE = 60.0
+ASKED = '{"max_tokens": 4, "ignore_eos": true}'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(labserve_tiny.make(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    yield now
+
+
+def make(folder: str) -> Any:
+    return fake_backend.load(
+        "iterative/iterative-gpt2", model_path=folder, max_batch_size=SLOTS, kv_cache="true", run_dir="nowhere",
+        max_sequence_idle_microseconds=int(IDLE * 1e6),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def model(folder: str) -> Any:
+    return make(folder)
+
+
+def request(id: int, text: bytes = b"the fox", parameters: str = ASKED, flags: int = START) -> Request:
+    return Request({"text_input": np.array([[text]], dtype=object)}, parameters, correlation=id, flags=flags)
+
+
+def again(rescheduled: Request) -> Request:
+    """What Triton schedules next: the same request, no longer at its start."""
+    rescheduled._flags, rescheduled.flags_out = 0, 0
+    return rescheduled
+
+
+def run(model: Any, asked: Request, clock: list[float] | None = None) -> None:
+    """Schedule a request until it has an answer: it may first be asked to wait for those that are out of step."""
+    for _ in range(3):
+        model.execute([asked])
+        if asked.responses:
+            return
+        again(asked)
+        if clock:
+            clock[0] += 0.01
+
+
+def slots_used(model: Any) -> int:
+    return int(model.decoder.cache.used)
+
+
+def test_an_id_that_is_started_twice_ends_both_with_an_error_and_is_free_at_once(model: Any) -> None:
+    first, second = request(7), request(7)
+    model.execute([first])
+    assert first.flags_out == RESCHEDULE
+    model.execute([second])
+    assert "sequence_id: 7 was started while" in second.error
+    assert second.flags_out != RESCHEDULE
+    model.execute([again(first)])  # Triton executes it once more, and could not schedule it again
+    assert "sequence_id: 7 is not known" in first.error
+    assert first.final
+    assert slots_used(model) == 0
+    third = request(7)
+    run(model, third)
+    assert not third.error
+
+
+def test_the_same_start_thrice_in_one_batch_loses_no_slot(model: Any) -> None:
+    for _ in range(4):
+        same = [request(9) for _ in range(3)]
+        model.execute(same)
+        for each in same:
+            if each.flags_out == RESCHEDULE:
+                model.execute([again(each)])
+        assert all(each.final for each in same[:2])
+    other = request(1)
+    run(model, other)
+    assert other.responses
+    assert not other.error
+
+
+def test_an_id_whose_client_has_gone_may_be_used_again(model: Any, clock: list[float]) -> None:
+    model.execute([request(5)])
+    clock[0] += 2.0  # it is not heard of any more
+    second = request(5)
+    model.execute([second])
+    assert not second.error
+    assert slots_used(model) == 1
+
+
+def test_a_request_that_ends_its_sequence_itself_is_refused_at_once(model: Any) -> None:
+    whole = request(4, flags=START | END)
+    model.execute([whole])
+    assert "sequence_end: " in whole.error
+    assert slots_used(model) == 0
+
+
+def test_scores_that_are_no_numbers_fail_their_sequence_alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = request(1), request(2, text=b"a small stone")
+    logits = model.decoder.logits
+
+    def poisoned(batch: Any) -> Any:
+        scores = logits(batch)
+        scores[[len(s.ids) for s in batch].index(len(model.sequences[2].ids))] = float("nan")
+        return scores
+
+    monkeypatch.setattr(model.decoder, "logits", poisoned)
+    model.execute([good, bad])
+    assert bad.error.startswith("internal error in iterative-gpt2 (see the server's log, entry 1)")
+    assert good.flags_out == RESCHEDULE
+    assert not good.error
+    assert slots_used(model) == 1
+
+
+Event = tuple[str, int]
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from("start start tick tick duplicate end cancel bad crash idle pause".split()),
+        st.integers(1, 5),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=EVENTS)
+def test_slots_used_are_live_sequences_whatever_comes(folder: str, clock: list[float], events: list[Event]) -> None:
+    model = make(folder)
+    compute = model.decoder._model.logits
+    queue: list[Request] = []  # what Triton would schedule: newcomers, and those that were given back
+    for kind, id in events:
+        clock[0] += 0.01
+        match kind:
+            case "start":
+                queue.append(request(id))
+            case "duplicate":
+                queue += [request(id), request(id)]
+            case "end":
+                queue.append(request(id, flags=END))
+            case "bad":
+                queue.append(request(id, text=b"\xff"))
+            case "cancel":  # Triton drops it and tells nobody
+                queue = [each for each in queue if each.correlation_id() != id]
+            case "idle":
+                clock[0] += IDLE + 1.0
+            case "pause":
+                clock[0] += 1.5
+            case "crash" | "tick":
+                model.decoder._model.logits = _broken if kind == "crash" else compute
+                batch, queue = queue[: 2 * SLOTS], queue[2 * SLOTS :]
+                model.execute(batch)
+                for each in batch:
+                    assert each.final != (each.flags_out == RESCHEDULE), "answered for good, or scheduled again"
+                    if not each.final:
+                        queue.append(again(each))
+        live = [s for s in model.sequences.values() if s.slot is not None]
+        assert slots_used(model) == len(live) <= SLOTS
+        assert set(model.running) <= set(model.sequences)
+        assert all(s is model.sequences[id] for id, s in model.running.items())
+    clock[0] += IDLE + 1.0
+    model.decoder._model.logits = compute
+    last = request(6, parameters='{"max_tokens": 1, "ignore_eos": true}')
+    run(model, last, clock)
+    assert last.final
+    assert not last.error
+    assert slots_used(model) == 0
+
+
+def _broken(*_: Any) -> Any:
+    raise RuntimeError("at /somewhere/in/torch.py")
