@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from labctl.listener import Silent
-from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
+from labctl.measure.clients.sequences import SequenceClient, identifiers, together
 from labctl.measure.records import RequestRecord
 from labctl.measure.stats import metrics
 from labctl.orchestrator.plan import Choices
@@ -15,6 +15,7 @@ from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
 from labctl.tables import table
 
+MODEL = "ensemble_pipeline"
 CLIENTS, STEPS, SEQUENCES = 4, 10, 50  # sequences of each client, one after the other
 FIELDS = ("output_token_throughput", "step_ms_p50", "step_ms_p99", "log_mb")
 
@@ -60,5 +61,5 @@ def play(endpoint: str, first: int) -> list[RequestRecord]:
     """Every client one sequence, all at once."""
     ids = identifiers(CLIENTS, "uint64", first)
     records = [RequestRecord(str(id), MODEL, "I have lived in Seoul") for id in ids]
-    together(lambda: SequenceClient(endpoint), records, ids, STEPS)
+    together(lambda: SequenceClient(endpoint, MODEL), records, ids, STEPS)
     return records

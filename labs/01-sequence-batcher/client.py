@@ -3,13 +3,14 @@
 import sys
 
 from labctl.measure import context, stats
-from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
+from labctl.measure.clients.sequences import SequenceClient, identifiers, together
 from labctl.measure.evidence import slot_log, slots
 from labctl.measure.lane import Lane
 from labctl.measure.pictures.live import LiveView
 from labctl.measure.records import RequestRecord
 from labctl.tables import table
 
+MODEL = "ensemble_pipeline"
 CITIES = ("London", "Paris", "Berlin", "Seoul")
 ROUNDS, QUICK_ROUNDS = 40, 10  # of a timed phase: one is over too soon to be measured
 BATCHER = "tokenizer"  # the model with the sequence batcher
@@ -23,7 +24,7 @@ def main() -> None:
     verbose = lab.settings["log_verbose"]
 
     def connect() -> SequenceClient:
-        return SequenceClient(lab.endpoints[protocol], protocol, id_type)
+        return SequenceClient(lab.endpoints[protocol], MODEL, protocol, id_type)
 
     def play(first: int, view: LiveView | None = None) -> list[RequestRecord]:
         """One round: every client one sequence, from its first request to its last."""

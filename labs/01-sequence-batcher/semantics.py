@@ -13,7 +13,7 @@ from labctl.errors import LabError
 from labctl.measure import context
 from labctl.measure.clients.sequences import SequenceClient, identifiers
 
-TEXT = "I have lived in"
+MODEL, TEXT = "ensemble_pipeline", "I have lived in"
 REMARKABLE = ("conflict", "max sequence idle exceeded", "backlog")  # what Triton's log tells, beyond the usual course
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     ids = identifiers(100, id_type, 5001)
     other = identifiers(1, "uint64" if id_type == "string" else "string")[0]
 
-    with SequenceClient(lab.endpoints[protocol], protocol, id_type) as client:
+    with SequenceClient(lab.endpoints[protocol], MODEL, protocol, id_type) as client:
 
         def ask(text: str, id, **flags: bool) -> str:
             return f"answered {client.ask(text, id, **flags)!r}"

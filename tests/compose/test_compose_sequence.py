@@ -8,10 +8,11 @@ import pytest
 from gpt2_reference import Reference
 from machinery import labctl, leftovers, status
 
-from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
+from labctl.measure.clients.sequences import SequenceClient, identifiers, together
 from labctl.measure.evidence import slot_log, slots, steplog
 from labctl.measure.records import RequestRecord
 
+MODEL = "ensemble_pipeline"
 STACK = "sequence-batcher"
 STEPS = 5
 
@@ -24,7 +25,7 @@ def test_each_greedy_step_is_hugging_faces_and_the_slots_agree(own: Path, strate
     shown = status(own, STACK)
     records = [RequestRecord(city, MODEL, f"I have lived in {city}") for city in ("London", "Paris", "Berlin", "Seoul")]
     ids = identifiers(len(records), "uint64")
-    together(lambda: SequenceClient(shown["endpoints"]["http"]), records, ids, STEPS)
+    together(lambda: SequenceClient(shown["endpoints"]["http"], MODEL), records, ids, STEPS)
 
     reference = Reference(shown["settings"]["tokenizer_dir"])
     for record in records:

@@ -24,11 +24,12 @@ from tritonclient.utils import InferenceServerException
 
 from labctl import engines
 from labctl.errors import LabError
-from labctl.measure.clients.sequences import MODEL, SequenceClient, identifiers, together
+from labctl.measure.clients.sequences import SequenceClient, identifiers, together
 from labctl.measure.evidence import slot_log, slots, steplog
 from labctl.measure.records import RequestRecord
 from labctl.workspace import Workspace
 
+MODEL = "ensemble_pipeline"
 STACK = "sequence-batcher"
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 10
@@ -56,7 +57,7 @@ def server(request: pytest.FixtureRequest, lab_server: Callable[..., LabServer])
 
 
 def client(server: LabServer, protocol: str = "http") -> SequenceClient:
-    return SequenceClient(getattr(server, protocol), protocol, server.settings["correlation_id"])
+    return SequenceClient(getattr(server, protocol), MODEL, protocol, server.settings["correlation_id"])
 
 
 def play(server: LabServer, protocol: str = "http") -> tuple[list[RequestRecord], list[int | str]]:

@@ -31,7 +31,7 @@ def test_a_text_is_shown_as_it_is_whatever_is_in_it(text: str) -> None:
 
 
 def page(monkeypatch: pytest.MonkeyPatch, ask: Any) -> chat_page.Page:
-    model = TextModel("m", {}, "text_output", decoupled=True)
+    model = TextModel("m", {}, "text_input", "", "text_output", decoupled=True)
     monkeypatch.setattr(TextModel, "of", lambda endpoint, name: model)
     monkeypatch.setattr(conversation, "ask", ask)
     return chat_page.Page("nowhere:1", ["m"], "m", "", "A lab")

@@ -38,6 +38,7 @@ input { name: "INPUT_2" data_type: TYPE_STRING dims: -1 }
 input { name: "end_id" data_type: TYPE_UINT32 dims: 1 optional: true }
 output { name: "sequence_length" data_type: TYPE_UINT32 dims: -1 }
 output { name: "OUTPUT_0" data_type: TYPE_STRING dims: -1 dims: -1 }
+parameters { key: "end_input" value: { string_value: "end_id" } }
 """
 
 

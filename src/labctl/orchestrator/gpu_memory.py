@@ -10,16 +10,11 @@ from typing import Any
 from labctl import weights
 from labctl.engines.tensorrt_llm_commands import num_tokens
 from labctl.weights import Source
-from labctl.weights.shapes import SHAPES
+from labctl.weights.shapes import GATED, SHAPES
 from labctl.workspace import Workspace
 
 OVERHEAD = 10**9  # bytes: CUDA, and TensorRT's workspace
 COPY_OVERHEAD = 5 * 10**8  # bytes: a CUDA context of a process of its own
-# The configuration class's own values (Llama-2 7B), where a model's config.json leaves one out.
-LLAMA = {
-    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-}  # fmt: skip
 
 
 def engine_bytes(source: Source, options: Mapping[str, Any], kv_tokens: int, workspace: Workspace) -> int | None:
@@ -76,12 +71,10 @@ def _kv(shape: Mapping[str, Any]) -> int:
 
 
 def _shape(source: Source, workspace: Workspace) -> dict[str, Any] | None:
-    config: Mapping[str, Any] | None = None
     if source.kind == "random":
-        config = SHAPES[source.name]["config"] if SHAPES[source.name]["type"] == "llama" else None
+        kind, config = SHAPES[source.name]["type"], SHAPES[source.name]["config"]
     else:
         path: Path = weights.locate(source, workspace) / "config.json"
-        if path.is_file():
-            read = json.loads(path.read_text(encoding="utf-8"))
-            config = read if read.get("model_type") == "llama" else None
-    return None if config is None else {**LLAMA, **config}
+        config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        kind = config.get("model_type", "")
+    return {**GATED[kind], **config} if kind in GATED else None

@@ -66,6 +66,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "config": {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 256, "rotary_dim": 8, "vocab_size": 3000},
     },
 }
+# Architectures of attention and a gated MLP, whose weights and cache are counted alike; the configuration class's own
+# values (Llama-2 7B), where a model's config.json leaves one out.
+GATED: dict[str, dict[str, int]] = {
+    "llama": {
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    },
+}  # fmt: skip
 SEED = 20240229
 
 

@@ -13,7 +13,6 @@ from labctl.measure.clients.stream import TextStream
 from labctl.measure.clients.text_model import TextModel
 from labctl.measure.records import RequestRecord
 
-END = "<|endoftext|>"  # lab 04 ends each text with it
 TIMEOUT_S = 300.0
 SHOWN_S = 0.1  # a page that is drawn anew for each of some hundred tokens a second lags behind them
 
@@ -45,7 +44,9 @@ def ask(
             for text in growing(stream, record):
                 yield Answer(before + text)
         stream.wait(record, timeout=TIMEOUT_S)
-    text = (before + record.text).partition(END)[0]
+    text = before + record.text
+    if asked.end_text:
+        text = text.partition(asked.end_text)[0]
     if not asked.decoupled:
         record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir or asked.tokenizer_dir)
     yield Answer(text, speed(record, asked.decoupled))

@@ -16,7 +16,6 @@ from labctl.errors import LabError
 from labctl.measure.clients.base import Client
 from labctl.measure.records import RequestRecord
 
-MODEL, VERSION = "ensemble_pipeline", "1"
 TIMEOUT_S = 60.0
 OnStep = Callable[[RequestRecord], None]
 
@@ -26,15 +25,17 @@ class SequenceClient(Client):
 
     Args:
         endpoint: host:port of the protocol's own port.
+        model: takes a text and answers with the next token's; its tensors' names it tells itself.
         protocol: http or grpc.
         id_type: uint64 or string, as the server's CORR_ID control is declared.
     """
 
-    def __init__(self, endpoint: str, protocol: str = "http", id_type: str = "uint64") -> None:
+    def __init__(self, endpoint: str, model: str, protocol: str = "http", id_type: str = "uint64") -> None:
         self._id_type = id_type
         self._kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
         timeouts = {} if protocol == "grpc" else {"network_timeout": TIMEOUT_S, "connection_timeout": TIMEOUT_S}
         self._call = {"client_timeout": TIMEOUT_S} if protocol == "grpc" else {}
+        self._model, self._tensors = model, ("", "")
         super().__init__(self._kind.InferenceServerClient(endpoint, **timeouts))
 
     def ask(self, text: str, id: int | str, start: bool = False, end: bool = False) -> str:
@@ -44,18 +45,27 @@ class SequenceClient(Client):
             LabError: the id is not of the server's type (nothing is sent), or Triton's own message.
         """
         self._check(id)
-        tensor = self._kind.InferInput("INPUT_TOKENS", [1, 1], "BYTES")
-        tensor.set_data_from_numpy(np.array([[text.encode()]], dtype=np.object_))
         try:
+            given, answer = self._names()
+            tensor = self._kind.InferInput(given, [1, 1], "BYTES")
+            tensor.set_data_from_numpy(np.array([[text.encode()]], dtype=np.object_))
             result = self._client.infer(
-                MODEL, [tensor], model_version=VERSION, sequence_id=id, sequence_start=start, sequence_end=end,
+                self._model, [tensor], sequence_id=id, sequence_start=start, sequence_end=end,
                 **self._call,
             )  # fmt: skip
         except InferenceServerException as error:
             raise LabError(f"Triton refused a request of sequence {id!r}", error.message()) from error
         except OSError as error:
             raise LabError("Triton did not answer", str(error), "labctl logs shows the server's side") from error
-        return "".join(token.decode() for token in result.as_numpy("NEXT_TOKENS"))
+        return "".join(token.decode() for token in result.as_numpy(answer))
+
+    def _names(self) -> tuple[str, str]:
+        """The model's input and output, asked once."""
+        if not self._tensors[0]:
+            as_json = {"as_json": True} if self._kind is tritonclient.grpc else {}
+            metadata = self._client.get_model_metadata(self._model, **as_json)
+            self._tensors = (metadata["inputs"][0]["name"], metadata["outputs"][0]["name"])
+        return self._tensors
 
     def _check(self, id: int | str) -> None:
         """Triton does not check: it writes a text over the 8 bytes of a number."""

@@ -1,8 +1,8 @@
 """How a text model wants to be asked, read from the configuration that the running server itself reports.
 
-The labs' text models differ on the wire: `text_input` with limits as request parameters (lab 02), with limits as
-tensors (labs 03 and 05, with or without a batch dimension), `INPUT_0`.. (lab 04). A person who types
-``labctl infer`` or ``labctl bench`` need not know.
+Text models differ on the wire: limits are request parameters or tensors, with or without a batch dimension, under any
+name. What an input is for follows from its type: the first text that must be sent is the prompt, the first whole number
+the limit, further texts are lists of words. A person who types ``labctl infer`` or ``labctl bench`` need not know.
 """
 
 from __future__ import annotations
@@ -20,20 +20,11 @@ from labctl.measure.clients.base import GONE
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.records import RequestRecord
 
-# What an input is for, by the names that the labs' models give it.
-TEXT = ("text_input", "INPUT_0")
-LIMIT = ("max_tokens", "INPUT_1", "sampling_param_max_tokens")
-STREAM = ("stream", "streaming")
-OUTPUT = ("text_output", "OUTPUT_0")
-# How a token is chosen, by the names of request parameters (lab 02); as tensors they are called otherwise.
-SAMPLING: Mapping[str, Sequence[str]] = {
-    "temperature": ("temperature", "sampling_param_temperature"),
-    "top_k": ("top_k", "runtime_top_k", "sampling_param_top_k"),
-    "top_p": ("top_p", "runtime_top_p", "sampling_param_top_p"),
-    "repetition_penalty": ("repetition_penalty",),
-    "seed": ("random_seed", "sampling_param_seed"),
-}
+# How a token is chosen. As a tensor it may be called otherwise, as long as its name ends so: `runtime_top_k`.
+SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
 _BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
+LIMIT = "max_tokens"  # how the name of an optional limit ends
+_WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
 NEVER = 2**32 - 1  # an id that ends a text and is in no vocabulary: the text goes on
 
 
@@ -57,23 +48,30 @@ class TextModel:
 
     Attributes:
         decoupled: it answers token by token, with what is new alone.
-        sampling: the inputs that say how a token is chosen, by the names of ``SAMPLING``; lab 02 has none, but takes
-            parameters.
+        prompt: the input that holds the text.
+        limit: the input that holds the number of tokens; "" where that is a request parameter.
+        sampling: the inputs that say how a token is chosen, by the names of ``SAMPLING``; a model without a limit
+            takes them as parameters.
+        end: the input for the token that ends a text, where the model's ``end_input`` parameter names one.
+        end_text: with which every answer ends, where the model's ``end_text`` parameter says so.
         tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
     """
 
     name: str
     inputs: Mapping[str, Input]
+    prompt: str
+    limit: str
     output: str
     decoupled: bool
     sampling: Mapping[str, Input] = field(default_factory=dict)
     end: Input | None = None
     tokenizer_dir: str = ""
+    end_text: str = ""
 
     @property
     def by_parameter(self) -> bool:
         """Whether limits and sampling are request parameters, not tensors."""
-        return not any(name in self.inputs for name in LIMIT)
+        return not self.limit
 
     @property
     def choices(self) -> Sequence[str]:
@@ -104,19 +102,23 @@ class TextModel:
             item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
             for item in config.input
         }
-        wanted = {
-            item.name: every[item.name] for item in config.input if not item.optional or item.name in (*STREAM, *LIMIT)
+        wanted = {item.name: every[item.name] for item in config.input if not item.optional or _asked(item.name)}
+        sampling = {
+            what: item for what in SAMPLING for name, item in every.items() if name == what or name.endswith(f"_{what}")
         }
-        sampling = {what: every[name] for what, names in SAMPLING.items() for name in names if name in every}
-        output = next((item.name for item in config.output if item.name in OUTPUT), "")
-        if not output or not any(key in wanted for key in TEXT):
+        prompt = next((name for name, item in wanted.items() if item.datatype == "BYTES"), "")
+        limit = next((name for name, item in wanted.items() if item.datatype in _WHOLE), "")
+        output = next((item.name for item in config.output if _datatype(item.data_type) == "BYTES"), "")
+        decoupled = any(part.model_transaction_policy.decoupled for part in parts)
+        if not (output and prompt and (limit or decoupled)):
             raise LabError(f"{name} is not a text-generation model", f"its inputs: {', '.join(wanted)}")
         return cls(
-            name, wanted, output,
-            decoupled=any(part.model_transaction_policy.decoupled for part in parts),
+            name, wanted, prompt, limit, output,
+            decoupled=decoupled,
             sampling=sampling,
-            end=every.get("end_id") if "INPUT_0" in every else None,
+            end=every.get(_told(config, "end_input")),
             tokenizer_dir=next((told for part in parts if (told := _told(part, "tokenizer_dir"))), ""),
+            end_text=_told(config, "end_text"),
         )  # fmt: skip
 
     def send(
@@ -131,9 +133,9 @@ class TextModel:
         """
         asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
         made = [
-            wanted.filled(_value(name, prompt, tokens))
+            wanted.filled(self._value(wanted, prompt, tokens))
             for name, wanted in self.inputs.items()
-            if self.decoupled or name not in STREAM
+            if self.decoupled or not _streams(name)
         ]
         if not self.by_parameter:
             made += [self.sampling[name].filled(value) for name, value in asked.items()]
@@ -146,13 +148,24 @@ class TextModel:
             self.name, prompt, made, output=self.output, max_tokens=tokens, ignore_eos=to_the_end, **texts
         )
 
+    def _value(self, wanted: Input, prompt: str, tokens: int) -> Any:
+        if wanted.name == self.prompt:
+            return prompt.encode()
+        if wanted.name == self.limit:
+            return tokens
+        if _streams(wanted.name):
+            return True
+        return b"" if wanted.datatype == "BYTES" else 0  # lists of bad and stop words: none
 
-def _value(name: str, prompt: str, tokens: int) -> Any:
-    if name in TEXT:
-        return prompt.encode()
-    if name in LIMIT:
-        return tokens
-    return True if name in STREAM else b""  # lists of bad and stop words: none
+
+def _asked(name: str) -> bool:
+    """Whether an input is sent although it is optional: the limit, and the wish for a stream."""
+    return _streams(name) or name.endswith(LIMIT)
+
+
+def _streams(name: str) -> bool:
+    """Whether an input asks for the answer token by token (`stream`, `streaming`)."""
+    return "stream" in name
 
 
 def _datatype(number: int) -> str:

@@ -23,6 +23,7 @@ from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
 from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads.dataset import Item
+from labctl.trtllm import interface
 from labctl.workspace import atomic_write
 
 ROWS = (
@@ -75,7 +76,7 @@ def run(
     Raises:
         LabError: a request failed, or is of the wrong length: nothing is averaged.
     """
-    length = kind_of(endpoint, "tensorrt_llm", "request_output_len")
+    length = kind_of(endpoint, interface.MODEL, interface.OUTPUT_LENGTH)
     with UnaryClient(endpoint) as client:
         warming = [_send(client, requests[number % len(requests)], length) for number in range(warmup)]
         client.wait(*warming, timeout=timeout)
@@ -127,11 +128,11 @@ def _send_text(client: UnaryClient, request: Ids) -> RequestRecord:
 
 def _send(client: UnaryClient, request: Ids, length: type[Any]) -> RequestRecord:
     inputs = [
-        tensor("input_ids", request.prompt, np.int32),
-        tensor("input_lengths", len(request.prompt), np.int32),
-        tensor("request_output_len", request.output_tokens, length),
+        tensor(interface.PROMPT, request.prompt, np.int32),
+        tensor(interface.PROMPT_LENGTH, len(request.prompt), np.int32),
+        tensor(interface.OUTPUT_LENGTH, request.output_tokens, length),
     ]
-    return client.send_inputs("tensorrt_llm", request.name, inputs, "output_ids", input_tokens=len(request.prompt))
+    return client.send_inputs(interface.MODEL, request.name, inputs, interface.ANSWER, input_tokens=len(request.prompt))
 
 
 def table(records: Sequence[RequestRecord]) -> dict[str, float]:
