@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from fake_hub import COMMIT, FakeHub, serve
 
 ROOT = Path(__file__).resolve().parents[2]
