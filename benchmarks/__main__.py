@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codegen, compose_up, iterative, kills, llm, sequence, start_up
+from benchmarks import codegen, compose_up, fuzz, iterative, kills, llm, sequence, start_up
 from labctl.measure.results import machine, versions
 from labctl.workspace import Workspace, atomic_write
 
@@ -23,21 +23,23 @@ ALL = {
     "codegen-350m": codegen.true_shape,
     "start-up": start_up.run,
     "compose-up": compose_up.run,
-    "kills": kills.run,
 }
+# With options of their own.
+MORE = {"kills": lambda options: kills.run(options.count or 1000), "fuzz": fuzz.run}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n\n")[1])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join([*ALL, *MORE])}; default: all")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant")
-    parser.add_argument("--count", type=int, default=1000, help="how often the benchmark kills does so")
+    parser.add_argument("--count", type=int, help="kills: how often (1000); fuzz: requests (10000)")
+    fuzz.options(parser)
     options = parser.parse_args()
-    if unknown := set(options.names) - set(ALL):
+    if unknown := set(options.names) - {*ALL, *MORE}:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
-    for name in options.names or ALL:
+    for name in options.names or [*ALL, *MORE]:
         print(f"\n== {name}", flush=True)
-        found = ALL[name](options.count if name == "kills" else options.rounds)
+        found = MORE[name](options) if name in MORE else ALL[name](options.rounds)
         document = {"benchmark": name, "versions": versions(), "machine": machine(), "found": found}
         atomic_write(Workspace.find().root / "results" / "benchmarks" / f"{name}.json", json.dumps(document, indent=1))
 

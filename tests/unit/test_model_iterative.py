@@ -68,7 +68,9 @@ def slots_used(model: Any) -> int:
     return int(model.decoder.cache.used)
 
 
-def test_an_id_that_is_started_twice_ends_both_with_an_error_and_is_free_at_once(model: Any) -> None:
+def test_an_id_that_is_started_twice_ends_both_with_an_error_and_is_free_a_second_later(
+    model: Any, clock: list[float]
+) -> None:
     first, second = request(7), request(7)
     model.execute([first])
     assert first.flags_out == RESCHEDULE
@@ -76,9 +78,10 @@ def test_an_id_that_is_started_twice_ends_both_with_an_error_and_is_free_at_once
     assert "sequence_id: 7 was started while" in second.error
     assert second.flags_out != RESCHEDULE
     model.execute([again(first)])  # Triton executes it once more, and could not schedule it again
-    assert "sequence_id: 7 is not known" in first.error
+    assert "sequence_id: 7 was in use just now" in first.error
     assert first.final
     assert slots_used(model) == 0
+    clock[0] += 2.0
     third = request(7)
     run(model, third)
     assert not third.error
@@ -96,6 +99,24 @@ def test_the_same_start_thrice_in_one_batch_loses_no_slot(model: Any) -> None:
     run(model, other)
     assert other.responses
     assert not other.error
+
+
+def test_of_many_starts_of_one_id_none_is_rescheduled_after_one_has_ended(model: Any, clock: list[float]) -> None:
+    """Triton could not schedule it again, and its client would hear nothing."""
+    first, *others = (request(8) for _ in range(4))
+    model.execute([first])
+    for other in (*others, again(first)):
+        clock[0] += 0.01
+        model.execute([other])
+        assert other.final and other.flags_out != RESCHEDULE
+    whole = request(5, parameters='{"max_tokens": 1}')
+    run(model, whole, clock)
+    assert not whole.error and whole.final
+    for refused in (request(6, flags=START | END), request(6), request(6), request(5), request(5)):
+        clock[0] += 0.01
+        model.execute([refused])
+        assert refused.final and refused.flags_out != RESCHEDULE
+    assert slots_used(model) == 0
 
 
 def test_an_id_whose_client_has_gone_may_be_used_again(model: Any, clock: list[float]) -> None:

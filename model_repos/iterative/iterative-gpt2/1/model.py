@@ -42,6 +42,7 @@ class TritonPythonModel:
         self.sequences = {}  # correlation id -> what is kept of a sequence between two of its tokens
         self.running = {}  # those of them that have a slot
         self.unfinished = set()  # those that had a token in the last step and want another
+        self.resting = {}  # correlation id -> when a sequence of it ended, or was refused
         self.gave_back = False
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.gauges = Gauges(args["model_name"], slots=self.slots, slots_used=0, steps_total=0, tokens_total=0)
@@ -53,19 +54,20 @@ class TritonPythonModel:
         for request in requests:
             try:
                 here.append((request, self.sequence_of(request, started)))
-            except Exception as error:  # no reschedule: Triton ends the sequence
-                refuse(request, self.guard.words(error))
+            except Exception as error:
+                self.turn_away(request, self.guard.words(error), started)
 
         batch = []
         for request, sequence in here:
             correlation = request.correlation_id()
             if self.sequences.get(correlation) is not sequence:  # its id was used again in this very batch
-                refuse(request, str(used_twice(correlation)))
+                self.turn_away(request, str(used_twice(correlation)), started)
             elif self.admit(correlation, sequence, started):
                 batch.append((request, sequence))
             else:  # all slots are taken: back to Triton's queue, without an answer
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         if not batch:
+            self.gauges.update(slots_used=len(self.running))
             return
         ids = [request.correlation_id() for request, _ in batch]
         if self.out_of_step(ids):
@@ -77,11 +79,11 @@ class TritonPythonModel:
         newcomers = sum(sequence.new for sequence in sequences)
         for (request, sequence), text in zip(batch, step(self.decoder, sequences), strict=True):
             if isinstance(text, Exception):  # this sequence fails, the others go on
-                refuse(request, self.guard.words(text))
-            else:
-                respond(request, text, last=sequence.finished)
+                self.turn_away(request, self.guard.words(text), started)
+                continue
+            respond(request, text, last=sequence.finished)
             if sequence.finished:
-                self.forget(request.correlation_id())
+                self.rest(request.correlation_id(), time.monotonic())
             else:  # the heart of it: not done yet, schedule me again
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
@@ -95,12 +97,12 @@ class TritonPythonModel:
         """What is kept for the request; at its first scheduling (flag START) it begins."""
         correlation, flags = request.correlation_id(), request.flags()
         kept = self.sequences.get(correlation)
+        if correlation in self.resting:
+            raise BadInput("sequence_id", f"{correlation} was in use just now; it can be used again in {PATIENCE:g} s")
         if flags & END:  # Triton has forgotten the id by now, and cannot schedule it again
-            self.forget(correlation)
             raise BadInput("sequence_end", "a sequence ends here with its last token; leave this flag out")
         if kept is not None and (kept.seen == now or (flags & START and now - kept.seen < PATIENCE)):
             # Triton keeps one entry for an id and drops it when either of the two ends: neither could go on alone.
-            self.forget(correlation)
             raise used_twice(correlation)
         if flags & START:
             self.forget(correlation)  # its client has gone: what it left is not for this one
@@ -146,6 +148,23 @@ class TritonPythonModel:
             if now - sequence.seen < self.idle_limit:
                 break
             self.forget(correlation)
+        while self.resting and now - next(iter(self.resting.values())) >= PATIENCE:
+            self.resting.pop(next(iter(self.resting)))
+
+    def turn_away(self, request, words, now):
+        """Answer with an error and do not reschedule."""
+        refuse(request, words)
+        self.rest(request.correlation_id(), now)
+
+    def rest(self, correlation, now):
+        """A sequence has ended, with which Triton drops what it has of that id.
+
+        Of other requests with the id that are in its queue by now none could be rescheduled, and their clients would
+        hear nothing. So all that come are turned away, until the id was quiet for a while.
+        """
+        self.forget(correlation)
+        self.resting.pop(correlation, None)
+        self.resting[correlation] = now  # at the end, as above
 
     def forget(self, correlation):
         """The only way out for a sequence: its slot is free again."""

@@ -219,7 +219,7 @@ class TritonPythonModel:
             preempted=turn.preempted,
         )
         self.gauges.update(
-            slots_used=len(turn.batch), waiting_requests=len(self.scheduler.waiting),
+            slots_used=len(turn.batch) if self.scheduler.running else 0, waiting_requests=len(self.scheduler.waiting),
             kv_blocks_used=turn.blocks if self.scheduler.running else 0,
             steps_total=1, tokens_total=sum(len(tokens) for _, tokens in turn.produced),
             admissions_total=turn.admitted, preemptions_total=turn.preempted,

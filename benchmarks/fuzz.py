@@ -1,0 +1,159 @@
+"""Hostile and careless requests to every model of every stack, and what became of them and of the server.
+
+On loopback, without the requests that are known to end Triton 2.51 (docs/security.md); ``--killers`` sends those too,
+one of each kind, to a server that is started again; ``--expose`` sends everything to the guard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.hostile.draw import draw, killers
+from benchmarks.hostile.models import Model
+from benchmarks.hostile.send import ANSWERED, CANCELLED, CLOSED, REFUSED, SILENCE, Client, Outcome
+from benchmarks.hostile.sent import Sent
+from benchmarks.hostile.watch import Size, Watch
+from labctl.listener import Silent
+from labctl.orchestrator.plan import Choices
+from labctl.orchestrator.run import ephemeral
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.up import UpOptions
+from labctl.tables import table
+
+COUNT, SEED, CLIENTS, SUPERVISE, KEPT = 10_000, 12, 8, 20, 20
+# What no client may read: Python's words, paths of sources, names of the python backend's shared memory.
+INSIDE = re.compile(r"Traceback|\.py\b|site-packages|\b\w+Error\b|/dev/shm|labs-[0-9a-f]{12}")
+COLUMNS = ("stack", "requests", "answered", "refused", "cancelled", "no answer in 20 s", "deaths", "stubs dead",
+           "slots leaked", "models disabled", "memory MB", "/dev/shm MB")  # fmt: skip
+
+
+NOTHING = Size(0, 0)
+
+
+@dataclass
+class Found:
+    """What one stack made of its requests. ``words``: where a refusal showed the inside of a model."""
+
+    stack: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    silent: list[str] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
+    words: dict[str, str] = field(default_factory=dict)
+    leaked: dict[str, int] = field(default_factory=dict)
+    disabled: dict[str, str] = field(default_factory=dict)
+    stubs_dead: int = 0
+    before: Size = NOTHING
+    after: Size = NOTHING
+
+    def row(self) -> tuple[str, ...]:
+        numbers = [sum(self.outcomes.values()), self.outcomes[ANSWERED], self.outcomes[REFUSED] + self.outcomes[CLOSED],
+                   self.outcomes[CANCELLED], self.outcomes[SILENCE], len(self.deaths), self.stubs_dead,
+                   sum(self.leaked.values()), len(self.disabled)]  # fmt: skip
+        sizes = [(self.before.memory, self.after.memory), (self.before.shm, self.after.shm)]
+        return (self.stack, *map(str, numbers), *(f"{a / 2**20:.0f} to {b / 2**20:.0f}" for a, b in sizes))
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """All stacks one after the other; the table, and what went wrong with the request that did it."""
+    session = Session.open(Silent())
+    names = options.stacks or [name for lab in session.catalog.labs for name in lab.stacks]
+    each, rest = divmod(options.count or COUNT, len(names))
+    found, killed = [], {}
+    for number, name in enumerate(names):
+        lab, _ = session.catalog.stack(name)
+        up = UpOptions(Choices(), "local", "auto", 300.0, expose=options.expose, supervise=SUPERVISE)
+        with ephemeral(session, lab, name, up) as handle:
+            watch = Watch(handle.runtime, handle.record)
+            found.append(fuzz(watch, each + (number < rest), options.seed, deadly=options.expose))
+            print(table([found[-1].row()], COLUMNS, right=range(1, len(COLUMNS))), flush=True)
+            if options.killers:
+                killed[name] = end(watch, options.seed)
+    print("\n" + table([one.row() for one in found], COLUMNS, right=range(1, len(COLUMNS))))
+    for one in found:
+        for what in (*one.deaths, *one.silent, *one.words.values(), one.leaked, one.disabled):
+            if what:
+                print(f"{one.stack}: {what}")
+    for name, ends in killed.items():
+        print("\n".join(f"{name}: known to end Triton 2.51: {how}" for how in ends))
+    return {
+        "count": options.count or COUNT,
+        "seed": options.seed,
+        "exposed": options.expose,
+        "killed": killed,
+        "stacks": [vars(one) | {"before": vars(one.before), "after": vars(one.after)} for one in found],
+    }
+
+
+def fuzz(watch: Watch, count: int, seed: int, *, deadly: bool = False, without: str = "") -> Found:
+    """Send ``count`` requests, always the same for one seed.
+
+    Args:
+        deadly: also those that are known to end Triton 2.51.
+        without: a kind of request that is left out.
+    """
+    record = watch.record
+    models = [Model.of(record.endpoints.http, name) for name in record.models]
+    found = Found(record.stack, before=watch.size())
+    if ill := watch.disabled(models):
+        raise RuntimeError(f"before anything was sent: {ill}")
+    local, lock, under_way = threading.local(), threading.Lock(), set[str]()
+
+    def one(number: int) -> None:
+        sent = draw(f"{seed}-{record.stack}-{number}", models, deadly, without)
+        if not hasattr(local, "client"):
+            local.client = Client(record.endpoints.http, record.endpoints.grpc)
+        with lock:
+            under_way.add(str(sent))
+        outcome = local.client.send(sent)
+        with lock:
+            if outcome[0] == CLOSED and not watch.lives():
+                found.deaths.append(f"{watch.died()}; under way: {' | '.join(under_way)}")
+            under_way.discard(str(sent))
+            note(found, sent, outcome)
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(one, range(count)))
+    found.leaked, found.disabled, found.stubs_dead = watch.leaked(models), watch.disabled(models), watch.dead_stubs()
+    found.after = watch.size()
+    return found
+
+
+def note(found: Found, sent: Sent, outcome: Outcome) -> None:
+    what, words = outcome
+    found.outcomes[what] += 1
+    found.kinds[f"{sent.kind}: {what}"] += 1
+    if what == SILENCE:
+        found.silent.append(f"no answer: {sent}")
+    elif (match := INSIDE.search(words)) and len(found.words) < KEPT:
+        found.words.setdefault(match[0], f"told a client {words[:300]!r} of {sent}")
+
+
+def end(watch: Watch, seed: int) -> Sequence[str]:
+    """One of each kind of the requests that are known to end Triton 2.51, and how it ended."""
+    record = watch.record
+    models = [Model.of(record.endpoints.http, name) for name in record.models]
+    ends = []
+    for sent in killers(f"{seed}-{record.stack}", models):
+        client = Client(record.endpoints.http, record.endpoints.grpc)
+        outcome, _ = client.send(sent)
+        client.close()
+        how = outcome if watch.lives() else watch.died()
+        ends.append(f"{sent.kind} over {sent.protocol}: {how}")
+    return ends
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=SEED, help="fuzz: of all requests")
+    parser.add_argument("--stacks", nargs="+", metavar="STACK", help="fuzz: these stacks; default: all")
+    parser.add_argument(
+        "--killers", action="store_true", help="fuzz: also what is known to end Triton 2.51, at the end"
+    )
+    parser.add_argument("--expose", action="store_true", help="fuzz: behind the guard, with what ends Triton 2.51")

@@ -1,0 +1,47 @@
+"""A few hundred requests from good to deadly, except those that end Triton 2.51 itself (``make bench ARGS=fuzz``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_server import LabServer
+from machinery import ROOT
+
+from labctl.runtimes.local import LocalRuntime
+from labctl.workspace import Workspace
+
+sys.path.insert(0, str(ROOT))  # benchmarks/ is no package that anybody installs
+from benchmarks.fuzz import fuzz
+from benchmarks.hostile.send import ANSWERED, CANCELLED, REFUSED, SILENCE
+from benchmarks.hostile.watch import Watch
+
+SEED = 1
+
+
+@pytest.mark.parametrize(
+    ("stack", "settings"),
+    [
+        pytest.param("iterative", {"threads": 1}, marks=pytest.mark.xdist_group("test_hostile_sequences")),
+        pytest.param("codegen", {}, marks=pytest.mark.xdist_group("codegen")),
+    ],
+)
+def test_no_request_silences_ends_or_disables_anything(
+    stack: str, settings: dict[str, Any], lab_server: Callable[..., LabServer], checkout: Path, cache: Path
+) -> None:
+    lab_server(stack, **settings)
+    runtime = LocalRuntime(Workspace(checkout, cache))
+    record: Any = runtime.find(stack)
+    # Triton loses requests that wait behind another of their id (docs/security.md; test_hostile_sequences.py).
+    found = fuzz(Watch(runtime, record), 200, SEED, without="sequences")
+    assert found.silent == []
+    assert found.outcomes[SILENCE] == 0
+    assert found.deaths == []
+    assert found.stubs_dead == 0
+    assert found.leaked == {}
+    assert found.disabled == {}
+    assert found.words == {}, "no client reads the inside of a model"
+    assert min(found.outcomes[what] for what in (ANSWERED, REFUSED, CANCELLED)) > 0, "it was a mixture"
