@@ -136,7 +136,11 @@ def test_a_message_that_unpacks_beyond_the_bound_is_refused_unread() -> None:
     assert refused.value.too_large
 
 
-@pytest.mark.parametrize("packed", [b"no gzip", gzip.compress(b"a") + gzip.compress(b"b"), gzip.compress(b"a")[:-4]])
+@pytest.mark.parametrize(
+    "packed",
+    [b"no gzip", gzip.compress(b"a") + gzip.compress(b"b"), gzip.compress(b"a")[:-4]],
+    ids=["none", "two of them", "cut off"],
+)
 def test_a_message_that_unpacks_in_more_ways_than_one_is_refused(packed: bytes) -> None:
     with pytest.raises(Refused):
         MessageStream(INFER[0], "gzip").pass_on(framed(packed, 1), last=True)
