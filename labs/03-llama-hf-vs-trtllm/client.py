@@ -65,9 +65,12 @@ def at_once(
 def streamed(
     endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None
 ) -> list[RequestRecord]:
-    """All prompts through the streaming engine: one response for each token."""
+    """All prompts through the streaming engine: one response for each token, in the LLM API's with the text so far."""
     with TextStream(endpoint) as stream:
-        records = [stream.send_inputs(model, p, inputs(endpoint, model, p, tokens, stream=True)) for p in prompts]
+        records = [
+            stream.send_inputs(model, p, inputs(endpoint, model, p, tokens, stream=True), so_far=model == LLM_API)
+            for p in prompts
+        ]
         stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
     return records
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import COSTLY
 from machinery import ROOT, copy_of_the_checkout, labctl
 
-from labctl.measure.clients import ask
+from labctl.measure.clients import ask, conversation
 from labctl.measure.clients.tensors import kind_of
 from labctl.measure.workloads import identity
 from labctl.trtllm.releases import table
@@ -23,15 +24,16 @@ from labctl.trtllm.releases import table
 LAB = Path(__file__).parent / "contracts_lab"
 CONTRACTS = sorted({(it.integers, it.name == "0.5.0") for it in table().values() if it.steps})
 
-pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("contracts")]
+pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("contracts"), COSTLY]
 
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator[Callable[..., str]]:
     """``serving(STACK, setting=value)``: the gRPC endpoint of that stack, up on the local runtime."""
     root = copy_of_the_checkout(tmp_path_factory.mktemp("contracts") / "checkout", snapshot)
-    shutil.copytree(LAB, root / "labs" / "98-contracts", ignore=shutil.ignore_patterns("models"))
+    shutil.copytree(LAB, root / "labs" / "98-contracts", ignore=shutil.ignore_patterns("models", "llmapi"))
     shutil.copytree(LAB / "models", root / "model_repos" / "contracts")
+    shutil.copytree(LAB / "llmapi", root / "model_repos" / "contracts-llmapi")
 
     def up(stack: str, **settings: Any) -> str:
         labctl("down", stack, root=root, check=False)
@@ -67,20 +69,21 @@ def test_both_labs_clients_are_answered_through_the_releases_contracts(
 
 def test_the_llm_api_is_asked_in_its_own_words(serving: Callable[..., str], lab_03: Any) -> None:
     endpoint = serving("llm-api")
-    assert "".join(ask.generate(endpoint, "llm", "one", 3, stream=False)) == "bbb"
-    inputs = lab_03.inputs(endpoint, lab_03.LLM_API, "one", 3)
-    with lab_03.UnaryClient(endpoint) as client:
-        record = client.send_inputs("llm", "one", inputs)
-        client.wait(record, timeout=30)
+    assert "".join(ask.generate(endpoint, "tensorrt_llm", "one", 3, stream=False)) == "bbb"
+    (record,) = lab_03.at_once(endpoint, "tensorrt_llm", ["one"], 3)
     assert record.text == "bbb"
+    asked = [identity.Ids("x", [7, 8], 4, "one"), identity.Ids("y", [7], 2, "two")]
+    records = identity.run_as_text(endpoint, asked, len)
+    assert [(record.text, record.tokens) for record in records] == [("bbbb", 4), ("bb", 2)]
+    assert identity.table(records)["Avg. IP tokens per request"] == 1.5
 
 
 def test_the_llm_api_streams_where_the_model_says_that_it_is_decoupled(
     serving: Callable[..., str], lab_03: Any
 ) -> None:
     endpoint = serving("llm-api", decoupled="true")
-    inputs = lab_03.inputs(endpoint, lab_03.LLM_API, "one", 3, stream=True)
-    with lab_03.TextStream(endpoint) as stream:
-        record = stream.send_inputs("llm", "one", inputs)
-        stream.wait(record, timeout=30)
-    assert [text for _, text in record.responses] == ["b", "bb", "bbb"]
+    (record,) = lab_03.streamed(endpoint, "tensorrt_llm", ["one"], 3)
+    assert [text for _, text in record.responses] == ["b", "b", "b"]
+    assert "".join(ask.generate(endpoint, "tensorrt_llm", "one", 3, stream=True)) == "onebbb"
+    *_, whole = conversation.ask(endpoint, "tensorrt_llm", "one", 3, {})
+    assert whole.text == "onebbb"

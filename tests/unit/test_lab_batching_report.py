@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from labctl.manifest import catalog
 from labctl.measure import results
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import identity
+from labctl.orchestrator.verdicts import UNMEASURED, judge
+from labctl.workspace import Workspace
 
-REPORT = Path(__file__).resolve().parents[2] / "labs" / "05-batching-policies" / "report.py"
+ROOT = Path(__file__).resolve().parents[2]
+REPORT = ROOT / "labs" / "05-batching-policies" / "report.py"
+CATALOG = catalog.load(Workspace(ROOT, ROOT / "unused"))
+PHASES = ("static", "inflight", "no-evict", "max-utilization")
 COUNTED = {"steps": 20, "mean_batch": 2.0, "max_batch": 3, "max_kv_blocks_used": 4, "kv_blocks": 9, "preemptions": 1}
 
 
@@ -22,14 +29,14 @@ COUNTED = {"steps": 20, "mean_batch": 2.0, "max_batch": 3, "max_kv_blocks_used":
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``report(scheduling)``: what the report makes of all four phases, with that in place of what a log says."""
 
-    def run(scheduling: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    def run(scheduling: dict[str, Any], phases: Sequence[str] = PHASES) -> tuple[dict[str, Any], str]:
         records = [
             RequestRecord(
                 str(n), "tensorrt_llm", "a text", responses=[(1.0 + n, "")], end=1.0 + n, input_tokens=5, tokens=7
             )
             for n in range(3)
         ]
-        for phase in ("static", "inflight", "no-evict", "max-utilization"):
+        for phase in phases:
             workload = {
                 "table": identity.table(records), "scheduling": scheduling,
                 "records": [record.to_json() for record in records], "steps": [],
@@ -58,3 +65,12 @@ def test_with_a_step_log_the_steps_are_compared_and_evictions_counted(report: An
     assert metrics["ratios"]["chat"]["engine_steps"] == 1.0
     assert metrics["policies"]["max-utilization"]["preemptions"] == 1
     assert "Engine steps" in text
+
+
+def test_of_the_llm_api_which_has_no_static_side_nothing_is_judged(report: Any) -> None:
+    metrics, text = report({}, ("inflight",))
+    assert "chat: batched in flight" in text
+    assert metrics["ratios"] == metrics["policies"] == {}
+    assert metrics["inflight"]["chat"]["requests_per_second"] > 0
+    lab = next(lab for lab in CATALOG.labs if lab.short == "batching")
+    assert {judge(each, results.flatten(metrics)).word for each in lab.verdicts} == {UNMEASURED}

@@ -62,7 +62,7 @@ class FakeStream:
     """Remembers what was sent."""
 
     def send_inputs(self, model: str, prompt: str, inputs: list[Any], output: str = "", tokens: int = 0,
-                    **parameters: Any) -> FakeStream:  # fmt: skip
+                    so_far: bool = False, **parameters: Any) -> FakeStream:  # fmt: skip
         self.output, self.tokens, self.parameters = output, tokens, parameters
         self.inputs = {item.name(): (item.datatype(), tuple(item.shape())) for item in inputs}
         return self

@@ -42,12 +42,13 @@ class InFlight(Client):
         self._changed = threading.Condition()
         self._open: dict[str, RequestRecord] = {}
         self._outputs: dict[str, str] = {}
+        self._so_far: set[str] = set()
         self._broken = ""
         self._count = 0
 
     def send_inputs(
         self, model: str, prompt: str, inputs: list[Any], output: str = "text_output", tokens: int = 0,
-        input_tokens: int = 0, **parameters: Any,
+        input_tokens: int = 0, so_far: bool = False, **parameters: Any,
     ) -> RequestRecord:  # fmt: skip
         """Send one request and return its record, which fills as responses arrive.
 
@@ -56,6 +57,7 @@ class InFlight(Client):
             output: which output tensor holds the answer.
             tokens: how many tokens the answer will have where one response holds it all.
             input_tokens: how many the prompt has, where that is known.
+            so_far: each streamed response holds all of the text so far; the record keeps what is new.
             parameters: of the request.
         """
         with self._changed:
@@ -64,6 +66,8 @@ class InFlight(Client):
             record = RequestRecord(label, model, prompt, parameters, id=request_id())
             record.tokens, record.input_tokens = tokens, input_tokens
             self._open[record.id], self._outputs[record.id] = record, output
+            if so_far:
+                self._so_far.add(record.id)
         record.start = time.monotonic()
         self._hand_over(record, inputs)
         return record
@@ -110,6 +114,7 @@ class InFlight(Client):
         """``record`` is answered for good; only with ``_changed`` held."""
         record.end, record.error = at, error
         del self._open[record.id], self._outputs[record.id]
+        self._so_far.discard(record.id)
         self._changed.notify_all()
 
 

@@ -69,13 +69,15 @@ class TextStream(InFlight):
             record = self._open.get(response.id)
             if record is None:
                 return
+            final = response.parameters.get("triton_final_response")
+            last = final is not None and final.bool_param
             values = result.as_numpy(self._outputs[record.id])
             if values is not None and values.size:
-                record.responses.append((now, values.reshape(-1)[0].decode(errors="replace")))
+                text = values.reshape(-1)[0].decode(errors="replace")
+                record.responses.append((now, _new(text, record, last) if record.id in self._so_far else text))
                 if len(record.responses) == 1:
                     self._changed.notify_all()
-            final = response.parameters.get("triton_final_response")
-            if final is not None and final.bool_param:
+            if last:
                 self._end(record, now)
         self._on_token(record)
 
@@ -90,3 +92,9 @@ class TextStream(InFlight):
         else:
             self._broken = message
             self._changed.notify_all()
+
+
+def _new(text: str, record: RequestRecord, last: bool) -> str:
+    """What ``text`` adds to the record; half a character at its end waits for its other half."""
+    added = text[len(record.text) :]
+    return added if last else added.rstrip("\N{REPLACEMENT CHARACTER}")

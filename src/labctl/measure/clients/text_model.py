@@ -25,6 +25,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
 _BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
 LIMIT = "max_tokens"  # how the name of an optional limit ends
 _WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
+LLM_API = "sampling_param_"  # how the optional inputs of TensorRT-LLM's LLM API begin, and no other model's
 NEVER = 2**32 - 1  # an id that ends a text and is in no vocabulary: the text goes on
 
 
@@ -53,6 +54,7 @@ class TextModel:
         sampling: the inputs that say how a token is chosen, by the names of ``SAMPLING``; a model without a limit
             takes them as parameters.
         end: the input for the token that ends a text, where the model's ``end_input`` parameter names one.
+        so_far: each of its streamed responses holds all of the text so far.
         end_text: with which every answer ends, where the model's ``end_text`` parameter says so.
         tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
     """
@@ -67,6 +69,7 @@ class TextModel:
     end: Input | None = None
     tokenizer_dir: str = ""
     end_text: str = ""
+    so_far: bool = False
 
     @property
     def by_parameter(self) -> bool:
@@ -119,6 +122,7 @@ class TextModel:
             end=every.get(_told(config, "end_input")),
             tokenizer_dir=next((told for part in parts if (told := _told(part, "tokenizer_dir"))), ""),
             end_text=_told(config, "end_text"),
+            so_far=decoupled and any(name.startswith(LLM_API) for name in every),
         )  # fmt: skip
 
     def send(
@@ -141,7 +145,7 @@ class TextModel:
             made += [self.sampling[name].filled(value) for name, value in asked.items()]
             made += [self.end.filled(NEVER)] if self.end and to_the_end else []
             count = 0 if self.decoupled else tokens
-            return stream.send_inputs(self.name, prompt, made, output=self.output, tokens=count)
+            return stream.send_inputs(self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far)
         # As text, which every version of the client can send as a parameter.
         texts: dict[str, Any] = {name: str(value) for name, value in asked.items()}
         return stream.send_inputs(

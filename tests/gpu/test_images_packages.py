@@ -1,0 +1,90 @@
+"""Our models on the Python of the older images (3.10), and with the transformers of each image, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import COSTLY, OURS, kept, packages, pip, python310
+from machinery import ROOT
+
+from labctl.trtllm.releases import release
+from labctl.weights.source import parse
+from labctl.weights.store import pull
+from labctl.workspace import Workspace
+
+# Of 0.5.0's own list, then on both sides of where transformers changed what our code depends on: 4.39 (a stop for each
+# row) and 4.56 (`dtype`). tokenizers is the one that each of them takes.
+TRANSFORMERS = {"4.31.0": "0.13.3", "4.36.2": "0.15.2", "4.51.3": "0.21.4", "4.57.6": "0.22.1"}
+HUB = "huggingface-hub==0.36.2"
+# What a model without PyTorch computes with, and what its tests need.
+ON_310 = ("numpy==1.26.4", "tokenizers==0.22.2", "tritonclient[grpc]", "pytest")
+# Tests of the models that compute without PyTorch, which run there as they are.
+TESTS = {
+    "test_model_errors.py": "processing or tokenizer or tensorrt_llm",
+    "test_llm_scheduler.py": "",
+    "test_llm_request.py": "",
+    "test_labserve_prompts.py": "",
+    "test_vocabulary.py": "",
+}
+
+pytestmark = [pytest.mark.proof, COSTLY]
+
+
+def ran(argv: list[str], *paths: Path) -> str:
+    """Its output, with these folders before the tests' and the sources on PYTHONPATH."""
+    where = os.pathsep.join(map(str, [*paths, ROOT / "tests", ROOT / "src"]))
+    environment = {**os.environ, "PYTHONPATH": where, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def old(cache: Path) -> str:
+    """Python 3.10 with what a model without PyTorch computes with."""
+    python = python310()
+
+    def make(folder: Path) -> None:
+        subprocess.run([python, "-m", "venv", str(folder)], check=True)
+        pip(str(folder / "bin" / "python"), "install", "-q", *ON_310)
+
+    return str(kept(cache, "python3.10", make) / "bin" / "python")
+
+
+def test_every_module_and_model_can_be_imported_on_python_310(old: str) -> None:
+    imported = int(ran([old, "tests/gpu/old_python.py"]))
+    models = list((ROOT / "model_repos").glob("*/*/1/model.py"))
+    assert imported == len(list((ROOT / "src/labserve").rglob("*.py"))) + len(models)
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_models_without_pytorch_compute_on_python_310(old: str, name: str) -> None:
+    argv = [old, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
+    said = ran([*argv, f"tests/unit/{name}", *(("-k", TESTS[name]) if TESTS[name] else ())])
+    assert " passed" in said
+
+
+@pytest.fixture(scope="module")
+def answers(cache: Path) -> tuple[Path, dict[str, Any]]:
+    """A tiny Llama, and what it answers with the transformers of the project."""
+    folder = pull(parse("random:tiny-llama"), Workspace(ROOT, cache), print).path
+    return folder, json.loads(ran([OURS, "tests/gpu/asked_llama.py", str(folder)]))[1]
+
+
+@pytest.mark.parametrize("number", TRANSFORMERS)
+def test_llama_answers_the_same_with_the_transformers_of_an_image(
+    cache: Path, answers: tuple[Path, dict[str, Any]], number: str
+) -> None:
+    folder, ours = answers
+    wanted = (f"transformers=={number}", f"tokenizers=={TRANSFORMERS[number]}", HUB)
+    said = ran([OURS, "tests/gpu/asked_llama.py", str(folder)], packages(cache, OURS, *wanted))
+    assert json.loads(said) == [number, ours]
+
+
+def test_the_oldest_transformers_here_is_that_of_the_oldest_release() -> None:
+    assert f"transformers=={next(iter(TRANSFORMERS))}" in release("0.5.0").install.split()
