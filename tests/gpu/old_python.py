@@ -20,7 +20,9 @@ STOOD_IN_FOR = ("torch", "transformers", "safetensors", "onnxruntime", "openvino
 
 
 class _StandIn(types.ModuleType):
-    __path__ = ()
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
