@@ -145,7 +145,7 @@ def end(watch: Watch, seed: int) -> Sequence[str]:
         client = Client(record.endpoints.http, record.endpoints.grpc)
         outcome, _ = client.send(sent)
         client.close()
-        how = outcome if watch.lives() else watch.died()
+        how = watch.died() if outcome == CLOSED and watch.dies(5) else outcome
         ends.append(f"{sent.kind} over {sent.protocol}: {how}")
     return ends
 

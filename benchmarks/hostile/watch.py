@@ -34,7 +34,7 @@ class Watch:
 
     def __init__(self, runtime: LocalRuntime, record: Record) -> None:
         self._runtime, self.record = runtime, record
-        self._meet(record)
+        self._meet(runtime.find(record.stack) or record)  # whoever started it knows its keeper alone
 
     def _meet(self, record: Record) -> None:
         self.pid = int((record.server or {})["pid"])
@@ -60,6 +60,13 @@ class Watch:
             return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
+
+    def dies(self, within: float) -> bool:
+        """Whether it ends in so many seconds: a process that crashes takes a moment to be gone."""
+        deadline = time.monotonic() + within
+        while self.lives() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return not self.lives()
 
     def dead_stubs(self) -> int:
         return len([stub for stub in self._stubs if not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE])

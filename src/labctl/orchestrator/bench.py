@@ -15,7 +15,7 @@ from labctl.measure.workloads import bench as workloads
 from labctl.orchestrator.run import ephemeral, new_results_folder
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
-from labctl.orchestrator.up import UpOptions, dry_up
+from labctl.orchestrator.up import UpOptions, death, dry_up
 from labctl.runtimes.actions import Action
 
 
@@ -56,7 +56,10 @@ def bench(
         record = handle.record
         for title, number in loads:
             listener.step(f"{model}, {title}")
-            found[title], one = workloads.run(vars(record.endpoints), model, workload, number, listener.progress)
+            try:
+                found[title], one = workloads.run(vars(record.endpoints), model, workload, number, listener.progress)
+            except LabError as error:
+                raise death(session, stack) or error from error
             listener.done(f"{workload.requests} requests")
             records += one
         triton = readiness.server_version(record.endpoints.http)
