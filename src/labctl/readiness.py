@@ -90,6 +90,27 @@ def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
     ]
 
 
+def load_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
+    """Have Triton load a model anew (explicit model control); its former version serves until then, and on failure.
+
+    Raises:
+        LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
+    """
+    try:
+        status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/load", {}, timeout, secret)
+    except Unreachable as error:
+        raise LabError(
+            f"{model} was not loaded within {timeout:g} s", "its initialize may never end, or the machine is busy"
+        ) from error
+    if status != 200:
+        raise LabError(f"{model} cannot be loaded", _reason(triton_message(body.decode(errors="replace"))))
+
+
+def _reason(message: str) -> str:
+    """What is behind "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ...;"."""
+    return message.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or message
+
+
 def probe(endpoint: str, model: str, request: ProbeLike, timeout: float) -> None:
     """One tiny real inference.
 

@@ -1,5 +1,6 @@
 """What a model.py says to Triton and hears from it. Only usable inside Triton's python backend."""
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -11,6 +12,9 @@ import triton_python_backend_utils as pb_utils
 from labserve.params import BadInput
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+if isinstance(sys.stdout, io.TextIOWrapper):  # what a model prints is in the server's log line by line
+    sys.stdout.reconfigure(line_buffering=True)
 
 # transformers imports scikit-learn wherever it is installed (the engines' exporter brings it), for a way of decoding
 # that no lab uses: a fifth of the time that a model takes to start. None: "there is no such module". Only here, in a

@@ -10,6 +10,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
 from labctl.orchestrator.down import down, down_all
+from labctl.orchestrator.edits import edited
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions, dry_up, up
 from labctl.tables import table
@@ -36,6 +37,9 @@ def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, ver
         raise
     if handle.already:
         session.listener.note(f"{name} was already up with these settings")
+        for edit in edited(session, lab, handle.runtime, handle.record):
+            files = ", ".join(str(path.relative_to(session.workspace.root)) for path in edit.files)
+            session.listener.note(f"{files} was edited since {edit.model} was loaded: labctl reload {name}")
     shown = status(session, name, ask=False)  # they have just answered
     click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
 

@@ -186,6 +186,7 @@ def make_plan(
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
         documents={llmapi.FILE: llmapi.document(release, document)} if release and document else {},
+        spare=not given,
         hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or labctl up {name}, "
         "which copies them out of its image"
         if release

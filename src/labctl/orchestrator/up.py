@@ -125,7 +125,10 @@ def bring_up(
 
     def render(listener: Listener) -> str:
         # Planned again, now that the weights are here: the configuration may name their vocabulary's size.
-        rendered = repository.render(planned().request)
+        request = planned().request
+        rendered = repository.render(request)
+        if spare := repository.spare(request) if request.spare else []:
+            listener.note(f"no template uses {', '.join(spare)} any more: these settings have no effect")
         return f"{len(rendered.models)} models, every config.pbtxt valid"
 
     plan = planned()

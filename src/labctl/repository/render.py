@@ -18,6 +18,7 @@ CONFIG = "config.pbtxt"
 BLOCK = 4096  # bytes that even a short file takes on a disk
 FAMILY = "inflight_batcher_llm"  # of upstream's template families, the one that the labs serve
 _NOT_COPIED = {"__pycache__", ".gitkeep", ".tmp"}
+YOURS = ".yours-"  # in the name of an edited file that was put aside for the shipped one
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class RenderRequest:
         optional: keys for which an empty value is a meaning of its own.
         place: links, by their path in the repository; their targets are paths as the server sees them.
         documents: YAML files of the templates, by their path in the repository, and what of them is other here.
+        spare: a parameter that no template uses is a problem, unless a person may have edited it out; then it is spare.
         hint: which templates are meant and where they come from, for the remedy of an error.
     """
 
@@ -45,6 +47,7 @@ class RenderRequest:
     replacements: Sequence[Replacement] = ()
     place: Mapping[str, str] = field(default_factory=dict)
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    spare: bool = False
     hint: str = ""
 
 
@@ -60,6 +63,19 @@ def listing(request: RenderRequest) -> list[str]:
     """Every path that :func:`render` would write, below the output; LabError for what it would refuse."""
     files, _ = _filled(request)
     return sorted({*files, *request.place})
+
+
+def origins(request: RenderRequest) -> dict[str, Path]:
+    """Where each file of the repository comes from, by its path in it. Raises LabError for a missing template."""
+    return _collect(request)
+
+
+def spare(request: RenderRequest) -> list[str]:
+    """The parameters that no template uses any more. Raises LabError for a missing template."""
+    files = _collect(request)
+    texts = [path.read_text("utf-8", "replace") for name, path in files.items() if name.endswith(f"/{CONFIG}")]
+    used = {use.key for text in texts for use in uses(text)}
+    return [key for key in request.parameters if key not in used]
 
 
 def render(request: RenderRequest) -> Rendered:
@@ -111,7 +127,12 @@ def _collect(request: RenderRequest) -> dict[str, Path]:
         for model, folder in _models(source, request.models).items():
             for path in sorted(folder.rglob("*")):
                 relative = path.relative_to(folder)
-                if path.is_file() and not _NOT_COPIED & set(relative.parts) and path.suffix != ".pyc":
+                if (
+                    path.is_file()
+                    and not _NOT_COPIED & set(relative.parts)
+                    and path.suffix != ".pyc"
+                    and YOURS not in path.name
+                ):
                     files[f"{model}/{relative.as_posix()}"] = path
     missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
     if missing:
@@ -189,7 +210,9 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
         for link in request.place
         if PurePosixPath(link).is_absolute() or ".." in PurePosixPath(link).parts
     ]
-    problems += [Problem("parameters", 0, key, "no template uses it") for key in request.parameters if key not in used]
+    if not request.spare:
+        idle = [key for key in request.parameters if key not in used]
+        problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
     if not problems:
         problems += ensemble.check(configs)
     return texts, problems

@@ -26,6 +26,8 @@ def server_arguments(
     arguments = [
         f"--model-repository={repository}",
         "--exit-on-error=false",
+        "--model-control-mode=explicit",
+        "--load-model=*",
         f"--exit-timeout-secs={exit_timeout}",
         f"--http-address={address}",
         f"--http-port={http}",

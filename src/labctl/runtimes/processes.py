@@ -164,3 +164,22 @@ def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object
                 return
             else:
                 wait(0.2)
+
+
+def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> tuple[int, str, str] | None:
+    """Run a short command with ``given`` as its stdin; exit status, stdout, stderr. None: it took longer than that.
+
+    Whatever it started is ended with it: it has a process group of its own.
+    """
+    with subprocess.Popen(
+        argv, cwd=cwd, text=True, errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True, preexec_fn=_die_with_parent,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(given, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, out, err

@@ -1,0 +1,66 @@
+"""The files that the labs came with: which of them a person has edited, and how to get them back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.repository import YOURS
+from labctl.runtimes import processes
+from labctl.workspace import Workspace, atomic_write
+
+GIT_S = 20.0
+
+
+def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]:
+    """Put the shipped file in the place of each edited one; yours is renamed, never lost.
+
+    Returns:
+        where yours is kept, by the file; None for a file that was gone. Files that are as shipped are left out.
+
+    Raises:
+        LabError: this checkout does not know what was shipped.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    done: dict[Path, Path | None] = {}
+    for path in edited(workspace, files):
+        original = _shipped(workspace, path)
+        kept = None
+        if path.exists():
+            kept = path.with_name(f"{path.name}{YOURS}{stamp}")
+            path.rename(kept)
+        if original is not None:
+            atomic_write(path, original)
+        done[path] = kept
+    return done
+
+
+def edited(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
+    """Those of the files that are not as they were shipped. Raises LabError as :func:`undo` does."""
+    if not files:
+        return []
+    names = [str(path.relative_to(workspace.root)) for path in files if path.is_relative_to(workspace.root)]
+    out = _git(workspace, "status", "--porcelain", "-z", "--untracked-files=all", "--", *names)
+    changed = {entry[3:] for entry in out.split("\0") if entry}
+    return [path for path in files if str(path.relative_to(workspace.root)) in changed]
+
+
+def _shipped(workspace: Workspace, path: Path) -> bytes | None:
+    """The file's shipped content; None where nothing of that name was shipped."""
+    name = path.relative_to(workspace.root).as_posix()
+    if not _git(workspace, "ls-tree", "--name-only", "HEAD", "--", name):
+        return None
+    return _git(workspace, "show", f"HEAD:{name}").encode()
+
+
+def _git(workspace: Workspace, *arguments: str) -> str:
+    ended = processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S)
+    if ended is None or ended[0]:
+        raise LabError(
+            "this checkout does not know which files were shipped",
+            " ".join((ended[2] if ended else "git did not answer").split()),
+            "clone the project with git, or unpack the bundle again",
+        )
+    return ended[1]

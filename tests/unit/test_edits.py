@@ -1,0 +1,78 @@
+"""Edited models: the shipped files come back and yours are kept; paths are those that a person edits."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from labctl import repository
+from labctl.errors import LabError
+from labctl.manifest.catalog import load
+from labctl.orchestrator import edits, shipped
+from labctl.orchestrator.plan import Choices, make_plan
+from labctl.runtimes.local import LocalRuntime
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Workspace:
+    """A git checkout with one shipped file."""
+    model = tmp_path / "model_repos" / "r" / "m" / "1" / "model.py"
+    model.parent.mkdir(parents=True)
+    model.write_text("shipped\n")
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "s"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    return Workspace(tmp_path, tmp_path / "cache")
+
+
+def test_the_shipped_file_comes_back_and_yours_is_kept(checkout: Workspace) -> None:
+    model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
+    model.write_text("mine\n")
+    extra = model.with_name("helper.py")
+    extra.write_text("mine too\n")
+    done = shipped.undo(checkout, [model, extra])
+    assert model.read_text() == "shipped\n"
+    kept = done[model]
+    assert kept is not None and kept.read_text() == "mine\n" and kept.parent == model.parent
+    assert not extra.exists() and done[extra] is not None
+    assert shipped.undo(checkout, [model]) == {}
+
+
+def test_a_checkout_that_knows_nothing_of_what_was_shipped_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("mine")
+    with pytest.raises(LabError, match="does not know which files were shipped"):
+        shipped.undo(Workspace(tmp_path, tmp_path / "cache"), [path])
+    assert path.read_text() == "mine"
+
+
+def test_what_was_put_aside_is_not_served(tmp_path: Path) -> None:
+    folder = tmp_path / "templates" / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text('name: "m"\nbackend: "python"\n')
+    (folder / "1" / "model.py").write_text("")
+    (folder / "1" / f"model.py{repository.YOURS}20260101-000000").write_text("")
+    request = repository.RenderRequest([tmp_path / "templates"], ["m"], {}, tmp_path / "out")
+    assert sorted(repository.origins(request)) == ["m/1/model.py", "m/config.pbtxt"]
+
+
+def test_no_shipped_template_leaves_a_parameter_unused() -> None:
+    """One that a person edits away is only told; the ones that we ship must use all that their manifests give."""
+    workspace = Workspace(ROOT, ROOT / ".cache")
+    for lab in load(workspace).labs:
+        for stack in lab.stacks:
+            assert repository.spare(make_plan(workspace, lab, stack, Choices(), str).request) == [], stack
+
+
+def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path) -> None:
+    workspace = Workspace(ROOT, tmp_path)
+    lab, stack = load(workspace).stack("iterative")
+    plan = make_plan(workspace, lab, stack, Choices(), str)
+    said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/iterative-gpt2/1/model.py(42): execute\n"
+    text = edits.in_your_files(said, plan, LocalRuntime(workspace))
+    assert "model_repos/iterative/iterative-gpt2/1/model.py(42)" in text
+    assert str(plan.request.output) not in text
