@@ -16,7 +16,6 @@ from typing import Any
 import docker
 import pytest
 from docker.models.containers import Container
-from environments import COSTLY
 from machinery import ROOT
 
 from labctl.runtimes import images
@@ -24,7 +23,7 @@ from labctl.runtimes import images
 STAND_IN = Path(__file__).parent / "stand_in"
 PATIENCE_S = 60
 
-pytestmark = [pytest.mark.proof, COSTLY]
+pytestmark = pytest.mark.proof
 
 
 def built(tag: str, *arguments: str) -> str:

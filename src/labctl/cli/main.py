@@ -38,6 +38,11 @@ COMMANDS = {
     "engines": ("engines", "Build, list and prune compiled engines."),
     "images": ("images", "List and prune the compose runtime's images."),
     "bundle": ("bundle", "Pack the labs for a machine without a network."),
+    "exercise": ("exercise", "Exercises: you write the lines, your running server judges."),
+    "learn": ("exercise", "Show exercises as one screen; check whenever you save a file."),
+    "reload": ("edit", "Load the edited models of a running stack again."),
+    "undo": ("edit", "Put the shipped files of a stack back; yours are kept beside them."),
+    "restart": ("edit", "Take a running stack down and up again, with the same settings."),
     "down": ("stacks", "Take a stack down, and check that nothing of it is left."),
 }
 

@@ -1,0 +1,47 @@
+"""Six sequences by the learner's client on four slots: each begins once, ends once, and all are answered."""
+
+import json
+
+PROMPTS = ("The fox", "My favourite food is", "Once upon a time", "In winter the", "I have lived in Seoul", "Anna")
+NO_START = "Triton refused the first request: the request that begins a sequence must carry START."
+
+NO_END = (
+    "a sequence waited in vain for a slot: without END a sequence keeps its slot until it has been idle for a minute."
+)
+
+
+def check(trial):
+    prompts = trial.rng.sample(PROMPTS, len(PROMPTS))
+    steps = trial.rng.randint(3, 5)
+    try:
+        texts = trial.client("client.py", json.dumps(prompts), str(steps))
+    except trial.Error as error:
+        sentence = NO_END if "timed out" in error.why else NO_START
+        trial.expect("the sequences", "all answered", error.why, False, sentence)
+        return
+    executed = trial.steps("tokenizer")
+    starts, ends = (sum(sum(step.more[key]) for step in executed) for key in ("start", "end"))
+    trial.expect(
+        "sequences begun",
+        f"{len(prompts)}",
+        starts,
+        starts == len(prompts),
+        "not every sequence began once: START on every request begins it anew each time.",
+    )
+    trial.expect(
+        "sequences ended",
+        f"{len(prompts)}",
+        ends,
+        ends == len(prompts),
+        "not every sequence ended: a sequence without END keeps its slot until it has been idle for too long.",
+    )
+    grown = sum(
+        text.startswith(prompt) and len(text) > len(prompt) for text, prompt in zip(texts, prompts, strict=True)
+    )
+    trial.expect(
+        "texts that grew",
+        f"{len(prompts)}",
+        grown,
+        grown == len(prompts),
+        "a text is not its prompt and what came back: does each sequence have its own text?",
+    )

@@ -1,0 +1,68 @@
+"""Sequences that send only what is new, side by side: answers as for whole texts, and nothing kept afterwards."""
+
+PROMPTS = ("The fox", "My favourite food is", "Once upon a time", "In winter the", "I have lived in Seoul")
+MIXED = "a sequence was continued with another one's text: state belongs to a correlation id, not to a row."
+
+
+def check(trial):
+    prompts = trial.rng.sample(PROMPTS, 3)
+    first_id = trial.rng.randrange(2000, 9000, 10)
+    ids, steps = [first_id + n for n in range(3)], trial.rng.randint(4, 6)
+    with trial.sequences("ensemble_pipeline") as client:
+        whole = []
+        for prompt, id in zip(prompts, ids, strict=True):  # the whole text as one request: what is right
+            text = prompt
+            for _ in range(steps):
+                text += client.ask(text, id, start=True, end=True)
+            whole.append(text)
+        alone = piecewise(client, prompts[:1], ids[:1], steps)
+        trial.expect(
+            "a sequence alone",
+            "as its whole text",
+            repr(alone[0][len(prompts[0]) :]),
+            alone[0] == whole[0],
+            "the answers are not those of the whole text: what came before is forgotten.",
+        )
+        if not trial.passed:
+            return
+        with trial.explained(MIXED):
+            together = piecewise(client, prompts, ids, steps)
+        right = sum(one == other for one, other in zip(together, whole, strict=True))
+        trial.expect("three in turn", "3 right", f"{right} right", right == 3, MIXED)
+        kept = states(trial)
+        trial.expect(
+            "texts kept after END",
+            "0",
+            kept,
+            kept == 0,
+            "texts are kept of sequences that have ended: END is the moment to forget.",
+        )
+        client.ask(prompts[0], first_id + 5, start=True)  # and is never heard of again
+
+        def after_another():
+            client.ask(prompts[1], first_id + 6, start=True, end=True)
+            return states(trial)
+
+        silent = trial.settled(after_another, lambda kept: kept == 0, seconds=4)
+        trial.expect(
+            "texts kept of one that fell silent",
+            "0",
+            silent,
+            silent == 0,
+            "the text of a sequence that fell silent is still kept: nobody sends END for a client that has gone.",
+        )
+
+
+def piecewise(client, prompts, ids, steps):
+    """The texts when each sequence in turn sends its prompt first and then only the token that came back."""
+    texts, news = list(prompts), list(prompts)
+    for step in range(steps):
+        for n, id in enumerate(ids):
+            news[n] = client.ask(news[n], id, start=step == 0, end=step == steps - 1)
+            texts[n] += news[n]
+    return texts
+
+
+def states(trial):
+    """How many texts the model said it had after its last execution."""
+    return trial.steps("tokenizer")[-1].more["states"]

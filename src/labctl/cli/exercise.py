@@ -1,0 +1,210 @@
+"""labctl exercise and labctl learn."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from labctl.cli import options as opt
+from labctl.errors import LabError
+from labctl.learn import desk, judge, server
+from labctl.learn.exercise import Exercise, find_all, named
+from labctl.learn.progress import NEW, PASSED, Progress
+from labctl.orchestrator.session import Session
+from labctl.tables import table
+
+WATCH_S = 0.3
+
+
+class Group(click.Group):
+    """Its commands in the order of a learner's day."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group("exercise", cls=Group)
+def exercise_command() -> None:
+    """Exercises: you write the lines, your own running server is the judge."""
+
+
+def _open(verbose: bool = False) -> tuple[Session, list[Exercise], Progress]:
+    session = opt.open_session(verbose)
+    return session, find_all(session.workspace, session.catalog), Progress(session.workspace)
+
+
+def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Exercise:
+    if id or progress.current:
+        return named(exercises, id or progress.current)
+    raise LabError("no exercise was started yet", "", "labctl exercise next")
+
+
+@exercise_command.command("list")
+@opt.as_json
+def list_command(json_output: bool) -> None:
+    """Every exercise, and how far you are."""
+    _, exercises, progress = _open()
+    entries = progress.entries()
+    rows = [
+        {"id": e.id, "lab": e.lab.short, "title": e.title, "kind": e.manifest.kind, "minutes": e.manifest.minutes,
+         "state": entries[e.id].state if e.id in entries else NEW}
+        for e in exercises
+    ]  # fmt: skip
+    if json_output:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    click.echo(table([tuple(row.values()) for row in rows], ("id", "lab", "title", "kind", "min", "state"), right=(4,)))
+    passed = sum(row["state"] == PASSED for row in rows)
+    click.echo(f"\n{bar(passed, len(rows))}  {passed} of {len(rows)} passed")
+
+
+def bar(done: int, whole: int, width: int = 30) -> str:
+    """``[######......]``"""
+    full = round(width * done / whole) if whole else 0
+    return f"[{'#' * full}{'.' * (width - full)}]"
+
+
+@exercise_command.command("start")
+@click.argument("id")
+def start_command(id: str) -> None:
+    """Lay out the starter of exercise ID in exercises/ID/."""
+    session, exercises, progress = _open()
+    _start(session, named(exercises, id), progress)
+
+
+def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
+    folder = desk.lay_out(exercise, session.workspace)
+    progress.start(exercise.id)
+    names = ", ".join(f"{folder.relative_to(session.workspace.root)}/{name}" for name in exercise.manifest.files)
+    click.echo(f"{exercise.id}  {exercise.title}  ({exercise.manifest.kind}, about {exercise.manifest.minutes} min)")
+    click.echo(f"Read {folder.relative_to(session.workspace.root)}/{desk.TASK}, then edit {names}.")
+    click.echo(f"Then: labctl exercise check {exercise.id}   (stuck? labctl exercise hint)")
+
+
+@exercise_command.command("check")
+@click.argument("id", required=False)
+@opt.as_json
+@click.option("--seed", "seeds", type=click.IntRange(min=0), multiple=True, help="Of prompts, lengths and order.")
+@click.option("--runtime", type=click.Choice(opt.RUNTIMES), default="auto", show_default=True)
+@click.option("--watch", is_flag=True, help="Check again whenever a file is saved. Ctrl-C ends it.")
+@opt.verbose
+@click.pass_context
+def check_command(
+    ctx: click.Context, id: str | None, json_output: bool, seeds: tuple[int, ...], runtime: str, watch: bool,
+    verbose: bool,
+) -> None:  # fmt: skip
+    """Judge exercise ID by what your server does; without ID the one started last."""
+    session, exercises, progress = _open(verbose)
+    exercise = _chosen(exercises, progress, id)
+    while True:
+        outcome = judge.check(session, exercise, runtime, seeds)
+        _show(outcome, json_output)
+        if not watch:
+            ctx.exit(0 if outcome.passed else 1)
+        _until_saved(desk.files(exercise, session.workspace))
+
+
+def _show(outcome: judge.Outcome, json_output: bool) -> None:
+    if json_output:
+        click.echo(json.dumps(outcome.to_json(), indent=2))
+        return
+    rows = [("ok" if c.ok else "NO", c.name, c.expected, c.measured) for c in outcome.checks]
+    click.echo(table(rows, ("", "what", "expected", "measured")))
+    click.echo(f"\n{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}")
+
+
+def _until_saved(files: dict[str, Path]) -> None:
+    def stamps() -> list[Any]:
+        return [path.stat().st_mtime_ns if path.exists() else 0 for path in files.values()]
+
+    before = stamps()
+    while stamps() == before:
+        time.sleep(WATCH_S)
+
+
+@exercise_command.command("hint")
+@click.argument("id", required=False)
+def hint_command(id: str | None) -> None:
+    """One hint more each time, from a nudge to nearly the answer."""
+    _, exercises, progress = _open()
+    exercise = _chosen(exercises, progress, id)
+    click.echo(_hint(exercise, progress))
+
+
+def _hint(exercise: Exercise, progress: Progress) -> str:
+    hints = exercise.manifest.hints
+    shown = min(progress.of(exercise.id).hints + 1, len(hints))
+    progress.hinted(exercise.id, shown)
+    more = f"{len(hints) - shown} more" if shown < len(hints) else "this was the last one"
+    return f"hint {shown} of {len(hints)} ({more}): {hints[shown - 1]}"
+
+
+@exercise_command.command("reset")
+@click.argument("id")
+def reset_command(id: str) -> None:
+    """The starter again; what you wrote is kept beside it."""
+    session, exercises, _ = _open()
+    kept = desk.reset(named(exercises, id), session.workspace)
+    root = session.workspace.root
+    click.echo(f"exercises/{id} holds the starter again" + (f"; yours is in {kept.relative_to(root)}" if kept else ""))
+
+
+@exercise_command.command("solution")
+@click.argument("id")
+@click.option("--give-up", is_flag=True, help="Show it although the exercise has not passed.")
+def solution_command(id: str, give_up: bool) -> None:
+    """The solution, after the exercise has passed."""
+    _, exercises, progress = _open()
+    exercise = named(exercises, id)
+    if progress.of(exercise.id).state != PASSED and not give_up:
+        raise LabError(
+            f"{exercise.id} has not passed yet", "its solution is shown afterwards",
+            f"labctl exercise hint {exercise.id}, or labctl exercise solution {exercise.id} --give-up",
+        )  # fmt: skip
+    for name, text in desk.solution(exercise).items():
+        click.echo(f"--- {name}\n{text}")
+
+
+@exercise_command.command("next")
+def next_command() -> None:
+    """Start the next exercise that has not passed."""
+    session, exercises, progress = _open()
+    entries = progress.entries()
+    for exercise in exercises:
+        if exercise.id not in entries or entries[exercise.id].state != PASSED:
+            _start(session, exercise, progress)
+            return
+    click.echo(f"all {len(exercises)} exercises have passed")
+
+
+@exercise_command.command("stop")
+@click.argument("id", required=False)
+def stop_command(id: str | None) -> None:
+    """Take the exercise server down (it goes by itself after half an hour without a check)."""
+    session, exercises, _ = _open()
+    if id:
+        named(exercises, id)
+    click.echo("the exercise server is down" if server.stop(session) else "no exercise server is up")
+
+
+@click.command("learn")
+@click.argument("lab", required=False)
+@click.option("--runtime", type=click.Choice(opt.RUNTIMES), default="auto", show_default=True)
+def learn_command(lab: str | None, runtime: str) -> None:
+    """Exercises as one screen: the task, the last check; checks again whenever you save a file."""
+    from labctl.cli.learn_screen import Screen
+
+    session, exercises, progress = _open()
+    if lab:
+        wanted = session.catalog.lab(lab).folder
+        exercises = [exercise for exercise in exercises if exercise.lab.folder == wanted]
+    if not exercises:
+        raise LabError("there are no exercises here", "", "labctl exercise list")
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        raise LabError("labctl learn needs a terminal", "", "labctl exercise next, then labctl exercise check")
+    Screen(session, exercises, progress, runtime).run()

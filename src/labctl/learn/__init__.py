@@ -1,0 +1,1 @@
+"""Exercises: the learner writes a few lines, and the running server is the judge."""

@@ -1,0 +1,67 @@
+"""The learner's folder: the starter is laid out, put back, and nothing that a person wrote is ever lost."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.learn.exercise import Exercise
+from labctl.workspace import Workspace, replace_dir
+
+TASK = "task.md"
+
+
+def lay_out(exercise: Exercise, workspace: Workspace) -> Path:
+    """The learner's folder with the starter in it; one that is there is left as it is."""
+    folder = exercise.yours(workspace)
+    if not folder.is_dir():
+        with replace_dir(folder) as fresh:
+            _copy(exercise.folder / "starter", fresh)
+            shutil.copyfile(exercise.folder / TASK, fresh / TASK)
+    return folder
+
+
+def reset(exercise: Exercise, workspace: Workspace) -> Path | None:
+    """The starter again. Returns where the learner's own files are kept; None where there were none."""
+    folder = exercise.yours(workspace)
+    kept = None
+    if folder.is_dir():
+        kept = folder.with_name(f"{exercise.id}.{time.strftime('%Y%m%d-%H%M%S')}")
+        for number in range(2, 100):
+            if not kept.exists():
+                break
+            kept = folder.with_name(f"{exercise.id}.{time.strftime('%Y%m%d-%H%M%S')}-{number}")
+        folder.rename(kept)
+    lay_out(exercise, workspace)
+    return kept
+
+
+def files(exercise: Exercise, workspace: Workspace) -> dict[str, Path]:
+    """The learner's files by name.
+
+    Raises:
+        LabError: the exercise was not begun, or a file of it is gone.
+    """
+    folder = exercise.yours(workspace)
+    if not folder.is_dir():
+        raise LabError(f"exercise {exercise.id} was not started yet", "", f"labctl exercise start {exercise.id}")
+    missing = [name for name in exercise.manifest.files if not (folder / name).is_file()]
+    if missing:
+        raise LabError(
+            f"exercises/{exercise.id}/{missing[0]} is gone",
+            "the check needs every file of the exercise",
+            f"labctl exercise reset {exercise.id} (your other files are kept beside it)",
+        )
+    return {name: folder / name for name in exercise.manifest.files}
+
+
+def solution(exercise: Exercise) -> dict[str, str]:
+    """The files of the solution, as texts."""
+    folder = exercise.folder / "solution"
+    return {name: (folder / name).read_text(encoding="utf-8") for name in exercise.manifest.files}
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

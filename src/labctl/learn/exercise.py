@@ -1,0 +1,134 @@
+"""What an exercise is: ``labs/NN-name/exercises/<id>-<words>/`` with its manifest, starter, solution and check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from labctl.errors import LabError
+from labctl.manifest.catalog import Catalog
+from labctl.manifest.schema import Lab
+from labctl.workspace import Workspace
+
+FOLDER = re.compile(r"(?P<id>\d\d[a-z])-[a-z0-9-]+")
+PARTS = ("starter", "solution", "wrong", "check.py", "task.md")
+
+
+class Manifest(BaseModel):
+    """``exercise.yaml``.
+
+    Attributes:
+        files: each file that the learner may change, and its place in the model repository; "" for a file that is not
+            served (a client, a prediction).
+        settings: what the stack is brought up with, as ``--set`` would say it.
+        hints: from a nudge to nearly the answer.
+        says: the sentence with which the starter fails.
+        wrong: a folder of ``wrong/`` for each likely wrong answer, and the sentence with which it fails.
+        stuck: what it probably means if a request is not answered.
+        chance: the check measures something that holds on average only; its margins are shown by many runs.
+        patience: seconds after which a request without an answer counts as stuck.
+        memory_mib: what one model may take of memory before it is stopped.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    kind: Literal["implement", "complete", "mend", "configure", "predict"]
+    minutes: int = Field(ge=1)
+    stack: str
+    files: dict[str, str] = Field(min_length=1)
+    settings: dict[str, Any] = {}
+    hints: list[str] = Field(min_length=2)
+    says: str
+    wrong: dict[str, str] = Field(min_length=2)
+    stuck: str = "is there a loop without an end?"
+    chance: bool = False
+    patience: float = Field(default=10.0, gt=0)
+    memory_mib: int = Field(default=3072, ge=256)
+
+    @model_validator(mode="after")
+    def _places(self) -> Manifest:
+        for name, place in self.files.items():
+            if Path(name).name != name or Path(place).is_absolute() or ".." in Path(place).parts:
+                raise ValueError(f"files.{name}: a plain file name and a place inside the model repository, please")
+        return self
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a lab. ``id`` is two digits of the lab and a letter."""
+
+    id: str
+    folder: Path
+    lab: Lab
+    manifest: Manifest
+
+    @property
+    def title(self) -> str:
+        return self.manifest.title
+
+    @property
+    def served(self) -> dict[str, str]:
+        """The files that Triton serves, by their place in the model repository."""
+        return {place: name for name, place in self.manifest.files.items() if place}
+
+    def yours(self, workspace: Workspace) -> Path:
+        """The learner's folder."""
+        return workspace.root / "exercises" / self.id
+
+
+def find_all(workspace: Workspace, catalog: Catalog) -> list[Exercise]:
+    """Every exercise of the checkout, in the order of their ids.
+
+    Raises:
+        LabError: some are broken; all problems are listed.
+    """
+    exercises: list[Exercise] = []
+    problems: list[str] = []
+    for lab in catalog.labs:
+        for path in sorted((workspace.labs / lab.folder / "exercises").glob("*/exercise.yaml")):
+            where = path.relative_to(workspace.root).as_posix()
+            try:
+                exercises.append(_read(path, lab))
+            except ValidationError as error:
+                problems += [f"{where}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            except (yaml.YAMLError, OSError, ValueError) as error:
+                problems.append(f"{where}: {' '.join(str(error).split())}")
+    if len({exercise.id for exercise in exercises}) < len(exercises):
+        problems.append("two exercises have the same id")
+    if problems:
+        raise LabError("an exercise is broken", "", "correct the keys named above", details=problems)
+    return sorted(exercises, key=lambda exercise: exercise.id)
+
+
+def _read(path: Path, lab: Lab) -> Exercise:
+    """One exercise. Raises pydantic's ValidationError, YAMLError, OSError or ValueError."""
+    manifest = Manifest.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    match = FOLDER.fullmatch(path.parent.name)
+    if match is None or not match["id"].startswith(lab.number):
+        raise ValueError(f"the folder must be called {lab.number}<letter>-<words>")
+    if manifest.stack not in lab.stacks:
+        raise ValueError(f"stack: lab {lab.number} has no stack {manifest.stack!r}")
+    if missing := [part for part in PARTS if not (path.parent / part).exists()]:
+        raise ValueError(f"missing: {', '.join(missing)}")
+    folders = [path.parent / part for part in ("starter", "solution")]
+    folders += [path.parent / "wrong" / name for name in manifest.wrong]
+    for folder in folders:
+        if lacking := [name for name in manifest.files if not (folder / name).is_file()]:
+            raise ValueError(f"{folder.relative_to(path.parent)} has no {', '.join(lacking)}")
+    return Exercise(match["id"], path.parent, lab, manifest)
+
+
+def named(exercises: Sequence[Exercise], id: str) -> Exercise:
+    """The exercise of that id. Raises LabError."""
+    for exercise in exercises:
+        if exercise.id == id.lower():
+            return exercise
+    known = ", ".join(exercise.id for exercise in exercises)
+    raise LabError(f"there is no exercise '{id}'", f"known: {known}", "labctl exercise list")

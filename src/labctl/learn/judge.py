@@ -1,0 +1,165 @@
+"""Whether an exercise holds: what the learner's own server really did, with several seeds, in words."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.errors import LabError
+from labctl.learn import server
+from labctl.learn.desk import files as files_of
+from labctl.learn.exercise import Exercise
+from labctl.learn.limits import Limits
+from labctl.learn.progress import Progress
+from labctl.learn.trial import Check, Explained, Stuck, Trial
+from labctl.orchestrator.edits import in_your_files, plan_of
+from labctl.orchestrator.lock import stack_lock
+from labctl.orchestrator.session import Session
+from labctl.runtimes.base import Record, Runtime
+
+SEEDS = 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one ``labctl exercise check`` found. ``sentence`` is the one to read first."""
+
+    id: str
+    passed: bool
+    seeds: Sequence[int]
+    checks: Sequence[Check]
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Sequence[int] = ()) -> Outcome:
+    """Judge the learner's files.
+
+    Args:
+        seeds: one trial each; none means two that are drawn now.
+
+    Raises:
+        LabError: it was not begun, another check is in progress, or the server cannot be brought up for a reason that
+            is not the learner's.
+    """
+    workspace = session.workspace
+    files = files_of(exercise, workspace)
+    seeds = list(seeds) or random.SystemRandom().sample(range(1, 100_000), SEEDS)
+    with stack_lock(workspace, "exercises", "exercise check"):
+        checks = _syntax(exercise, files) or _judged(session, exercise, files, runtime, seeds)
+        failed = next((check for check in checks if not check.ok), None)
+        sentence = failed.sentence if failed else f"{exercise.id} holds: {exercise.title}"
+        outcome = Outcome(exercise.id, failed is None, seeds, checks, sentence)
+        server.clean(workspace).parent.mkdir(parents=True, exist_ok=True)
+        server.clean(workspace).touch() if outcome.passed else server.clean(workspace).unlink(missing_ok=True)
+        Progress(workspace).checked(exercise.id, outcome.passed)
+        return outcome
+
+
+def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
+    """A mistake that Python sees without running anything; told at once."""
+    for name, path in files.items():
+        if path.suffix == ".py":
+            try:
+                compile(path.read_bytes(), name, "exec")
+            except (SyntaxError, ValueError) as error:
+                line = getattr(error, "lineno", None)
+                text = f"{name}, line {line}: {getattr(error, 'msg', error)}"
+                return [Check("the file", "Python that can be read", text, False, f"{text}.")]
+    return []
+
+
+def _judged(
+    session: Session, exercise: Exercise, files: dict[str, Path], runtime: str, seeds: Sequence[int]
+) -> list[Check]:
+    try:
+        runner, record = server.serve(session, exercise, files, runtime)
+    except LabError as error:
+        if not exercise.served:
+            raise
+        why = "; ".join(filter(None, (error.why, *error.details)))
+        lines = _in_learners_files(why or error.what, session, exercise, None)
+        return [Check("the model", "loads", error.what, False, lines)]
+    function = _load(exercise)
+    checks: list[Check] = []
+    for seed in seeds:
+        trial = Trial(
+            seed, record.endpoints, session.workspace.run_dir(server.STACK), exercise.yours(session.workspace),
+            record.settings, record.tokenizer_dir, exercise.manifest.patience,
+        )  # fmt: skip
+        session.listener.step(f"exercise {exercise.id}, seed {seed}")
+        with Limits(runner, record, exercise.manifest.memory_mib) as limits:
+            _try(function, trial, limits, session, exercise, (runner, record))
+        session.listener.done("holds" if trial.passed else "does not hold")
+        checks = trial.checks
+        if not trial.passed:
+            break
+    return checks
+
+
+def _try(
+    function: Any, trial: Trial, limits: Limits, session: Session, exercise: Exercise, running: tuple[Runtime, Record]
+) -> None:
+    """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
+    try:
+        function(trial)
+        if not trial.checks:
+            raise LabError(f"the check of {exercise.id} expects nothing", "this is a fault of the exercise")
+    except Stuck as error:
+        sentence = limits.told() or f"{error.what}: {exercise.manifest.stuck}"
+        trial.expect("an answer", f"within {trial.patience:g} s", "none", False, sentence)
+        server.stop(session)
+    except Explained as error:
+        measured = _in_learners_files(error.why, session, exercise, running)
+        trial.expect("an answer", "without an error", measured, False, limits.told() or error.what)
+    except LabError as error:
+        why = _in_learners_files("; ".join(filter(None, (error.why, *error.details))), session, exercise, running)
+        sentence = limits.told() or f"{error.what}: {why}"
+        trial.expect("an answer", "without an error", error.what, False, sentence)
+    if limits.told() and trial.passed:
+        trial.expect("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", False, limits.told())
+
+
+def _in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
+    """The text with paths of the served copy replaced by ``exercises/ID/...``; at most ten lines."""
+    names = {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
+    with contextlib.suppress(LabError):
+        lab = server.lab_with(exercise, session.workspace)
+        if running is None:
+            runner = session.runtime("local")
+            record = None
+        else:
+            runner, record = running
+        if record is not None:
+            text = in_your_files(text, plan_of(session, lab, runner, record), runner, names)
+    return "\n".join(text.strip().splitlines()[:10])
+
+
+def _load(exercise: Exercise) -> Any:
+    """The function ``check`` of the exercise's ``check.py``."""
+    path = exercise.folder / "check.py"
+    spec = importlib.util.spec_from_file_location(f"exercise_{exercise.id}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    with _bytecode_kept_out():
+        spec.loader.exec_module(module)
+    return module.check
+
+
+@contextlib.contextmanager
+def _bytecode_kept_out() -> Iterator[None]:
+    """No ``__pycache__`` beside the exercise."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before

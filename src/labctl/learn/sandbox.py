@@ -1,0 +1,55 @@
+"""A learner's function, called in a process of its own: an endless loop or a crash ends there."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labctl.errors import LabError
+from labctl.runtimes import processes
+
+MEMORY_BYTES = 1 << 30
+FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+RUNNER = """
+import importlib.util, json, resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, ({memory}, {memory}))
+path, function, arguments = sys.argv[1], sys.argv[2], json.load(sys.stdin)
+spec = importlib.util.spec_from_file_location("learner", path)
+module = importlib.util.module_from_spec(spec)
+out, sys.stdout = sys.stdout, sys.stderr
+spec.loader.exec_module(module)
+json.dump(getattr(module, function)(*arguments), out)
+"""
+
+
+def call(path: Path, function: str, arguments: Sequence[Any], seconds: float) -> Any:
+    """``function(*arguments)`` of the file; arguments and result as JSON knows them.
+
+    Raises:
+        LabError: it raised, with the learner's own file and line; it took too long or too much memory.
+    """
+    argv = [sys.executable, "-c", RUNNER.format(memory=MEMORY_BYTES), str(path), function]
+    ended = processes.run_short(argv, cwd=path.parent, seconds=seconds, given=json.dumps(list(arguments)))
+    if ended is None:
+        raise LabError(
+            f"{function} in {path.name} has not returned within {seconds:g} s", "is there a loop without an end?"
+        )
+    code, out, err = ended
+    if code:
+        raise LabError(f"{function} in {path.name} failed", own_lines(err, path.parent))
+    try:
+        return json.loads(out)
+    except ValueError as error:
+        raise LabError(f"{function} in {path.name} returned nothing that JSON knows") from error
+
+
+def own_lines(traceback: str, folder: Path) -> str:
+    """A traceback cut to the learner's own lines: "model.py, line 12: KeyError: 'x'"."""
+    lines = [line for line in traceback.strip().splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "it ended without a word"
+    own = [m for m in FRAME.finditer(traceback) if Path(m["file"]).parent == folder]
+    return f"{Path(own[-1]['file']).name}, line {own[-1]['line']}: {last}" if own else last

@@ -1,0 +1,125 @@
+"""The one server that exercises are checked on: a lab's stack with the learner's files in place, kept up in between."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from labctl import repository
+from labctl.errors import LabError
+from labctl.learn import idle
+from labctl.learn.exercise import Exercise
+from labctl.manifest.schema import Lab
+from labctl.orchestrator.down import take_down
+from labctl.orchestrator.edits import edited, reload
+from labctl.orchestrator.plan import Choices, make_plan
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.up import UpOptions, up
+from labctl.runtimes.base import Record, Runtime
+from labctl.workspace import Workspace, atomic_write, replace_dir
+
+STACK = "exercise"
+
+
+def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
+    """The exercise's lab with a stack more: its own, with the learner's files laid over it, without probes."""
+    stack = exercise.lab.stacks[exercise.manifest.stack]
+    repository = [*stack.repository, str(_overlay(workspace))] if exercise.served else stack.repository
+    own = stack.model_copy(update={"repository": repository, "probes": {}})
+    return exercise.lab.model_copy(update={"stacks": {**exercise.lab.stacks, STACK: own}})
+
+
+def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> tuple[Runtime, Record]:
+    """The exercise's stack, up, with the learner's files as they are now.
+
+    Raises:
+        LabError: it cannot be brought up, or a file of the learner's cannot be loaded; told in the learner's files.
+    """
+    workspace = session.workspace
+    lab = lab_with(exercise, workspace)
+    options = UpOptions(Choices(set=exercise.manifest.settings), runtime, ports="auto")
+    _lay_over(session, exercise, files)
+    if running := session.find(STACK):
+        if _serves(session, exercise, lab, options, *running):
+            anew = [edit.model for edit in edited(session, lab, *running)]
+            if used(workspace).exists() and not clean(workspace).exists():
+                anew += [m for m in _touched(exercise) if m not in anew]
+            if anew:
+                reload(session, lab, STACK, anew, patience=_patience(exercise))
+            idle.touch(workspace)
+            return running
+        take_down(session, running[0], STACK)
+    started = up(session, lab, STACK, options)
+    atomic_write(_what(workspace), json.dumps({"lab": exercise.lab.folder, "stack": exercise.manifest.stack}))
+    idle.watch(workspace)
+    return started.runtime, started.record
+
+
+def stop(session: Session) -> bool:
+    """Take the exercise server down; False where none was up."""
+    running = session.find(STACK)
+    if running:
+        take_down(session, running[0], STACK)
+    return running is not None
+
+
+def used(workspace: Workspace) -> Path:
+    """Touched at every check: the server goes when this is old."""
+    return workspace.stack_dir(STACK) / "used"
+
+
+def clean(workspace: Workspace) -> Path:
+    """There while the models have nothing left of an earlier check that failed."""
+    return workspace.stack_dir(STACK) / "clean"
+
+
+def _patience(exercise: Exercise) -> float:
+    return max(60.0, 3 * exercise.manifest.patience)
+
+
+def _touched(exercise: Exercise) -> list[str]:
+    return sorted({place.split("/", 1)[0] for place in exercise.served})
+
+
+def _serves(
+    session: Session, exercise: Exercise, lab: Lab, options: UpOptions, runtime: Runtime, record: Record
+) -> bool:
+    """Whether what is up is this exercise's stack with its settings, alive, on the runtime that is asked for."""
+    with contextlib.suppress(OSError, ValueError, LabError):
+        what = json.loads(_what(session.workspace).read_text(encoding="utf-8"))
+        plan = make_plan(session.workspace, lab, STACK, options.choices, runtime.server_path)
+        same = what == {"lab": exercise.lab.folder, "stack": exercise.manifest.stack}
+        return same and dict(record.settings) == dict(plan.settings) and options.runtime in ("auto", runtime.name)
+    return False
+
+
+def _what(workspace: Workspace) -> Path:
+    return workspace.stack_dir(STACK) / "what.json"
+
+
+def _overlay(workspace: Workspace) -> Path:
+    return workspace.stack_dir(STACK) / "overlay"
+
+
+def _lay_over(session: Session, exercise: Exercise, files: Mapping[str, Path]) -> None:
+    """The touched models' templates with the learner's files in their places."""
+    workspace = session.workspace
+    if not exercise.served:
+        return
+    request = make_plan(
+        workspace, exercise.lab, exercise.manifest.stack, Choices(set=exercise.manifest.settings), str
+    ).request
+    touched = _touched(exercise)
+    with replace_dir(_overlay(workspace)) as fresh:
+        for place, origin in repository.origins(request).items():
+            if place.split("/", 1)[0] in touched:
+                target = fresh / place
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(files[exercise.served[place]] if place in exercise.served else origin, target)
+        for place, name in exercise.served.items():
+            target = fresh / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(files[name], target)

@@ -1,0 +1,196 @@
+"""Exercises without a server: their manifests, the learner's folder, progress, and a learner's function on its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from labctl.cli.main import cli
+from labctl.errors import LabError
+from labctl.learn import desk, gate, sandbox
+from labctl.learn.exercise import Exercise, find_all, named
+from labctl.learn.progress import PASSED, STARTED, Progress
+from labctl.manifest.catalog import load
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout in which exercises can be begun."""
+    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "compose.yaml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.setenv("LABS_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def workspace(root: Path) -> Workspace:
+    return Workspace(root, root / "cache")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    from labctl.cli.main import main
+
+    runner = CliRunner()
+    result = runner.invoke(cli, ["exercise", *arguments])
+    if isinstance(result.exception, LabError):
+        return 1, f"{result.output}{result.exception}"
+    assert main is not None
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.id)
+def test_an_exercise_hides_its_solution_and_its_wrong_answers_differ(exercise: Exercise) -> None:
+    """The author's gate as far as it needs no server."""
+    texts = {a.name: [(a.folder / n).read_text() for n in exercise.manifest.files] for a in gate.attempts(exercise)}
+    assert len({tuple(text) for text in texts.values()}) == len(texts), "two of its answers are the same"
+    solution = set("\n".join(texts["solution"]).splitlines()) - set("\n".join(texts["starter"]).splitlines())
+    assert any(line.strip() for line in solution), "the starter holds the solution"
+    assert len(set(exercise.manifest.hints)) == len(exercise.manifest.hints)
+    if any(name.endswith(".py") for name in exercise.manifest.files):
+        for name, text in texts.items():
+            compile("\n".join(text), name, "exec")
+
+
+def test_every_id_is_of_its_lab_and_can_be_named() -> None:
+    assert [exercise.id for exercise in EXERCISES] == sorted({exercise.id for exercise in EXERCISES})
+    assert named(EXERCISES, "02A").id == "02a"
+    with pytest.raises(LabError, match="no exercise '99z'"):
+        named(EXERCISES, "99z")
+
+
+def test_the_learners_folder_is_never_written_over(workspace: Workspace) -> None:
+    exercise = named(EXERCISES, "02a")
+    folder = desk.lay_out(exercise, workspace)
+    (folder / "model.py").write_text("mine")
+    assert desk.lay_out(exercise, workspace) == folder
+    assert (folder / "model.py").read_text() == "mine"
+
+
+def test_reset_keeps_what_was_written(workspace: Workspace) -> None:
+    exercise = named(EXERCISES, "02a")
+    (desk.lay_out(exercise, workspace) / "model.py").write_text("mine")
+    first, second = desk.reset(exercise, workspace), desk.reset(exercise, workspace)
+    assert first and second and first != second
+    assert (first / "model.py").read_text() == "mine"
+    starter = (exercise.folder / "starter" / "model.py").read_text()
+    assert (exercise.yours(workspace) / "model.py").read_text() == starter
+
+
+def test_a_file_that_is_gone_is_named_with_the_way_back(workspace: Workspace) -> None:
+    exercise = named(EXERCISES, "02a")
+    with pytest.raises(LabError, match="not started"):
+        desk.files(exercise, workspace)
+    (desk.lay_out(exercise, workspace) / "model.py").unlink()
+    with pytest.raises(LabError, match=r"exercises/02a/model\.py is gone") as caught:
+        desk.files(exercise, workspace)
+    assert "labctl exercise reset 02a" in caught.value.remedy
+
+
+def test_a_failing_check_returns_an_exercise_to_the_ones_not_passed(workspace: Workspace) -> None:
+    progress = Progress(workspace)
+    progress.start("02a")
+    progress.checked("02a", passed=True)
+    assert progress.of("02a").state == PASSED
+    progress.checked("02a", passed=False)
+    assert (progress.of("02a").state, progress.of("02a").checks) == (STARTED, 2)
+
+
+def test_damaged_progress_counts_as_none(workspace: Workspace) -> None:
+    progress = Progress(workspace)
+    progress.start("02a")
+    (workspace.state / "exercises.json").write_text('{"02a": [1')
+    assert progress.entries() == {}
+    assert progress.current == ""
+
+
+def test_a_days_commands(root: Path) -> None:
+    """start, hint, hint, solution too early, reset, list: what each says and leaves behind."""
+    code, text = run("start", "02a")
+    assert code == 0
+    assert len(text.splitlines()) == 3
+    assert {path.name for path in (root / "exercises" / "02a").iterdir()} == {"model.py", "task.md"}
+    hints = [run("hint")[1], run("hint")[1]]
+    assert hints[0].startswith("hint 1 of") and hints[1].startswith("hint 2 of") and hints[0] != hints[1]
+    code, text = run("solution", "02a")
+    assert code == 1 and "--give-up" in text
+    code, text = run("solution", "02a", "--give-up")
+    assert code == 0 and "RELEASE_RESCHEDULE" in text
+    code, text = run("list", "--json")
+    rows = {row["id"]: row for row in json.loads(text)}
+    assert set(rows["02a"]) == {"id", "lab", "title", "kind", "minutes", "state"}
+    assert (rows["02a"]["state"], rows["02b"]["state"]) == ("started", "new")
+    assert run("next")[1].startswith(EXERCISES[0].id)
+
+
+def test_a_check_of_what_was_not_started_says_what_to_type(root: Path) -> None:
+    code, text = run("check")
+    assert code == 1 and "labctl exercise next" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def f(x):\n    return x / 0\n", "answer.py, line 2: ZeroDivisionError"),
+        ("def f(x):\n    while True: pass\n", "a loop without an end"),
+        ("def f(x):\n    return bytes(2 << 30)\n", "MemoryError"),
+        ("def g(x): pass\n", "has no attribute 'f'"),
+        ("def f(x):\n    return {1, 2}\n", "not JSON serializable"),
+        ("def f(x:\n", "SyntaxError"),
+    ],
+)
+def test_a_function_that_goes_wrong_is_told_in_its_own_lines(tmp_path: Path, source: str, said: str) -> None:
+    (tmp_path / "answer.py").write_text(source)
+    with pytest.raises(LabError) as caught:
+        sandbox.call(tmp_path / "answer.py", "f", [1], seconds=2)
+    assert said in f"{caught.value}"
+    assert "Traceback" not in f"{caught.value}"
+
+
+def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "answer.py").write_text("def f(a, b):\n    print('thinking')\n    return [a + b, {'n': b}]\n")
+    assert sandbox.call(tmp_path / "answer.py", "f", [1, 2], seconds=5) == [3, {"n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kind": "guess"}, "kind"),
+        ({"stack": "nope"}, "no stack 'nope'"),
+        ({"files": {"model.py": "../outside/model.py"}}, "inside the model repository"),
+        ({"wrong": {"one": "only"}}, "wrong"),
+        ({"hints": ["a"]}, "hints"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_broken_manifest_is_refused_with_its_file_and_key(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    for name in ("pyproject.toml", "model_repos", "models", "src", "compose.yaml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    lab = tmp_path / "labs" / "02-iterative-scheduling"
+    lab.mkdir(parents=True)
+    for item in (ROOT / "labs" / lab.name).iterdir():
+        if item.name != "exercises":
+            (lab / item.name).symlink_to(item)
+    folder = lab / "exercises" / "02a-broken"
+    folder.mkdir(parents=True)
+    origin = ROOT / "labs" / lab.name / "exercises" / "02a-one-step-at-a-time"
+    for item in origin.iterdir():
+        if item.name != "exercise.yaml":
+            (folder / item.name).symlink_to(item)
+    manifest = {**yaml.safe_load((origin / "exercise.yaml").read_text()), **change}
+    (folder / "exercise.yaml").write_text(yaml.safe_dump(manifest))
+    workspace = Workspace(tmp_path, tmp_path / "cache")
+    with pytest.raises(LabError) as caught:
+        find_all(workspace, load(workspace))
+    assert "02a-broken/exercise.yaml" in f"{caught.value}"
+    assert said in f"{caught.value}"
