@@ -32,7 +32,7 @@ from labctl.cli import chat_page
 from labctl.measure.clients import conversation
 from labctl.measure.clients.text_model import TextModel
 
-TextModel.of = lambda endpoint, name: TextModel("m", {}, "text_output", decoupled=True)
+TextModel.of = lambda endpoint, name: TextModel("m", {}, "text_input", "", "text_output", decoupled=True)
 conversation.ask = lambda *asked: iter([conversation.Answer("a b", "fast")])
 with chat_page.serve(chat_page.Page("nowhere:1", ["m"], "m", "", "A lab"), "127.0.0.1", 0) as where:
     print(where.removeprefix("http://"), flush=True)
