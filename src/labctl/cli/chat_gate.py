@@ -86,7 +86,7 @@ class Gate:
                 and len(values) == len(fields)
                 and all(field(value) for field, value in zip(fields, values, strict=True))
                 and isinstance(call["session_hash"], str)
-                and call["session_hash"].isalnum()
+                and call["session_hash"].replace("-", "").isalnum()
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             good = False
