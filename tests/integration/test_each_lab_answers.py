@@ -41,7 +41,7 @@ def test_a_lab_answers(lab: str, lab_server: Callable[..., LabServer], checkout:
     stack, model, settings, _ = LABS[lab]
     server = lab_server(stack, **settings)
     if not model:  # a sequence is not one request
-        with SequenceClient(server.http, "http", server.settings["correlation_id"]) as client:
+        with SequenceClient(server.http, "ensemble_pipeline", "http", server.settings["correlation_id"]) as client:
             assert client.ask(PROMPT, 7, start=True, end=True)
         return
     said = labctl("infer", stack, "-m", model, "-p", PROMPT, "-o", "4", root=checkout).stdout
