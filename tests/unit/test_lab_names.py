@@ -17,7 +17,8 @@ LABS = load(Workspace(ROOT, ROOT / "unused")).labs
 
 
 def make(*arguments: str) -> str:
-    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    quiet = ["make", "--no-print-directory", *arguments]  # `make test` is a make above this one
+    return subprocess.run(quiet, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_readmes_table_has_every_lab_and_no_other() -> None:
