@@ -21,11 +21,14 @@ ALL = {
     "sequence": sequence.run,
     "codegen": codegen.stepped,
     "codegen-350m": codegen.true_shape,
-    "start-up": start_up.run,
     "compose-up": compose_up.run,
 }
 # With options of their own.
-MORE = {"kills": lambda options: kills.run(options.count or 1000), "fuzz": fuzz.run}
+MORE = {
+    "start-up": start_up.run,
+    "kills": lambda options: kills.run(options.count or 1000),
+    "fuzz": fuzz.run,
+}
 
 
 def main() -> None:
@@ -34,6 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant")
     parser.add_argument("--count", type=int, help="kills: how often (1000); fuzz: requests (10000)")
     fuzz.options(parser)
+    start_up.options(parser)
     options = parser.parse_args()
     if unknown := set(options.names) - {*ALL, *MORE}:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import argparse
 import statistics
 import subprocess
 import tempfile
@@ -24,25 +24,36 @@ STACK = "iterative"
 LIMIT_S = 1.0
 
 
-def run(rounds: int) -> dict[str, Any]:
-    """Pairs of the two in turn; what ``labctl`` adds is the median of the differences."""
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--against", type=Path, help="start-up: a second checkout, with a .venv, measured in turn")
+
+
+def run(asked: argparse.Namespace) -> dict[str, Any]:
+    """The ways in turn; what ``labctl`` adds is the median of the differences."""
     session = Session.open(Silent())
-    pairs = [(by_hand(session), by_labctl(session)) for _ in range(rounds + 1)][1:]  # the first warms the disk cache
-    added = statistics.median(mine - hand for hand, mine in pairs)
-    rows = [(f"{hand:.2f}", f"{mine:.2f}", f"{mine - hand:+.2f}") for hand, mine in pairs]
-    print(table(rows, ("by hand s", "labctl up s", "difference s"), right=(0, 1, 2)))
+    ways = {"by hand": lambda: by_hand(session), "labctl up": lambda: by_labctl(session.workspace.root)}
+    if asked.against:
+        ways["the other checkout"] = lambda: by_labctl(asked.against.resolve())
+    rounds = [{name: way() for name, way in ways.items()} for _ in range(asked.rounds + 1)][1:]  # the first warms up
+    print(
+        table([[f"{took:.2f}" for took in row.values()] for row in rounds], [f"{n}, s" for n in ways], right=range(3))
+    )
+    median = {name: statistics.median(row[name] for row in rounds) for name in ways}
+    added = statistics.median(row["labctl up"] - row["by hand"] for row in rounds)
     print(f"labctl up adds {added:+.2f} s (limit: {LIMIT_S:.1f} s)")
-    return {"pairs_s": pairs, "added_s": added}
+    if asked.against:
+        print(f"the other checkout takes {median['the other checkout'] / median['labctl up']:.2f} times as long")
+    return {"rounds_s": rounds, "median_s": median, "added_s": added}
 
 
-def by_labctl(session: Session) -> float:
+def by_labctl(root: Path) -> float:
     """Seconds of the whole command, the Python start of ``labctl`` included."""
-    labctl = Path(shutil.which("labctl") or session.workspace.root / ".venv" / "bin" / "labctl")
+    labctl = root / ".venv" / "bin" / "labctl"
     command = [str(labctl), "up", STACK, "--runtime", "local", "--ports", "auto", "--json"]
     began = time.monotonic()
-    subprocess.run(command, cwd=session.workspace.root, check=True, capture_output=True)
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
     took = time.monotonic() - began
-    subprocess.run([str(labctl), "down", STACK], cwd=session.workspace.root, check=True, capture_output=True)
+    subprocess.run([str(labctl), "down", STACK], cwd=root, check=True, capture_output=True)
     return took
 
 
@@ -60,7 +71,7 @@ def by_hand(session: Session) -> float:
             str(found.binary),
             *server_arguments(
                 str(plan.request.output), ports=(http, grpc, metrics), shm_prefix="by-hand-", exit_timeout=5,
-                backends=str(wheel.backends(found, session.workspace.backends_cache)),
+                backends=str(wheel.backends(found, session.workspace.backends_cache)), extra=plan.server_args,
             ),
         ]  # fmt: skip
         with (Path(folder) / "log").open("wb") as log:

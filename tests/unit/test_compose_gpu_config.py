@@ -108,3 +108,13 @@ def test_plain_down_knows_the_chat_page_and_plain_up_starts_none() -> None:
     assert found["chat"]["scale"] == 0
     assert found["chat"]["pull_policy"] == "never"
     assert "build" not in found["chat"]
+
+
+@pytest.mark.parametrize("engine, twice", [("tensorrt-llm", False), ("llmapi", True)])
+def test_only_the_llm_api_is_loaded_twice_to_complete_its_own_configuration(
+    tmp_path: Path, engine: str, twice: bool
+) -> None:
+    workspace = Workspace(ROOT, tmp_path)
+    lab, name = load(workspace).stack("llama")
+    plan = make_plan(workspace, lab, name, Choices("gpu", {"engine": engine}, release="0.19.0"), str)
+    assert ("--disable-auto-complete-config" not in plan.server_args) == twice

@@ -73,6 +73,9 @@ class Server(_Strict):
     env: dict[str, str] = {}
     shm_size: str = ""  # the Compose files' own: 256m, 2g on GPUs
     exit_timeout: int = Field(default=10, ge=0)
+    # Triton asks each Python model what its config.pbtxt lacks, in a process of its own, before it loads the model in
+    # another: every import is paid twice. Ours lack nothing.
+    auto_complete: bool = False
 
 
 class Bench(_Strict):

@@ -200,7 +200,10 @@ def make_plan(
         settings=settings,
         steps=steps,
         request=request,
-        server_args=[text for item in stack.server.args if (text := str(expand(item, scope)))],
+        server_args=[
+            *([] if stack.server.auto_complete else ["--disable-auto-complete-config"]),
+            *(text for item in stack.server.args if (text := str(expand(item, scope)))),
+        ],
         server_env={key: str(expand(value, scope)) for key, value in stack.server.env.items()},
         image=_image(stack, release, choices.profile),
         tokenizer_dir=str(expand(stack.tokenizer, host)),
