@@ -65,7 +65,7 @@ def test_a_step_is_one_line_with_its_time_batch_and_counts(tmp_path: Path) -> No
     entry = json.loads(line)
     assert started <= entry["t"] <= time.monotonic()
     assert 0 <= entry.pop("dur") <= entry.pop("t")
-    named = {"model": "some-model", "instance": "0_0", "kind": "step"}
+    named = {"v": 2, "n": 1, "model": "some-model", "instance": "0_0", "kind": "step"}
     assert entry == {**named, "batch": 2, "ids": ["7", "8"], "prefill": 1, "slots": 4}
     log.close()
 

@@ -1,9 +1,9 @@
-"""The reader of the step logs that our models write (see ``labserve.steplog``)."""
+"""The reader of the step logs that our models write (docs/step-log.md; the writer is ``labserve.steplog``)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 from labctl.measure.records import RequestRecord
 from labctl.workspace import atomic_write
 
+_HEAD = ("t", "dur", "model", "instance", "ids")
+
 
 @dataclass(frozen=True)
 class Step:
-    """One execution. ``began`` and ``ended`` are time.monotonic() seconds; ``more`` the model's own counts."""
+    """One step. ``began`` and ``ended`` are time.monotonic() seconds; ``more`` are the other fields of its line."""
 
     began: float
     ended: float
@@ -30,13 +32,18 @@ class Step:
 
 def read(run_dir: Path, model: str = "", since: float = 0.0) -> list[Step]:
     """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time."""
-    steps = []
-    for data in _lines(run_dir):
-        ended, lasted = data.pop("t"), data.pop("dur")
-        step = Step(ended - lasted, ended, data.pop("model"), data.pop("instance"), tuple(data.pop("ids")), data)
-        if model in ("", step.model) and step.began >= since:
-            steps.append(step)
+    steps = [
+        step_of(data)
+        for data in _lines(run_dir)
+        if data.get("kind") != "change" and model in ("", data["model"]) and data["t"] - data["dur"] >= since
+    ]
     return sorted(steps, key=lambda step: step.began)
+
+
+def step_of(data: Mapping[str, Any]) -> Step:
+    """The step that a line tells of."""
+    more = {name: value for name, value in data.items() if name not in _HEAD}
+    return Step(data["t"] - data["dur"], data["t"], data["model"], data["instance"], tuple(data["ids"]), more)
 
 
 def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:

@@ -1,0 +1,80 @@
+"""The form of a line of the step log, version 2, in types (docs/step-log.md says it in words)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+VERSION = 2
+
+Count = Annotated[int, Field(ge=0)]
+Reason = Literal["no slot", "no KV block", "batch closed", "out of step", "evicted"]
+End = Literal["length", "stop", "client", "cancelled", "idle", "failed"]
+EACH = ("rows", "phase", "tokens", "made", "texts", "blocks", "start", "end")  # one entry per request in the step
+
+
+class StepLine(BaseModel):
+    """One line. Times are seconds of the monotonic clock; counts of a model's own may stand beside these fields."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    __pydantic_extra__: dict[str, int | list[int]]
+
+    v: Literal[2]
+    n: Annotated[int, Field(ge=1)]
+    t: float
+    dur: Annotated[float, Field(ge=0)]
+    model: str
+    instance: str
+    kind: Literal["step", "change"]
+    batch: Count
+    ids: list[str]
+
+    rows: list[int] | None = None
+    phase: Annotated[str, Field(pattern="^[pd]*$")] | None = None
+    tokens: list[Count] | None = None
+    made: list[Count] | None = None
+    texts: list[str] | None = None
+    blocks: list[Count] | None = None
+    start: list[int] | None = None
+    end: list[int] | None = None
+
+    waiting: Annotated[list[str], Field(max_length=64)] = []
+    queue: Count = 0
+    why: Reason | list[Reason] | None = None
+    joined: list[str] = []
+    evicted: list[str] = []
+    ended: dict[str, End] = {}
+    slots: Count | None = None
+    slots_used: Count | None = None
+    seats: list[str] | None = None
+    kv_blocks: Count | None = None
+    kv_blocks_used: Count | None = None
+    prompts: dict[str, str] = {}
+    before: dict[str, str] = {}
+    prefill: Count | None = None
+    decode: Count | None = None
+    admitted: Count | None = None
+    preempted: Count | None = None
+    empty: Count | None = None
+    warm_up: bool = False
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.batch != len(self.ids):
+            raise ValueError(f"batch is {self.batch}, but there are {len(self.ids)} ids")
+        if len(set(self.ids)) != len(self.ids):
+            raise ValueError(f"a name stands twice in ids: {self.ids}")
+        if self.kind == "change" and self.ids:
+            raise ValueError("a change has no requests in a step")
+        for name in EACH:
+            each = getattr(self, name)
+            if each is not None and len(each) != self.batch:
+                raise ValueError(f"{name} has {len(each)} entries for {self.batch} requests")
+        if isinstance(self.why, list) and len(self.why) != len(self.waiting):
+            raise ValueError(f"why has {len(self.why)} entries for {len(self.waiting)} that wait")
+        if self.queue < len(self.waiting):
+            raise ValueError(f"queue is {self.queue}, but {len(self.waiting)} wait")
+        if self.seats is not None and self.slots is not None and len(self.seats) != self.slots:
+            raise ValueError(f"{len(self.seats)} seats, but slots is {self.slots}")
+        return self

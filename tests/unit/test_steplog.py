@@ -1,0 +1,128 @@
+"""The step log: its writer keeps the form of docs/step-log.md, is bounded, and makes no text that nobody wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from labctl.measure.evidence import steplog
+from labctl.measure.evidence.step_schema import StepLine
+from labserve.steplog import MOST_BYTES, WATCHED, WATCHED_S, Names, StepLog, queued
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "step-log.md"
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in folder.glob("steps-*.jsonl") for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def nobody_said_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABS_STEP_LOG", raising=False)
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> Iterator[Callable[..., StepLog]]:
+    with ExitStack() as opened:
+
+        def make(most_bytes: int = MOST_BYTES) -> StepLog:
+            return opened.enter_context(closing(StepLog(str(tmp_path), "m", "0", most_bytes)))
+
+        yield make
+
+
+def test_a_written_line_has_the_documented_form(tmp_path: Path, open_log: Callable[..., StepLog]) -> None:
+    log = open_log()
+    log.write(time.monotonic(), [7, 9], rows=[0, 1], phase="dp", tokens=[1, 5], made=[1, 1], slots=2, own_count=3)
+    log.write(time.monotonic(), [9], ended={"7": "length"}, joined=[], **queued(["10"], "no slot"))
+    first, second = (StepLine.model_validate(line) for line in lines(tmp_path))
+    assert (first.n, first.ids, first.phase, second.n, second.waiting) == (1, ["7", "9"], "dp", 2, ["10"])
+    assert "joined" not in lines(tmp_path)[1], "what is empty is left out"
+
+
+def test_the_page_names_every_field_and_its_example_has_the_form() -> None:
+    page = PAGE.read_text()
+    named = {name for row in re.findall(r"^\| (`.+?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert named == set(StepLine.model_fields)
+    (example,) = re.findall(r'^ {4}(\{"v".+?\})$', page, re.MULTILINE | re.DOTALL)
+    StepLine.model_validate_json(re.sub(r"\n\s+", "", example))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"v": 1}, {"batch": 3}, {"ids": ["7", "7"]}, {"rows": [1]}, {"why": "tired"}, {"phase": "dx"},
+     {"ended": {"7": "bored"}}, {"waiting": ["10"], "queue": 0}, {"own": "words"}, {"seats": ["7"], "slots": 2}],
+    ids=str,
+)  # fmt: skip
+def test_a_line_of_another_form_is_refused(wrong: dict[str, Any]) -> None:
+    line = {"v": 2, "n": 1, "t": 2.0, "dur": 1.0, "model": "m", "instance": "0", "kind": "step", "batch": 2,
+            "ids": ["7", "9"]}  # fmt: skip
+    StepLine.model_validate(line)
+    with pytest.raises(ValidationError):
+        StepLine.model_validate({**line, **wrong})
+
+
+def test_a_long_life_takes_two_files_and_the_newest_steps_are_there(
+    tmp_path: Path, open_log: Callable[..., StepLog]
+) -> None:
+    log = open_log(2000)
+    for _ in range(200):
+        log.write(time.monotonic(), ["1"])
+    files = sorted(tmp_path.iterdir())
+    assert [path.name for path in files] == ["steps-m-0.1.jsonl", "steps-m-0.jsonl"]
+    assert all(path.stat().st_size <= 2000 for path in files)
+    numbers = [step.more["n"] for step in steplog.read(tmp_path)]
+    assert numbers == list(range(numbers[0], 201))
+
+
+def test_a_change_without_a_step_is_no_step_to_its_reader(tmp_path: Path, open_log: Callable[..., StepLog]) -> None:
+    log = open_log()
+    log.write(time.monotonic(), [], kind="change", ended={"3": "cancelled"})
+    StepLine.model_validate(lines(tmp_path)[0])
+    assert steplog.read(tmp_path) == []
+
+
+def test_texts_are_wanted_while_somebody_watches(tmp_path: Path, open_log: Callable[..., StepLog]) -> None:
+    log = open_log()
+    assert not log.texts
+    watched = tmp_path / WATCHED
+    watched.touch()
+    assert log.texts
+    long_ago = time.time() - WATCHED_S - 1
+    os.utime(watched, (long_ago, long_ago))
+    assert not log.texts
+
+
+@pytest.mark.parametrize(("word", "texts", "written"), [("off", False, 0), ("steps", False, 1), ("texts", True, 1)])
+def test_the_environment_says_what_is_written(
+    tmp_path: Path,
+    open_log: Callable[..., StepLog],
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    texts: bool,
+    written: int,
+) -> None:
+    monkeypatch.setenv("LABS_STEP_LOG", word)
+    log = open_log()
+    if word == "steps":
+        (tmp_path / WATCHED).touch()
+    assert log.texts is texts
+    log.write(time.monotonic(), ["1"])
+    assert len(lines(tmp_path)) == written
+
+
+def test_of_two_live_requests_of_one_name_each_has_its_own() -> None:
+    names = Names()
+    first, second, third = names.take("1"), names.take("1"), names.take()
+    assert len({first, second, third}) == 3 and first == "1"
+    names.free("1")
+    assert names.take("1") == "1"
