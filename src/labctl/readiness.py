@@ -22,6 +22,7 @@ from labctl.errors import LabError
 POLL_S = 0.05
 LOG_S = 1.0  # between two looks into the log
 LOADED = re.compile(r"successfully loaded '([^']+)'")
+POLL_FAILED = re.compile(r"Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$")
 DEAD_STUB = re.compile(r"Stub process '(?P<model>.+)_\d+_\d+' is not healthy")
 LOG_TAIL = 12
 
@@ -183,8 +184,8 @@ def wait_ready(
             raise LabError(f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:])
         with contextlib.suppress(Unreachable):
             states, answered = model_states(endpoint, secret), True
-        if not answered and clock() >= look:
-            states, look = _states_in(log(), models), clock() + LOG_S
+        if clock() >= look and not all(_settled(states, name) for name in models):
+            states, look = _completed(states if answered else [], [*log()], models), clock() + LOG_S
         _refuse_unavailable(states, models)
         ready = {state.name for state in states if state.state == "READY"}
         missing = [name for name in models if name not in ready]
@@ -214,6 +215,25 @@ def _states_in(log: Iterable[str], models: Sequence[str]) -> list[ModelState]:
     """What the log tells of a server that does not answer yet; [] before its first model is loaded."""
     loaded = {match[1] for line in log if (match := LOADED.search(line))}
     return [ModelState(name, "", "READY" if name in loaded else "LOADING", "") for name in models] if loaded else []
+
+
+def _settled(states: Sequence[ModelState], name: str) -> bool:
+    return any(state.name == name and state.state for state in states)
+
+
+def _completed(states: Sequence[ModelState], log: Sequence[str], models: Sequence[str]) -> list[ModelState]:
+    """The states, with what only the log tells: how far a silent server is, and whose config.pbtxt Triton refuses.
+
+    Such a model never gets a state.
+    """
+    refused = {model: reason for model, reason in refusals(log).items() if model in models}
+    known = [state for state in states or _states_in(log, models) if state.name not in refused]
+    return known + [ModelState(model, "", "UNAVAILABLE", reason) for model, reason in refused.items()]
+
+
+def refusals(log: Iterable[str]) -> dict[str, str]:
+    """Models whose configuration Triton refused, in its words; the index and the answer to a load do not say why."""
+    return {match["model"]: match["reason"] for line in log if (match := POLL_FAILED.search(line))}
 
 
 def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> None:

@@ -23,6 +23,20 @@ def test_a_wrong_datatype_reaches_the_person_in_tritons_words(own: Path, copied_
     assert leftovers(own) == []
 
 
+def test_a_reloaded_configuration_that_triton_refuses_is_told_and_the_former_one_serves(
+    own: Path, copied_templates: Path
+) -> None:
+    up(own, "--templates", str(copied_templates))
+    path = copied_templates / "simple-gpt2" / "config.pbtxt"
+    path.write_text(
+        path.read_text().replace("input [", 'input [ { name: "extra" data_type: TYPE_INVALID dims: [ 1 ] },', 1)
+    )
+    done = labctl("reload", STACK, root=own, check=False)
+    assert done.returncode == 1
+    assert "model input 'extra' must specify 'data_type'" in done.stderr
+    assert labctl("infer", STACK, "-m", "simple-gpt2", "-p", "I have", "-o", "2", root=own).stdout.strip()
+
+
 def test_truncated_weights_are_refused_before_a_server_starts(own: Path) -> None:
     cache = own / "cache"
     env = {"LABS_CACHE": str(cache)}

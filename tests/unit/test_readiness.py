@@ -133,6 +133,16 @@ def test_before_triton_answers_its_log_tells_how_far_each_model_is() -> None:
     assert "a ready, b loading" in told
 
 
+def test_a_configuration_that_triton_refuses_fails_at_once_in_the_words_of_its_log(
+    fake: FakeTriton, endpoint: str
+) -> None:
+    fake.index = [model("a", "READY"), model("b", "")]
+    log = ["E1 manager] \"Poll failed for model directory 'b': model input 'x' must specify 'data_type' for b\""]
+    with pytest.raises(LabError, match="could not load b") as caught:
+        wait(endpoint, "a", "b", log=lambda: log)
+    assert caught.value.why == "model input 'x' must specify 'data_type' for b"
+
+
 def test_any_error_to_the_tiny_question_is_told_and_a_dead_stub_is_named_where_an_ensemble_meets_it(
     fake: FakeTriton, endpoint: str
 ) -> None:

@@ -122,7 +122,10 @@ def _load(plan: Plan, runtime: Runtime, record: Record, fresh: Path, model: str,
     except LabError as error:
         shutil.rmtree(served, ignore_errors=True)
         former.rename(served)
-        why = in_your_files(error.why, plan, runtime)
+        told = error.why
+        if "failed to poll" in told:  # what is wrong with a config.pbtxt stands only in the log
+            told = readiness.refusals(runtime.logs(record.stack)).get(model, told)
+        why = in_your_files(told, plan, runtime)
         raise LabError(
             error.what, why, f"correct it, then labctl reload {record.stack}; or labctl undo {record.stack} {model}"
         ) from error

@@ -41,7 +41,7 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
         raise LabError(
             f"another 'labctl {what}' of {stack} is in progress (pid {pid})",
             "only one command at a time can change a stack",
-            f"wait for it, or stop it: kill -INT {pid}",
+            f"wait for it, or stop it: kill {pid}",
         ) from error
     except OSError as error:
         raise LabError(f"cannot lock {path}", error.strerror or str(error)) from error
