@@ -1,4 +1,4 @@
-# A lab's clients: labctl with what requirements/$PACKAGES.txt locks (client or chat), no torch, no Triton.
+# labctl with what requirements/$PACKAGES.txt locks (client, chat or guard), no torch, no Triton.
 
 FROM scratch AS wheels
 

@@ -29,12 +29,14 @@ ROOT = Path(__file__).resolve().parents[1]
 EVERYTHING, ALL = "labs.txt", "--all-extras"
 # File: the extras and dependency groups in it, beside the base requirements.
 FILES = {
-    EVERYTHING: (ALL, "no-deps"),  # make setup
+    EVERYTHING: (ALL, "no-deps", "guard"),  # make setup
     "server.txt": ("serve", "export", "no-deps"),
     "client.txt": ("load",),
     "chat.txt": ("chat",),
+    "guard.txt": ("guard",),
     "build.txt": ("build",),  # what makes the project's own package, inside the image builds
 }
+ALONE = (("build",), ("guard",))  # groups without the base requirements
 GPU, GPU_PACKAGES = "gpu.txt", ("numpy", "onnxruntime", "torch", "transformers")
 GPU_PYTHON = ">=3.10,<3.13"  # of NVIDIA's images, older and newer
 # What the labs run on, in uv's own order of words: said in the question, left out of every line of the answer.
@@ -115,7 +117,7 @@ def _exports(project: dict[str, Any], folder: Path, files: dict[str, tuple[str, 
     for name, parts in files.items():
         groups = project.get("dependency-groups", {})
         chosen = [ALL if part == ALL else f"--group={part}" if part in groups else f"--extra={part}" for part in parts]
-        only = ["--only-group=build"] if parts == ("build",) else chosen
+        only = [f"--only-group={parts[0]}"] if parts in ALONE else chosen
         torch = [] if name == GPU else ["--no-emit-package=torch"]
         text = _uv(
             "export", "--frozen", "--no-default-groups", "--no-emit-project", "--no-header", "--no-annotate",

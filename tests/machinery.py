@@ -28,6 +28,7 @@ PARTS = (
     ".dockerignore",
     "compose.yaml",
     "compose.gpu.yaml",
+    "compose.guard.yaml",
     "docker",
     "labs",
     "model_repos",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -13,11 +14,22 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
-from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, with_faults_lab
+from machinery import (
+    copy_of_the_checkout,
+    eventually,
+    labctl,
+    processes_about,
+    runtime,
+    status,
+    with_faults_lab,
+)
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput, service_pb2, service_pb2_grpc
 
 from labctl.readiness import is_live
+from labctl.runtimes import docker_engine
+from labctl.runtimes.marks import ROOT as OF_CHECKOUT
 
 STACK = "quick"
 INFER, GENERATE = "/v2/models/echo/infer", "/v2/models/echo/generate"
@@ -44,13 +56,19 @@ DEADLY: dict[str, Callable[[str], int]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def exposed(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module", params=["local", "compose"])
+def exposed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, snapshot: Path
+) -> Iterator[dict[str, Any]]:
     """The endpoints of a stack with its guard; when it ends, nothing of it may be left."""
-    where = "local"  # on the compose runtime there is no guard yet (docs/security.md)
+    where = request.param
+    if where == "compose":
+        request.getfixturevalue("images")
     root = with_faults_lab(copy_of_the_checkout(tmp_path_factory.mktemp("guard") / "own", snapshot))
-    labctl("up", STACK, "--runtime", where, "--ports", "auto", "--expose", root=root)
+    labctl("up", STACK, "--runtime", where, "--ports", "auto", "--expose", "--timeout", "120", root=root, timeout=600)
     try:
+        if where == "compose":
+            only_the_guard_is_published(root)
         yield status(root, STACK)["endpoints"]
         assert status(root, STACK)["state"] == "ready"
     finally:
@@ -58,6 +76,16 @@ def exposed(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterato
         assert runtime(root, where).leftovers(STACK) == []
         assert processes_about(root) == []
         assert not [*Path("/dev/shm").glob("envoy_shared_memory*")]
+
+
+def only_the_guard_is_published(root: Path) -> None:
+    server, guard = (docker_engine.containers(str(root), STACK, name)[0] for name in ("triton", "guard"))
+    assert not server.attrs["HostConfig"]["PortBindings"]
+    host = guard.attrs["HostConfig"]
+    assert sorted(host["PortBindings"]) == ["8000/tcp", "8001/tcp", "8002/tcp"]
+    assert host["CapDrop"] == ["ALL"] and host["ReadonlyRootfs"] and host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert 0 < host["PidsLimit"] <= 512 and 0 < host["Memory"] <= 2**31
+    assert not guard.attrs["Config"]["User"].startswith("0")
 
 
 def post(endpoint: str, path: str, sent: bytes, **headers: str) -> int:
@@ -143,3 +171,37 @@ def test_only_the_counters_are_on_the_port_for_metrics(exposed: dict[str, str]) 
     connection.request("GET", "/metrics")
     assert b"nv_inference_count" in connection.getresponse().read()
     connection.close()
+
+
+KILL = """
+import os, pathlib, sys
+for found in pathlib.Path("/proc").glob("[0-9]*/comm"):
+    if found.read_text().strip() == sys.argv[1]:
+        os.kill(int(found.parent.name), 9)
+"""
+
+
+def kill(root: Path, where: str, part: str) -> None:
+    """Kill one process of the guard."""
+    if where == "compose":
+        docker_engine.containers(str(root), STACK, "guard")[0].exec_run(["python", "-c", KILL, part])
+        return
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(psutil.Error):
+            if process.info["name"] == part and process.environ().get(OF_CHECKOUT) == str(root):
+                process.kill()
+
+
+@pytest.mark.parametrize("part", ["envoy", "labs-judge"])
+def test_without_a_part_of_its_guard_a_stack_serves_nobody_and_is_degraded(own: Path, where: str, part: str) -> None:
+    labctl("up", STACK, "--runtime", where, "--ports", "auto", "--expose", root=own, timeout=600)
+    endpoint = status(own, STACK)["endpoints"]["http"]
+    kill(own, where, part)
+    shown = eventually(lambda: found if (found := status(own, STACK))["state"] == "degraded" else None)
+    assert shown["ended"].startswith("its guard: ")
+    with contextlib.suppress(OSError, http.client.HTTPException):  # nobody listens any more
+        assert post(endpoint, INFER, body(inputs=[text()])) == 500
+    told = labctl("status", STACK, root=own, check=False).stdout
+    assert "Nothing reaches the server" in told and "labctl down, labctl up" in told
+    again = labctl("up", STACK, "--runtime", where, "--expose", root=own, check=False)
+    assert again.returncode == 1 and "its guard" in again.stderr and f"labctl down {STACK}" in again.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from labctl.orchestrator.down import take_down
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions, dry_up, up
-from labctl.runtimes import compose, docker_engine, images
+from labctl.runtimes import compose_once, docker_engine, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.workspace import Workspace
 
@@ -46,7 +47,7 @@ class Docker:
         for name in ("networks", "volumes"):
             monkeypatch.setattr(docker_engine, name, lambda *asked: [])
         monkeypatch.setattr(docker_engine, "remove", lambda name: None)
-        monkeypatch.setattr(compose, "hub_token", lambda: "")
+        monkeypatch.setattr(compose_once, "hub_token", lambda: "")
         monkeypatch.setattr(rising, "wait_ready", lambda *asked, **more: None)
 
     def told(self) -> list[tuple[list[str], dict[str, str]]]:
@@ -80,19 +81,23 @@ def session(tmp_path: Path) -> Session:
     return Session(workspace, load(workspace), Silent())
 
 
-def test_up_runs_the_commands_and_writes_the_files_that_its_dry_run_lists(docker: Docker, session: Session) -> None:
+@pytest.mark.parametrize("expose", [False, True])
+def test_up_runs_the_commands_and_writes_the_files_that_its_dry_run_lists(
+    docker: Docker, session: Session, expose: bool
+) -> None:
     lab, name = session.catalog.stack(STACK)
-    todo = dry_up(session, lab, name, OPTIONS)
+    options = replace(OPTIONS, expose=expose)
+    todo = dry_up(session, lab, name, options)
     listed = [command for action in todo.actions for command in action.commands]
     files = [file for action in todo.actions for file in action.files]
     assert docker.told() == []
     assert not session.workspace.state.exists()
-    handle = up(session, lab, name, OPTIONS)
-    done = docker.told()
+    handle = up(session, lab, name, options)
+    done, builds = docker.told(), 3 if expose else 2
     assert [argv for argv, _ in done] == [list(command.argv) for command in listed]
     for command, (_, env) in zip(listed, done, strict=True):
         assert command.env.items() <= env.items()
-    made = [argv[argv.index("--name") + 1] if "--name" in argv else f"{argv[3]}-triton-1" for argv, _ in done[2:]]
+    made = [argv[argv.index("--name") + 1] if "--name" in argv else f"{argv[3]}-triton-1" for argv, _ in done[builds:]]
     assert [command.container.partition(":")[0] for command in listed if command.container] == made
     folders = tuple(file for file in files if file.endswith("/"))
     made = [str(p) for p in session.workspace.state.rglob("*") if not p.is_dir() and "lock" not in p.name]

@@ -33,6 +33,9 @@ class FakeRuntime:
     def find(self, stack: str) -> Record:
         return self._record
 
+    def guard_ended(self, record: Record) -> str:
+        return ""
+
 
 @pytest.fixture
 def fake() -> FakeTriton:

@@ -71,8 +71,7 @@ def _shown(checks: list[Check]) -> str:
 
 def _exposed(runtime: str) -> Check:
     """What strangers can do to an exposed stack."""
-    guarded = runtime == "local"
-    found = "guarded, but without TLS and accounts" if guarded else "not guarded: one request can end Triton 2.51"
+    found = "guarded, but without TLS and accounts"
     return Check(f"--expose on {runtime}", "warn", found, "only on a network that you trust (docs/security.md)")
 
 

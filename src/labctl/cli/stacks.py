@@ -120,7 +120,8 @@ def _describe(shown: dict[str, Any]) -> str:
             "when they have been idle for max_sequence_idle_microseconds."
         )
     if shown["state"] == "degraded":
-        parts.append(f"Not every model answers. The log: labctl logs {shown['stack']}; then: labctl down, labctl up")
+        found = f"Nothing reaches the server ({shown['ended']})" if shown["ended"] else "Not every model answers"
+        parts.append(f"{found}. The log: labctl logs {shown['stack']}; then: labctl down, labctl up")
     if shown["state"] == "failed":
         how = f": {shown['ended']}" if shown["ended"] else ""
         parts.append(f"The server died{how}. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")

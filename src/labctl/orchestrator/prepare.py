@@ -19,14 +19,14 @@ from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.workspace import Workspace
 
 
-def preparations(plan: Plan, runtime: Runtime, workspace: Workspace) -> list[Action[str]]:
+def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bool = False) -> list[Action[str]]:
     """What makes the serving environment and every artifact that is not there yet.
 
     Raises:
         LabError: the runtime cannot serve it, or something that is there is damaged.
     """
     refuse(plan, runtime)
-    actions = [*runtime.prepare(plan.profile, plan.image)]
+    actions = [*runtime.prepare(plan.profile, plan.image, guarded)]
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         title = f"templates of TensorRT-LLM {plan.release.name}"
         actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched))

@@ -37,6 +37,9 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         state = {"up": "starting", "down": "stopping"}.get(action, "failed")
         ended = session.runtime(record.runtime).ended(stack) if state == "failed" else ""
         return _object(stack, record.lab, state, record, ended=ended)
+    if not action and (ended := session.runtime(record.runtime).guard_ended(record)):
+        models = [{"name": n, "version": "", "state": "UNAVAILABLE", "reason": ended} for n in record.models]
+        return _object(stack, record.lab, "degraded", record, models, ended=ended)
     models = _models(record, secret.read(session.workspace, stack))
     live = readiness.is_live(record.endpoints.http)
     stalled = live and not action and bool(stalled_models(record))

@@ -78,8 +78,6 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         endpoints = ports.claim(options.ports, options.bind, [record for _, record in session.running()])
         steps = bring_up(session, lab, stack, options, runtime, endpoints, Proc.current() if ephemeral else None)
         check_machine(steps.plan, runtime, session.listener, session.workspace)
-        if options.expose and not steps.record.behind:
-            session.listener.note("nothing guards an exposed server on this runtime yet: see docs/security.md")
         session.say_how_long(steps.prepare, options.runtime, steps.plan.profile)
         carry_out([*steps.prepare, steps.render], session.listener)
         return Up(runtime, steps.start.do(session.listener))
@@ -132,7 +130,7 @@ def bring_up(
         return f"{len(rendered.models)} models, every config.pbtxt valid"
 
     plan = planned()
-    prepare, asked = preparations(plan, runtime, workspace), _asked(plan, options)
+    prepare, asked = preparations(plan, runtime, workspace, options.expose), _asked(plan, options)
     record = Record(
         stack=stack, lab=lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
         models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir, effective=plan.effective,
@@ -148,7 +146,10 @@ def bring_up(
 
 
 def _needs_ports(runtime: Runtime, options: UpOptions) -> bool:
-    """Whether the server needs ports of its own because the guard is on those that were asked for."""
+    """Whether the server needs ports of its own because the guard is on those that were asked for.
+
+    A container has an address of its own.
+    """
     return options.expose and runtime.name == "local"
 
 
@@ -264,7 +265,7 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
     try:
         wait_ready(
             record.endpoints.http, plan.stack.models, plan.stack.probes,
-            exited=lambda: None if runtime.find(stack) else "it is gone",
+            exited=lambda: runtime.guard_ended(record) or (None if runtime.find(stack) else "it is gone"),
             tail=lambda: tail(runtime, stack), timeout=options.timeout, progress=session.listener.progress,
             secret=own_secret.read(session.workspace, stack),
         )  # fmt: skip

@@ -64,7 +64,8 @@ class Record:
         settings: every setting as asked, defaults included.
         models: the models that must be READY.
         bind: the address that its ports are published on; beyond loopback the guard stands before the server.
-        behind: where the server itself listens, on loopback, when the guard is on its ports (local runtime).
+        behind: where the server itself listens, on loopback, when the guard is on its ports (local runtime; a
+            container has its own address).
         client_shm: clients may register shared memory.
         release, templates: the TensorRT-LLM release and the folder of templates that were asked for ("" is none).
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
@@ -175,8 +176,8 @@ class Runtime(Protocol):
 
     # -- what can be done ------------------------------------------------------------------------------------------
 
-    def prepare(self, profile: str, image: str = "") -> Sequence[Action[str]]:
-        """Make what is missing of the serving environment (images; the folder of backends)."""
+    def prepare(self, profile: str, image: str = "", guarded: bool = False) -> Sequence[Action[str]]:
+        """Make what is missing of the serving environment (images; the folder of backends), and of a guard's."""
 
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
         """Run ``python`` arguments (such as ``-m labctl.weights pull X``) in the serving environment.
@@ -217,6 +218,9 @@ class Runtime(Protocol):
 
     def ended(self, stack: str) -> str:
         """How the server died last ("killed by SIGFPE"); "" where it has not, or nobody can tell."""
+
+    def guard_ended(self, record: Record) -> str:
+        """What of the guard before that server has ended, and how; "" where nothing has, or it has none."""
 
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
         """The server's log, line by line, without line ends."""

@@ -24,8 +24,8 @@ PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 
 
-def builds(projects: Projects, profile: str, base: str) -> dict[str, Command]:
-    """Every image that a profile needs, by its name, and how it is built."""
+def builds(projects: Projects, profile: str, base: str, guarded: bool = False) -> dict[str, Command]:
+    """Every image that a profile needs, and a guard, by its name, and how it is built."""
     workspace = projects.workspace
     server = images.server_image(workspace, profile, base)
     commands = {server: _build(projects, "triton", profile, {"LABS_SERVER_IMAGE": server, **_arguments(base)})}
@@ -33,7 +33,11 @@ def builds(projects: Projects, profile: str, base: str) -> dict[str, Command]:
     if profile != TOOLS:
         commands[tools] = _build(projects, "triton", TOOLS, {"LABS_SERVER_IMAGE": tools})
     client = images.client_image(workspace)
-    return {**commands, client: _build(projects, "client", TOOLS, {"LABS_CLIENT_IMAGE": client})}
+    commands[client] = _build(projects, "client", TOOLS, {"LABS_CLIENT_IMAGE": client})
+    if guarded:
+        guard = images.guard_image(workspace)
+        commands[guard] = _build(projects, "guard", TOOLS, {"LABS_GUARD_IMAGE": guard})
+    return commands
 
 
 def _build(projects: Projects, service: str, profile: str, env: Mapping[str, str]) -> Command:
@@ -92,7 +96,7 @@ def client(projects: Projects, name: str, stack: str, argv: Sequence[str]) -> Co
 
 
 def serve(projects: Projects, launch: Launch) -> Command:
-    """Start the server's container."""
+    """Start the server's container, and the guard's before it."""
     record = launch.record
     image = images.server_image(projects.workspace, record.profile, launch.image)
     http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(record.endpoints))
@@ -117,10 +121,17 @@ def serve(projects: Projects, launch: Launch) -> Command:
         env["LABS_GPUS"] = str(gpus)
     runs = f", runs launch-ranks {launch.launcher} {launch.ranks}" if launch.ranks > 1 else ""
     ports = ", ".join(f"{record.bind}:{port}" for port in (http, grpc, metrics))
-    container = f"{projects.name(record.stack)}-triton-1: {image}{_gpus(gpus)}, on {ports}{runs}"
-    words = ("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans", "triton")
-    override = projects.override_path(record.stack)
-    return projects.command(record.stack, words, env, profile=record.profile, override=override, container=container)
+    name, services = projects.name(record.stack), ["triton"]
+    where = f"on {ports}"
+    if record.guarded:
+        env["LABS_GUARD_IMAGE"] = images.guard_image(projects.workspace)
+        services.append("guard")
+        where = f"on no port of this machine; before it {name}-guard-1: {env['LABS_GUARD_IMAGE']}, {where}"
+    words = ("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans", *services)
+    return projects.command(
+        record.stack, words, env, profile=record.profile, override=projects.override_path(record.stack),
+        container=f"{name}-triton-1: {image}{_gpus(gpus)}{runs}, {where}", guarded=record.guarded,
+    )  # fmt: skip
 
 
 def down(projects: Projects, stack: str, force: bool = False) -> Command:

@@ -15,19 +15,14 @@ from pathlib import Path
 from labctl import secret as own_secret
 from labctl.errors import LabError
 from labctl.listener import Listener
-from labctl.runtimes import calls, images, processes
-from labctl.runtimes.actions import Action, Command
+from labctl.runtimes import calls, compose_images, compose_logs, processes
+from labctl.runtimes.actions import Action
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Launch, Record
-from labctl.runtimes.calls import BUILDER, REPORT
+from labctl.runtimes.compose_once import OneShots
 from labctl.runtimes.compose_projects import NOBODY, Projects
 from labctl.runtimes.compose_server import ComposeServer
-from labctl.runtimes.hub_token import hub_token, pipe
-from labctl.runtimes.tools import progress_of, tool_failed
-from labctl.workspace import Workspace, atomic_write, replace_dir
-
-KEPT_LOG_LINES = 20_000
-PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
+from labctl.workspace import Workspace
 
 
 class ComposeRuntime:
@@ -39,6 +34,7 @@ class ComposeRuntime:
         self.workspace = workspace
         self._root = str(workspace.root)
         self._projects = Projects(workspace)
+        self._once = OneShots(self._projects)
 
     def check(self, profile: str) -> None:
         from labctl.runtimes import docker_engine
@@ -60,116 +56,20 @@ class ComposeRuntime:
 
     # -- what can be done ----------------------------------------------------------------------------------------
 
-    def prepare(self, profile: str, image: str = "") -> list[Action[str]]:
-        builds = calls.builds(self._projects, profile, image)
-        made = [self._build(name, command) for name, command in builds.items() if not _there(name)]
-        if image and not _there(image):  # also its digest is wanted, which a build alone would not keep
-            made.insert(0, self._pull(image))
-        return made
-
-    def _pull(self, image: str) -> Action[str]:
-        command = calls.pull(image)
-
-        def do(listener: Listener) -> str:
-            self._run(command, listener, f"image {image} cannot be pulled")
-            return "pulled"
-
-        return Action(f"image {image} (many gigabytes)", do, [command], minutes=PULL_MINUTES)
-
-    def _build(self, name: str, command: Command) -> Action[str]:
-        def do(listener: Listener) -> str:
-            # Compose 2.26 tells of a build on stdout
-            code, _, tail = processes.run_tool(command, listener, listener.progress, merged=True)
-            if code or not images.exists(name):
-                raise LabError(
-                    f"image {name} cannot be built", processes.describe_exit(code),
-                    "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS",
-                    details=tail,
-                )  # fmt: skip
-            return "built"
-
-        return Action(f"image {name}", do, [command], minutes=BUILD_MINUTES)
-
-    def _run(self, command: Command, listener: Listener, failed: str) -> str:
-        code, out, tail = processes.run_tool(command, listener, listener.progress)
-        if code:
-            raise LabError(failed, processes.describe_exit(code), "the last lines show why", details=tail)
-        return out
+    def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
+        return compose_images.missing(self._projects, profile, image, guarded)
 
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
-        image = images.server_image(self.workspace, calls.TOOLS)
-        arguments = [self._argument(text) for text in argv]
-        command = calls.one_shot(self._projects, self._name(BUILDER, "engine-builder"), image, arguments)
-
-        def do(listener: Listener) -> str:
-            with contextlib.ExitStack() as cleaning:
-                env = dict(command.env)
-                if token := hub_token():
-                    secret = self.workspace.stack_dir(BUILDER) / f"hub-token-{os.getpid()}"
-                    env["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
-                return self._one_shot(dataclasses.replace(command, env=env), argv, listener)
-
-        return Action(title, do, [command])
+        return self._once.tool(title, argv)
 
     def in_image(self, title: str, argv: Sequence[str], image: str, gpus: int) -> Action[None]:
-        server = images.server_image(self.workspace, "gpu", image)
-        name, arguments = self._name(BUILDER, "engine-builder"), [self._seen(text) for text in argv]
-        command = calls.one_shot(self._projects, name, server, arguments, "gpu", gpus)
-
-        def do(listener: Listener) -> None:
-            self._one_shot(command, argv, listener)
-
-        return Action(title, do, [command])
-
-    def _one_shot(self, command: Command, argv: Sequence[str], listener: Listener) -> str:
-        self.workspace.cache.mkdir(parents=True, exist_ok=True)
-        with self._cleaned(BUILDER, command):
-            code, out, tail = processes.run_tool(command, listener, progress_of(listener))
-        if code:
-            raise tool_failed(argv, processes.describe_exit(code), tail)
-        return out
-
-    def _name(self, project: str, service: str) -> str:
-        """Of a container that only this process makes."""
-        return f"{self._projects.name(project)}-{service}-{os.getpid()}"
-
-    @contextlib.contextmanager
-    def _cleaned(self, project: str, command: Command) -> Iterator[None]:
-        """The container of a one-shot command is gone at the end of the block, however that comes about."""
-        from labctl.runtimes import docker_engine
-
-        try:
-            yield
-        finally:
-            docker_engine.remove(command.container.partition(":")[0])
-            if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
-                docker_engine.discard(docker_engine.networks(self._root, project))
-
-    def _argument(self, text: str) -> str:
-        """A person's own folder is refused where the containers cannot see it."""
-        path = Path(text)
-        return self._projects.inside(path, server=False) if path.is_absolute() and path.exists() else self._seen(text)
-
-    def _seen(self, text: str) -> str:
-        """A path below the cache or models/ as the containers see it; anything else is left alone."""
-        mounted = any(Path(text).is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
-        return self._projects.inside(Path(text), server=False) if mounted else text
+        return self._once.in_image(title, argv, image, gpus)
 
     def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
-        server = images.server_image(self.workspace, "gpu", image)
-        name = self._name("templates", "copy")
+        return self._once.copy_out(title, image, path, target)
 
-        def do(listener: Listener) -> str:
-            with replace_dir(target) as fresh:
-                *commands, remove = calls.copy_out(server, name, path, fresh)
-                try:
-                    for command in commands:
-                        self._run(command, listener, f"{path} cannot be copied out of {image}")
-                finally:
-                    self._run(remove, listener, f"container {name} cannot be removed")
-            return "copied out of the image"
-
-        return Action(title, do, calls.copy_out(server, name, path, target), [f"{target}/"])
+    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
+        return self._once.client(title, argv, stack)
 
     def start(self, launch: Launch) -> Action[ComposeServer]:
         stack, command = launch.record.stack, calls.serve(self._projects, launch)
@@ -190,7 +90,7 @@ class ComposeRuntime:
                 raise LabError(
                     f"the containers of {stack} cannot be started", processes.describe_exit(code), details=tail
                 )
-            return ComposeServer(found[0], record)
+            return ComposeServer([*found, *docker_engine.containers(self._root, stack, "guard")], record)
 
         return Action(f"the server of {stack}", do, [command], [str(self._projects.override_path(stack))])
 
@@ -200,7 +100,7 @@ class ComposeRuntime:
         def do(listener: Listener) -> None:
             if not self.leftovers(stack):
                 return
-            self._keep_log(stack)
+            compose_logs.keep(self.workspace, stack)
             processes.run_tool(command, listener, listener.progress)
             self._sweep(stack)
             # A file of nobody's in a folder of ours is handed back to the caller.
@@ -209,19 +109,6 @@ class ComposeRuntime:
                     os.chown(path, 0, 0)
 
         return Action(f"{stack} goes, and all of its project", do, [command])
-
-    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
-        project, service = (stack, "client") if stack else (REPORT, "report")
-        command = calls.client(self._projects, self._name(project, service), stack, argv)
-        mounted = (self.workspace.cache, self.workspace.run_dir(project), self.workspace.root / "results")
-
-        def do(listener: Listener) -> int:
-            for folder in mounted:
-                folder.mkdir(parents=True, exist_ok=True)
-            with self._cleaned(project, command):
-                return processes.run_foreground(command, listener)
-
-        return Action(title, do, [command])
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -247,29 +134,17 @@ class ComposeRuntime:
                 return docker_engine.how_ended(container.attrs) or ""
         return ""
 
+    def guard_ended(self, record: Record) -> str:
+        from labctl.runtimes import docker_engine
+
+        if not record.guarded:
+            return ""
+        found = docker_engine.containers(self._root, record.stack, "guard")
+        how = docker_engine.how_ended(found[0].attrs) if found else "its container was removed"
+        return f"its guard: {how}" if how else ""
+
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
-        from labctl.runtimes import docker_engine
-
-        found = docker_engine.containers(self._root, stack, "triton")
-        if found:
-            with docker_engine.speaking("reading the log"):
-                if follow:
-                    yield from _lines(found[0].logs(stream=True, follow=True))
-                else:
-                    yield from found[0].logs().decode(errors="replace").splitlines()
-            return
-        path = self.workspace.log_file(stack)
-        if not path.is_file():
-            raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
-        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
-
-    def _keep_log(self, stack: str) -> None:
-        """The server's last words outlive its container."""
-        from labctl.runtimes import docker_engine
-
-        with contextlib.suppress(LabError, *docker_engine.engine_errors()):
-            for container in docker_engine.containers(self._root, stack, "triton"):
-                atomic_write(self.workspace.log_file(stack), container.logs(tail=KEPT_LOG_LINES), mode=0o600)
+        return compose_logs.lines(self.workspace, stack, follow)
 
     def _sweep(self, stack: str) -> None:
         """Remove what still bears our label, whatever Compose thought of it."""
@@ -294,20 +169,3 @@ class ComposeRuntime:
 
         things = (*docker_engine.containers(self._root), *docker_engine.networks(self._root))
         return {docker_engine.labels(thing)[docker_engine.STACK] for thing in things}
-
-
-def _there(image: str) -> bool:
-    """Whether an image is here, as far as an engine can be asked."""
-    with contextlib.suppress(LabError):
-        return images.exists(image)
-    return False
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """Whole lines out of the pieces of a stream."""
-    pending = b""
-    for chunk in chunks:
-        *complete, pending = (pending + chunk).split(b"\n")
-        yield from (line.decode(errors="replace").rstrip("\r") for line in complete)
-    if pending:
-        yield pending.decode(errors="replace")

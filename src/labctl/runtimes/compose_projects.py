@@ -83,10 +83,10 @@ class Projects:
             "LABS_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
         }
 
-    def compose_files(self, profile: str = "cpu", override: Path | None = None) -> list[Path]:
+    def compose_files(self, profile: str = "cpu", override: Path | None = None, guarded: bool = False) -> list[Path]:
         """The Compose files of a command, the later over the earlier."""
-        of_gpu = [self.workspace.root / "compose.gpu.yaml"] if profile == "gpu" else []
-        return [self.workspace.root / "compose.yaml", *of_gpu, *([override] if override else [])]
+        over = ["compose.gpu.yaml"] * (profile == "gpu") + ["compose.guard.yaml"] * guarded
+        return [*(self.workspace.root / name for name in ("compose.yaml", *over)), *([override] if override else [])]
 
     def command(
         self,
@@ -97,9 +97,12 @@ class Projects:
         profile: str = "cpu",
         override: Path | None = None,
         container: str = "",
+        guarded: bool = False,
     ) -> Command:
         """A ``docker compose`` command on a stack's project."""
-        options = [option for path in self.compose_files(profile, override) for option in ("--file", str(path))]
+        options = [
+            option for path in self.compose_files(profile, override, guarded) for option in ("--file", str(path))
+        ]
         options += ["--project-directory", self.root]
         argv = ["docker", "compose", "--project-name", self.name(stack), *options, *words]
         return Command(argv, {**self.environment(stack), **(env or {})}, container, self.workspace.root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from labctl.errors import LabError
@@ -12,10 +13,11 @@ ENGINE_PATIENCE_S = 3.0
 
 
 class ComposeServer:
-    """A server container that is being watched."""
+    """A server container that is being watched, and its guard's, if it has one."""
 
-    def __init__(self, container: Any, record: Record) -> None:
-        self._container = container
+    def __init__(self, containers: Sequence[Any], record: Record) -> None:
+        """``containers``: the server's, and after it its guard's, if it has one."""
+        self._containers = containers
         self._record = record
         self._silent_since: float | None = None
 
@@ -33,7 +35,8 @@ class ComposeServer:
         from labctl.runtimes import docker_engine
 
         try:
-            self._container.reload()
+            for container in self._containers:
+                container.reload()
         except docker.errors.NotFound:
             return "its container was removed"
         except docker_engine.engine_errors() as error:
@@ -43,4 +46,5 @@ class ComposeServer:
                 raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
             return None
         self._silent_since = None
-        return docker_engine.how_ended(self._container.attrs)
+        server, *guard = (docker_engine.how_ended(container.attrs) for container in self._containers)
+        return server or next((f"its guard: {how}" for how in guard if how), None)

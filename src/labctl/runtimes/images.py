@@ -33,6 +33,8 @@ GPU_FILES = (
 )
 CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
+GUARD_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/guard.txt")
+
 
 def server_image(workspace: Workspace, profile: str, base: str = "") -> str:
     """Name of the server image for this checkout's sources (``base``: another tritonserver image, gpu only)."""
@@ -43,6 +45,10 @@ def server_image(workspace: Workspace, profile: str, base: str = "") -> str:
 
 def client_image(workspace: Workspace) -> str:
     return f"labs-client:{_digest(workspace, CLIENT_FILES)}"
+
+
+def guard_image(workspace: Workspace) -> str:
+    return f"labs-guard:{_digest(workspace, GUARD_FILES)}"
 
 
 def digest(image: str) -> str:
@@ -104,7 +110,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
 
     with speaking("listing images"):
         found = engine().images.list(filters={"label": LABEL})
-    current = {server_image(workspace, "cpu"), client_image(workspace)}
+    current = {server_image(workspace, "cpu"), client_image(workspace), guard_image(workspace)}
     current |= {server_image(workspace, "gpu", base) for base in _bases()}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = [

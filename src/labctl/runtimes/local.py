@@ -111,7 +111,7 @@ class LocalRuntime:
 
     # -- what can be done ----------------------------------------------------------------------------------------
 
-    def prepare(self, profile: str, image: str = "") -> list[Action[str]]:
+    def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
         found = wheel.find_wheel()
         folder = wheel.backends(found, self.workspace.backends_cache)
         if wheel.is_backend_folder(folder, found):
@@ -250,6 +250,11 @@ class LocalRuntime:
             told = json.loads(self.workspace.ended_file(stack).read_text())
             return str(told["how"]) + (f", after {told['restarts']} restarts" if told["restarts"] else "")
         return ""
+
+    def guard_ended(self, record: Record) -> str:
+        there = {process.info["name"] for process, _ in self._ours(record.stack)} if record.behind else ()
+        gone = [name for name in local_guard.NAMES if record.behind and name not in there]
+        return f"its guard: {' and '.join(gone)} ended" if gone else ""
 
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
         path = self.workspace.log_file(stack)
