@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from labctl.cli.chat_gate import is_own
+from labctl.watch.gate import is_own
 
 HISTORY = [{"role": "user", "content": [{"type": "text", "text": "earlier"}]}]
 DIALS = [0, 50, 0, -1]

@@ -6,13 +6,11 @@ call with a traceback. So the gate before it lets through a short list, and chec
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import json
-import socket
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+
+from labctl.watch.gate import objection
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -61,12 +59,8 @@ class Gate:
 
     async def _judged(self, scope: Message, receive: Receive) -> Receive:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "")
-        if not is_own(host, self._exposed):
-            raise _Refused(403, f"this page is not at {host[:100]!r}")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            raise _Refused(403, "this page takes no calls from other pages")
+        if why := objection(headers, self._exposed):
+            raise _Refused(403, why)
         method, path = scope["method"], scope["path"]
         if method in ("GET", "HEAD") and (path in GETS or path.startswith(FOLDERS)):
             return receive
@@ -99,27 +93,6 @@ class _Refused(Exception):
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.status = status
-
-
-def is_own(host: str, exposed: bool) -> bool:
-    """Whether a ``Host`` header names this machine. A foreign name that resolves to it (DNS rebinding) does not.
-
-    An address is always good where the page listens on every one: only a name can be made to point elsewhere.
-    """
-    with contextlib.suppress(ValueError):
-        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-        if name == "localhost" or (exposed and name == socket.gethostname().lower()):
-            return True
-        return exposed or ipaddress.ip_address(name).is_loopback if _is_address(name) else False
-    return False
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def fields(config: Mapping[str, Any]) -> dict[int, list[Field]]:

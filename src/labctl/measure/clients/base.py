@@ -48,7 +48,7 @@ class InFlight(Client):
 
     def send_inputs(
         self, model: str, prompt: str, inputs: list[Any], output: str = "text_output", tokens: int = 0,
-        input_tokens: int = 0, so_far: bool = False, **parameters: Any,
+        input_tokens: int = 0, so_far: bool = False, id: str = "", **parameters: Any,
     ) -> RequestRecord:  # fmt: skip
         """Send one request and return its record, which fills as responses arrive.
 
@@ -58,12 +58,13 @@ class InFlight(Client):
             tokens: how many tokens the answer will have where one response holds it all.
             input_tokens: how many the prompt has, where that is known.
             so_far: each streamed response holds all of the text so far; the record keeps what is new.
+            id: the request's, one of ``request_id``; "": a new one.
             parameters: of the request.
         """
         with self._changed:
             self._count += 1
             label = f"{model}-{self._count}"
-            record = RequestRecord(label, model, prompt, parameters, id=request_id())
+            record = RequestRecord(label, model, prompt, parameters, id=id or request_id())
             record.tokens, record.input_tokens = tokens, input_tokens
             self._open[record.id], self._outputs[record.id] = record, output
             if so_far:

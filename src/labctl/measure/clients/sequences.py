@@ -28,13 +28,17 @@ class SequenceClient(Client):
         model: takes a text and answers with the next token's; its tensors' names it tells itself.
         protocol: http or grpc.
         id_type: uint64 or string, as the server's CORR_ID control is declared.
+        timeout: seconds that an answer may take.
     """
 
-    def __init__(self, endpoint: str, model: str, protocol: str = "http", id_type: str = "uint64") -> None:
+    def __init__(
+        self, endpoint: str, model: str, protocol: str = "http", id_type: str = "uint64",
+        timeout: float = TIMEOUT_S,
+    ) -> None:  # fmt: skip
         self._id_type = id_type
         self._kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
-        timeouts = {} if protocol == "grpc" else {"network_timeout": TIMEOUT_S, "connection_timeout": TIMEOUT_S}
-        self._call = {"client_timeout": TIMEOUT_S} if protocol == "grpc" else {}
+        timeouts = {} if protocol == "grpc" else {"network_timeout": timeout, "connection_timeout": timeout}
+        self._call = {"client_timeout": timeout} if protocol == "grpc" else {}
         self._model, self._tensors = model, ("", "")
         super().__init__(self._kind.InferenceServerClient(endpoint, **timeouts))
 

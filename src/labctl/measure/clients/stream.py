@@ -18,10 +18,14 @@ class TextStream(InFlight):
     """One bidirectional gRPC stream to a server; any number of requests at once.
 
     Use as a context manager: leaving it cancels what is still running.
+
+    Args:
+        sequence: the correlation id of the one request that is sent to an iterative model; "": Triton chooses one.
     """
 
-    def __init__(self, endpoint: str, on_token: OnToken | None = None) -> None:
+    def __init__(self, endpoint: str, on_token: OnToken | None = None, sequence: str = "") -> None:
         super().__init__(endpoint)
+        self._sequence = {"sequence_id": sequence, "sequence_start": True} if sequence else {}
         self._on_token = on_token or (lambda record: None)
 
     def __enter__(self) -> Self:
@@ -57,6 +61,7 @@ class TextStream(InFlight):
             request_id=record.id,
             parameters=record.parameters,
             enable_empty_final_response=True,
+            **self._sequence,
         )
 
     def _arrived(self, result: Any, error: Any) -> None:

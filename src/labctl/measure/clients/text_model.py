@@ -127,14 +127,16 @@ class TextModel:
 
     def send(
         self, stream: TextStream, prompt: str, tokens: int, to_the_end: bool = False,
-        sampling: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, Any] | None = None, id: str = "",
     ) -> RequestRecord:  # fmt: skip
         """Ask for ``tokens`` more tokens.
 
         Args:
             to_the_end: an end-of-text token does not end the answer.
             sampling: values by the names of ``SAMPLING``; one that the model does not heed is left out.
+            id: the request's, one of ``request_id``; "": a new one.
         """
+        named: dict[str, Any] = {"id": id} if id else {}
         asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
         made = [
             wanted.filled(self._value(wanted, prompt, tokens))
@@ -145,11 +147,13 @@ class TextModel:
             made += [self.sampling[name].filled(value) for name, value in asked.items()]
             made += [self.end.filled(NEVER)] if self.end and to_the_end else []
             count = 0 if self.decoupled else tokens
-            return stream.send_inputs(self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far)
+            return stream.send_inputs(
+                self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far, **named
+            )
         # As text, which every version of the client can send as a parameter.
         texts: dict[str, Any] = {name: str(value) for name, value in asked.items()}
         return stream.send_inputs(
-            self.name, prompt, made, output=self.output, max_tokens=tokens, ignore_eos=to_the_end, **texts
+            self.name, prompt, made, output=self.output, **named, max_tokens=tokens, ignore_eos=to_the_end, **texts
         )
 
     def _value(self, wanted: Input, prompt: str, tokens: int) -> Any:

@@ -1,0 +1,106 @@
+"""What every open page is told: lines of the step logs as they come, this page's requests, Triton's counters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labctl.errors import LabError
+from labctl.measure.evidence import metrics
+from labctl.watch.counters import Counters
+from labctl.watch.feed import Event, Feed
+from labctl.watch.tail import Tail
+
+LOOK_S = 0.04
+COUNT_S = 1.0
+RECENT = 3000  # lines that a page which comes later is told
+BEHIND = 500  # messages that a page may be behind before it has to begin anew
+WATCHED = "watched"  # a file in the run folder: models write texts while it is fresh
+Message = tuple[Sequence[Mapping[str, Any]], Sequence[Event]]  # lines, and events that are no lines
+
+
+class Hub:
+    """One for a server; all of it but ``tell`` runs in the server's loop.
+
+    Args:
+        run_dir: of the stack.
+        endpoint: of Triton's metrics.
+
+    Attributes:
+        head: what a page is told first.
+    """
+
+    def __init__(self, run_dir: Path, endpoint: str) -> None:
+        self.head: Mapping[str, Any] = {}
+        self._run_dir, self._endpoint = run_dir, endpoint
+        self._tail = Tail(run_dir)
+        self._lines: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
+        self._asked: dict[str, Event] = {}
+        self._counters = Counters()
+        self._pages: set[asyncio.Queue[Message | None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self) -> None:
+        """Look, again and again; ends when it is cancelled."""
+        self._loop = asyncio.get_running_loop()
+        counted = 0.0
+        while True:
+            lines = self._tail.read()
+            if lines:
+                self._lines.extend(lines)
+                self._counters.count(lines)
+                self._pass_on(lines, [])
+            if self._pages and self._loop.time() - counted > COUNT_S:
+                counted = self._loop.time()
+                await self._count()
+            await asyncio.sleep(LOOK_S)
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on to every page, from any thread."""
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._told, event)
+
+    def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
+        """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
+        queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        feed = Feed(self.head.get("notes"))
+        first = [{"k": "head", **self.head}, *feed.events(self._lines), *self._asked.values(), self._rows()]
+        self._pages.add(queue)
+        return queue, first, feed
+
+    def leave(self, queue: asyncio.Queue[Message | None]) -> None:
+        self._pages.discard(queue)
+
+    def _told(self, event: Event) -> None:
+        if event["k"] == "ask":
+            known = self._asked.setdefault(event["n"], {})
+            if event.get("first") and not known.get("first"):
+                self._counters.first_token(
+                    self.head.get("into", {}).get(known["model"], known["model"]), event["first"]
+                )
+            known.update(event)
+            while len(self._asked) > 64:
+                self._asked.pop(next(iter(self._asked)))
+        self._pass_on([], [event])
+
+    def _pass_on(self, lines: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> None:
+        for queue in list(self._pages):
+            if queue.qsize() > BEHIND:
+                self._pages.discard(queue)
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait((lines, events))
+
+    async def _count(self) -> None:
+        with contextlib.suppress(OSError):
+            (self._run_dir / WATCHED).touch()
+        with contextlib.suppress(LabError):
+            self._counters.snapshot(await asyncio.to_thread(metrics.scrape, self._endpoint))
+            self._pass_on([], [self._rows()])
+
+    def _rows(self) -> Event:
+        return {"k": "counters", "rows": self._counters.rows()}

@@ -1,0 +1,30 @@
+"""The page of a stack that is up."""
+
+from __future__ import annotations
+
+from labctl.manifest.schema import Lab
+from labctl.runtimes.base import Record
+from labctl.watch.asking import Asker
+from labctl.watch.hub import Hub
+from labctl.watch.page import document
+from labctl.watch.server import WatchServer, acts
+from labctl.workspace import Workspace
+
+
+def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> WatchServer:
+    """Its server, not started yet.
+
+    Raises:
+        LabError: the stack does not answer.
+    """
+    hub = Hub(workspace.run_dir(record.stack), record.endpoints.metrics)
+    asker = Asker(record.endpoints.grpc, record.models, hub.tell)
+    chosen = lab.stacks[record.stack].bench
+    hub.head = {
+        "title": f"Lab {lab.number}: {lab.title}",
+        "stack": record.stack,
+        "send": asker.models,
+        "into": asker.into,
+        "chosen": chosen.model if chosen else "",
+    }
+    return WatchServer(document(), hub, acts(asker), exposed)

@@ -1,0 +1,42 @@
+"""The page as one file: HTML with its style and scripts inside, and a recording where it has one."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from importlib.resources import files
+from typing import Any
+
+SCRIPTS = ("store.js", "strip.js", "lane.js", "quiz.js", "controls.js", "watch.js")
+
+
+def document(recording: Any = None) -> str:
+    """The page. It asks nobody for anything but the server that it came from, and with a ``recording`` not even it."""
+    html, script, policy = _parts()
+    told = "" if recording is None else _inside(recording)
+    rule = policy if recording is None else policy.replace("connect-src 'self'", "connect-src 'none'")
+    html = html.replace("<!--policy-->", f'<meta http-equiv="Content-Security-Policy" content="{rule}">')
+    before, after = html.split("/*script*/")
+    opened, closed = before.split('id="recording">')
+    return f'{opened}id="recording">{told}{closed}{script}{after}'
+
+
+@functools.cache
+def _parts() -> tuple[str, str, str]:
+    folder = files(__package__)
+    script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    html = (folder / "watch.html").read_text(encoding="utf-8")
+    html = html.replace("/*style*/", (folder / "watch.css").read_text(encoding="utf-8"))
+    known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; form-action 'none'; "
+        f"base-uri 'none'; script-src 'sha256-{known}'"
+    )
+    return html, script, policy
+
+
+def _inside(recording: Any) -> str:
+    """JSON that no text in it can end: a script element ends at the first ``</script``, wherever that stands."""
+    return json.dumps(recording, separators=(",", ":")).replace("<", "\\u003c")

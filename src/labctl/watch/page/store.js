@@ -1,0 +1,164 @@
+// What is known: lanes (a model's instance each), their steps, and the requests in them. Nothing here draws.
+//
+// A step, as it comes: {m: lane, n: number, t: end in s, d: duration in s, r: five numbers a member (request, seat,
+// 1 for prefill, tokens, KV blocks), x: texts of the members, w: who waits, in order, y: why (one for all, or one
+// each), more: waiters beside those, e: [request, why it ended] pairs, v: who was evicted, kv: [used, of], q: requests
+// that are new, z: seats, s: [request, seat, ...] after the step where it is not what r and e say}.
+const FIELDS = 5;
+const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
+const RATE_S = 2; // tokens/s are those of so many seconds
+
+class Lane {
+  constructor(model) {
+    Object.assign(this, { seats: 1, blocks: 0, note: "" }, model);
+    this.first = 0; // the place of steps[0] in the lane's own count
+    this.steps = [];
+    this.order = new Map(); // request -> its number in this lane, which gives its colour
+  }
+
+  get end() {
+    return this.first + this.steps.length;
+  }
+
+  at(place) {
+    return this.steps[place - this.first];
+  }
+
+  /** How many steps had ended at a time; the place after the last of them. */
+  placeAt(time) {
+    let low = 0, high = this.steps.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.steps[middle].t <= time) low = middle + 1;
+      else high = middle;
+    }
+    return this.first + low;
+  }
+
+  /** Tokens a second in the last seconds before a place. */
+  rate(place, now) {
+    let tokens = 0, from = now;
+    for (let i = place - 1; i >= this.first; i--) {
+      const step = this.at(i);
+      if (step.t < now - RATE_S) break;
+      from = step.t - step.d;
+      for (let k = 0; k < step.r.length; k += FIELDS) tokens += step.r[k + 3];
+    }
+    return tokens ? tokens / Math.max(now - from, 0.05) : 0;
+  }
+}
+
+class Store {
+  constructor() {
+    this.lanes = [];
+    this.requests = []; // {id, label, lane, t: first seen, at: places of its steps, waited, why, end}
+    this.asked = new Map(); // what this page's server has sent: number -> {model, prompt, state, text, ...}
+    this.counters = [];
+    this.clock = null;
+    this.zero = null;
+    this.last = 0;
+  }
+
+  take(event) {
+    if (event.k === "model") this.lanes.push(new Lane(event));
+    else if (event.k === "ask") this.asked.set(event.n, { ...this.asked.get(event.n), ...event });
+    else if (event.k === "counters") this.counters = event.rows;
+    else if (event.k === "clock") this.clock = event;
+    else if (event.k === "state") this.hold(event);
+    else this.step(event);
+  }
+
+  /** Who waits now, where the server tells so between two steps. */
+  hold(event) {
+    for (const [index, id, label] of event.q || []) this.request(index, id, label, event.m, event.t);
+    for (const [index, why] of event.e || []) this.requests[index].end = why;
+    this.lanes[event.m].now = event;
+    this.last = Math.max(this.last, event.t);
+  }
+
+  request(index, id, label, lane, t) {
+    this.requests[index] = { id, label, lane, t, at: [], waited: 0, why: "", end: "" };
+    const order = this.lanes[lane].order;
+    order.set(index, order.size);
+  }
+
+  step(step) {
+    const lane = this.lanes[step.m];
+    for (const [index, id, label] of step.q || []) this.request(index, id, label, step.m, step.t);
+    if (step.z) lane.seats = step.z;
+    if (step.kv) lane.blocks = step.kv[1];
+    const place = lane.end;
+    lane.steps.push(step);
+    lane.now = null;
+    for (let k = 0; k < step.r.length; k += FIELDS) {
+      const request = this.requests[step.r[k]];
+      request.at.push(place);
+      if (step.r[k + 1] >= lane.seats) lane.seats = step.r[k + 1] + 1;
+    }
+    (step.w || []).forEach((index, i) => {
+      const request = this.requests[index];
+      request.waited++;
+      request.why = Array.isArray(step.y) ? step.y[i] : step.y || "";
+    });
+    for (const [index, why] of step.e || []) Object.assign(this.requests[index], { end: why, endedAt: place });
+    if (this.zero === null) this.zero = step.t - step.d;
+    this.last = Math.max(this.last, step.t);
+    if (lane.steps.length > KEPT) {
+      lane.steps.splice(0, KEPT / 4);
+      lane.first += KEPT / 4;
+    }
+  }
+
+  color(laneIndex, request) {
+    return PALETTE[(this.lanes[laneIndex].order.get(request) ?? 0) % PALETTE.length];
+  }
+
+  /** The end of a request's text as it stood before a place of its lane, and how many tokens it had. */
+  textOf(index, before, most = 240) {
+    const request = this.requests[index], lane = this.lanes[request.lane];
+    let low = 0, high = request.at.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (request.at[middle] < before) low = middle + 1;
+      else high = middle;
+    }
+    const parts = [];
+    let length = 0;
+    for (let i = low - 1; i >= 0 && length < most; i--) {
+      const step = lane.at(request.at[i]);
+      if (!step) break;
+      const text = step.x ? step.x[member(step, index)] || "" : "";
+      parts.push(text);
+      length += text.length;
+    }
+    return { text: parts.reverse().join(""), steps: low };
+  }
+
+  /** The request of this page's server as the log knows it; -1 before any step has shown it. */
+  shown(ask) {
+    return this.requests.findLastIndex((request) => request && request.id === ask.name && request.t >= ask.at);
+  }
+
+  name(index) {
+    const request = this.requests[index];
+    return request ? request.id : "?";
+  }
+}
+
+/** The row of a request among a step's members; -1 where it is none. */
+function member(step, request) {
+  for (let k = 0; k < step.r.length; k += FIELDS) if (step.r[k] === request) return k / FIELDS;
+  return -1;
+}
+
+// Okabe and Ito's colours, told apart also by the colour-blind; a second round of them is lighter, with an outline.
+const BASE = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00", "#5B6470"];
+const PALETTE = [
+  ...BASE.map((color) => ({ fill: color, line: color })),
+  ...BASE.map((color) => ({ fill: mixed(color, 0.55), line: color })),
+];
+
+function mixed(color, white) {
+  const parts = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
+  return `rgb(${parts.map((part) => Math.round(part + (255 - part) * white)).join(",")})`;
+}

@@ -1,0 +1,293 @@
+// The page itself: what it hears (a server, or a recording inside it), what it shows of it, and what a person does.
+const $ = (id) => document.getElementById(id);
+const SLOWNESS = [1, 2, 5, 10, 30, 100];
+
+class Page {
+  constructor() {
+    this.store = new Store();
+    this.views = [];
+    this.live = true;
+    this.now = 0;
+    this.playing = false;
+    this.dirty = true;
+    this.stale = true;
+    this.head = { title: "", stack: "", into: {}, send: [] };
+    this.quiz = new Quiz(this);
+    this.drawn = []; // [the newest step's time, when it was drawn in ms since the epoch], for the benchmark
+  }
+
+  // -- hearing -----------------------------------------------------------------------------------------------------
+
+  start() {
+    const recording = $("recording").textContent;
+    this.live = !recording;
+    if (recording) this.open(JSON.parse(recording));
+    else this.listen();
+    controls(this);
+    window.addEventListener("resize", () => (this.dirty = this.stale = true));
+    requestAnimationFrame((at) => this.frame(at));
+  }
+
+  listen() {
+    const source = new EventSource("events");
+    source.onmessage = (message) => {
+      this.alarm("");
+      this.take(JSON.parse(message.data));
+    };
+    source.onerror = () => this.alarm(source.readyState === 2 ? "the page's server has gone: labctl watch again" : "no connection; trying again");
+  }
+
+  open({ head, events }) {
+    this.setHead(head);
+    this.take(events);
+    this.now = this.store.zero ?? 0;
+    $("player").hidden = false;
+    this.seek(this.store.last);
+  }
+
+  take(events) {
+    for (const event of events) {
+      if (event.k === "head") this.restart(event);
+      else this.store.take(event);
+    }
+    while (this.views.length < this.store.lanes.length) {
+      const view = new LaneView(this.store, this.views.length, this);
+      this.views.push(view);
+      $("lanes").append(view.root);
+      this.quiz.lane(view.lane.name);
+    }
+    this.dirty = this.stale = true;
+    this.quiz.look();
+  }
+
+  /** The server tells everything anew to a page that comes, or comes back. */
+  restart(head) {
+    this.store = new Store();
+    this.views = [];
+    $("lanes").replaceChildren();
+    this.quiz.forget();
+    this.setHead(head);
+  }
+
+  setHead(head) {
+    this.head = { into: {}, send: [], ...head };
+    document.title = `${head.title} – watch`;
+    $("title").textContent = head.title;
+    $("ask").hidden = !this.head.send.length;
+    $("model").replaceChildren(...this.head.send.map((name) => el("option", { textContent: name })));
+    if (head.chosen) $("model").value = head.chosen;
+    $("chat").hidden = !head.chat;
+    if (head.chat) $("chat").href = head.chat;
+  }
+
+  alarm(text) {
+    this.broken = text;
+    this.stale = true;
+  }
+
+  async send(what, body) {
+    $("trouble").textContent = "";
+    try {
+      const answer = await fetch(what, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+      const said = await answer.json();
+      if (!answer.ok) throw new Error(said.detail || answer.statusText);
+      return said;
+    } catch (error) {
+      $("trouble").textContent = error.message;
+      return null;
+    }
+  }
+
+  // -- where we are ------------------------------------------------------------------------------------------------
+
+  placeOf(index) {
+    const lane = this.store.lanes[index];
+    return this.live ? lane.end : lane.placeAt(this.now);
+  }
+
+  get hidden() {
+    return this.quiz.on;
+  }
+
+  seek(time) {
+    this.now = Math.min(Math.max(time, (this.store.zero ?? 0) - 1e-6), this.store.last);
+    this.dirty = this.stale = true;
+  }
+
+  /** To the end of the next step of any lane (or of one), or of the one before. */
+  hop(by, only = null) {
+    const lanes = this.store.lanes.filter((lane, i) => only === null || i === only);
+    const times = lanes.map((lane) => {
+      const place = lane.placeAt(this.now) + (by > 0 ? 0 : -2);
+      return place >= lane.first && place < lane.end ? lane.at(place).t : by > 0 ? Infinity : -Infinity;
+    });
+    const time = by > 0 ? Math.min(...times) : Math.max(...times);
+    if (Number.isFinite(time)) this.seek(time);
+    else if (by < 0) this.seek(0);
+  }
+
+  scroll(index, edge) {
+    const strip = this.views[index].strip, lane = this.store.lanes[index];
+    strip.right = Math.min(Math.max(edge, lane.first + 2), lane.end + 2);
+    if (this.live && strip.right >= lane.end) strip.right = null;
+    $("follow").setAttribute("aria-pressed", String(this.views.every((view) => view.strip.right === null)));
+    this.dirty = true;
+  }
+
+  zoom(by) {
+    for (const { strip, lane } of this.views) {
+      const least = Math.min(1, (strip.wide || 600) / Math.max(1, lane.end - lane.first));
+      strip.width = Math.min(48, Math.max(least, strip.width * by));
+    }
+    this.dirty = true;
+  }
+
+  follow() {
+    for (const { strip } of this.views) strip.right = null;
+    $("follow").setAttribute("aria-pressed", "true");
+    this.dirty = true;
+  }
+
+  rowHeight(lane) {
+    return lane.seats <= 8 ? 24 : lane.seats <= 16 ? 18 : lane.seats <= 32 ? 13 : 9;
+  }
+
+  // -- who ---------------------------------------------------------------------------------------------------------
+
+  /** What this page's server has sent and no step of the lane has shown yet: it waits in Triton. */
+  unseen(lane) {
+    if (!this.live) return [];
+    const waits = (ask) => ask.state === "sent" && !ask.text && (this.head.into[ask.model] || ask.model) === lane.model;
+    return [...this.store.asked.values()].filter((ask) => waits(ask) && this.store.shown(ask) < 0);
+  }
+
+  pick(index, name) {
+    this.quiz.pick(index, name);
+    this.stale = true;
+  }
+
+  picked(index, name) {
+    return this.quiz.has(index, name);
+  }
+
+  // -- showing -----------------------------------------------------------------------------------------------------
+
+  frame(at) {
+    if (this.playing) {
+      this.seek(this.now + ((at - this.before) / 1e3) * Number($("speed").value));
+      if (this.now >= this.store.last) play(this, false);
+    }
+    this.before = at;
+    if (this.stale && (!this.told || at - this.told > 90)) {
+      this.told = at;
+      this.stale = false;
+      this.views.forEach((view) => view.update());
+      this.panels();
+      this.dirty = true;
+    }
+    if (this.dirty) {
+      this.dirty = false;
+      this.views.forEach((view) => view.draw());
+      if (this.store.last !== this.drawn.at(-1)?.[0]) this.drawn.push([this.store.last, performance.timeOrigin + performance.now()]);
+      if (this.drawn.length > 5000) this.drawn.splice(0, 2500);
+    }
+    requestAnimationFrame((next) => this.frame(next));
+  }
+
+  panels() {
+    const clock = this.store.clock, state = $("state");
+    const words = this.live ? clockWords(clock) : "a recording";
+    const nothing = this.live && !this.store.last ? "nothing has happened yet: send a request" : "";
+    state.textContent = this.broken || [words, nothing].filter(Boolean).join("; ");
+    state.classList.toggle("alarm", Boolean(this.broken));
+    $("clock").hidden = !clock;
+    if (clock) showClock(this, clock);
+    if (!this.live) {
+      const span = this.store.last - this.store.zero;
+      $("seek").value = String(span ? ((this.now - this.store.zero) / span) * 1000 : 0);
+      $("time").textContent = `${(this.now - this.store.zero).toFixed(2)} of ${span.toFixed(2)} s`;
+    }
+    showAsked(this);
+    showCounters(this);
+    this.quiz.show();
+  }
+
+  tip(text, where) {
+    const tip = $("tip");
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    const box = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(4, Math.min(where.left, innerWidth - box.width - 8))}px`;
+    tip.style.top = `${Math.max(4, where.top + box.height > innerHeight - 8 ? where.top - box.height - 28 : where.top)}px`;
+  }
+}
+
+function clockWords(clock) {
+  if (!clock) return "";
+  if (clock.warn) return clock.warn;
+  return clock.paused ? "paused: nothing runs until you step or run" : clock.slow > 1 ? `slow motion, ${clock.slow} times` : "running";
+}
+
+function showClock(page, clock) {
+  $("pause").textContent = clock.paused ? "Run" : "Pause";
+  $("pause").setAttribute("aria-pressed", String(clock.paused));
+  const slow = SLOWNESS.reduce((best, factor, i) => (factor <= (clock.slow || 1) ? i : best), 0);
+  if (document.activeElement !== $("slow")) $("slow").value = String(slow);
+  $("slowness").textContent = slow ? `${SLOWNESS[slow]} times slower` : "full speed";
+  for (const view of page.views) {
+    const held = (clock.held || {})[view.lane.model];
+    view.held.hidden = !held || page.quiz.on;
+    if (held) view.held.textContent = held;
+  }
+}
+
+/** One entry a request; made once, then kept up to date, so that a button does not move away under a finger. */
+function showAsked(page) {
+  const box = $("asked"), store = page.store;
+  const newest = [...store.asked.values()].slice(-24).reverse();
+  const wanted = new Set(newest.map((ask) => ask.n));
+  for (const entry of [...box.children]) if (!wanted.has(entry.dataset.request)) entry.remove();
+  newest.forEach((ask, i) => {
+    let entry = [...box.children].find((other) => other.dataset.request === ask.n);
+    if (!entry) {
+      const cancel = el("button", { textContent: "Cancel", type: "button", onclick: () => page.send("cancel", { n: ask.n }) });
+      cancel.setAttribute("aria-label", `Cancel request ${ask.name}`);
+      entry = el("div", { className: "request" },
+        el("div", { className: "head" }, el("b", { textContent: ask.name }), el("span"), cancel), el("p"));
+      entry.dataset.request = ask.n;
+      box.insertBefore(entry, box.children[i] || null);
+    }
+    const [, state, cancel] = entry.firstChild.children;
+    const over = ask.state !== "sent";
+    state.textContent = `${ask.model}: ${over ? ask.state : ask.text ? "growing" : "waits"}${ask.first ? `, first token after ${seconds(ask.first)}` : ""}`;
+    entry.dataset.state = ask.state;
+    cancel.hidden = over;
+    const text = ask.error || `${ask.prompt}${ask.text || ""}`;
+    if (entry.lastChild.textContent !== text) {
+      entry.lastChild.textContent = text;
+      entry.lastChild.scrollTop = 1e6;
+    }
+    const index = store.shown(ask);
+    if (index >= 0) entry.style.borderLeftColor = store.color(store.requests[index].lane, index).fill;
+  });
+}
+
+function showCounters(page) {
+  $("counters").hidden = !page.store.counters.length;
+  $("counted").replaceChildren(...page.store.counters.map((row) => {
+    const table = el("table", {}, el("caption", { textContent: row.model }),
+      el("tr", {}, el("th"), el("th", { textContent: "Triton" }), el("th", { textContent: "the model" })),
+      ...row.facts.map(([what, triton, really]) =>
+        el("tr", {}, el("th", { textContent: what }), el("td", { textContent: triton }), el("td", { textContent: really }))));
+    return el("div", {}, table, ...row.notes.map((note) => el("p", { textContent: note })));
+  }));
+}
+
+function seconds(s) {
+  return s < 1 ? `${(s * 1e3).toFixed(0)} ms` : `${s.toFixed(2)} s`;
+}
+
+const page = new Page();
+window.watching = page; // for the tests and the benchmark
+page.start();

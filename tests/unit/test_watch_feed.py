@@ -1,0 +1,90 @@
+"""From step logs to what the page takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from labctl.watch.feed import Feed
+from labctl.watch.tail import Tail
+
+HEAD = {"model": "m", "instance": "0", "kind": "step", "dur": 0.01}
+
+
+def line(t: float, ids: list[str], **more: Any) -> dict[str, Any]:
+    return {"t": t, **HEAD, "batch": len(ids), "ids": ids, **more}
+
+
+def full(t: float, ids: list[str], **more: Any) -> dict[str, Any]:
+    rows = more.pop("rows")
+    return line(t, ids, v=2, rows=rows, phase="d" * len(ids), made=[1] * len(ids), **more)
+
+
+def test_a_request_has_one_number_while_it_lives_and_another_when_its_name_comes_back() -> None:
+    lines = [
+        full(1, ["7"], rows=[0], seats=["7"]),
+        full(2, ["7"], rows=[0], ended={"7": "length"}, seats=[""]),
+        full(3, ["7"], rows=[0], seats=["7"]),
+    ]
+    _, *steps = Feed().events(lines)
+    assert [step["r"][0] for step in steps] == [0, 0, 1]
+    assert steps[0]["q"] == [[0, "7", ""]] and "q" not in steps[1] and steps[2]["q"] == [[1, "7", ""]]
+    assert steps[1]["e"] == [[0, "length"]]
+
+
+def test_a_log_of_version_1_gets_the_lowest_free_seats_and_keeps_them() -> None:
+    lines = [line(1, ["a", "b"], prefill=2), line(2, ["a", "b"]), line(3, ["b"]), line(4, ["b", "c"], prefill=1)]
+    _, *steps = Feed().events(lines)
+    assert [step["r"][1::5] for step in steps] == [[0, 1], [0, 1], [1], [1, 0]]
+    assert [step["r"][2::5] for step in steps] == [[1, 1], [0, 0], [0], [0, 1]]
+
+
+def test_who_waits_and_why_is_told_in_order_with_the_blocks_of_each() -> None:
+    told = full(
+        1, ["1"], rows=[0], blocks=[3], kv_blocks=8, kv_blocks_used=3, waiting=["2", "3"], why="no KV block", queue=70,
+        seats=["1"], slots=2, evicted=["3"], texts=["a"], prompts={"1": "Once"},
+    )  # fmt: skip
+    _, step = Feed().events([told])
+    assert step["w"] == [1, 2] and step["y"] == "no KV block" and step["more"] == 68
+    assert step["r"] == [0, 0, 0, 1, 3] and step["kv"] == [3, 8] and step["v"] == [2] and step["x"] == ["a"]
+    assert step["q"][0] == [0, "1", "Once"] and step["z"] == 2
+
+
+def test_a_seat_that_is_held_without_a_step_is_told() -> None:
+    _, held, plain = Feed().events(
+        [full(1, ["1"], rows=[0], seats=["1", "2"]), full(2, ["1", "2"], rows=[0, 1], seats=["1", "2"])]
+    )
+    assert held["s"] == [0, 0, 1, 1] and "s" not in plain
+
+
+def test_a_change_without_a_step_is_told_as_one() -> None:
+    left = line(2, [], v=2, ended={"1": "cancelled"}, seats=[""]) | {"kind": "change"}
+    _, _, change = Feed().events([full(1, ["1"], rows=[0], seats=["1"]), left])
+    assert change["k"] == "state" and change["s"] == [] and change["e"] == [[0, "cancelled"]]
+
+
+def test_each_instance_of_a_model_has_a_lane() -> None:
+    other = line(2, ["1"]) | {"instance": "1"}
+    first, _, second, _ = Feed().events([line(1, ["1"]), other])
+    assert (first["name"], second["name"]) == ("m", "m (1)")
+
+
+def test_a_tail_reads_what_is_new_once_and_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
+    path, text = tmp_path / "steps-m-0.jsonl", json.dumps(line(1, ["1"]))
+    path.write_text(text + "\n" + text[:20])
+    tail = Tail(tmp_path)
+    assert len(tail.read()) == 1 and not tail.read()
+    with path.open("a") as stream:
+        stream.write(text[20:] + "\n")
+    assert [found["ids"] for found in tail.read()] == [["1"]]
+
+
+def test_a_tail_follows_a_log_that_is_rotated(tmp_path: Path) -> None:
+    path = tmp_path / "steps-m-0.jsonl"
+    path.write_text(json.dumps(line(1, ["1"])) + "\n")
+    tail = Tail(tmp_path)
+    tail.read()
+    path.rename(tmp_path / "steps-m-0.1.jsonl")
+    path.write_text(json.dumps(line(2, ["2"])) + "\n")
+    assert [found["ids"] for found in tail.read()] == [["2"]]

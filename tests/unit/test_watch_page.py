@@ -1,0 +1,116 @@
+"""The page's server: who may ask it, what it takes, and that the page needs nobody else."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from labctl.watch.page import document
+
+JSON = {"Content-Type": "application/json"}
+# In a process of its own: an event loop in a thread of the tests would outlive its test.
+SERVER = """
+import threading
+from labctl.errors import LabError
+from labctl.watch.server import WatchServer, acts
+
+class Asker:
+    models = ["m"]
+    def send(self, model, prompt, tokens, count):
+        return [f"{model} {prompt} {tokens}"] * count
+    def cancel(self, number):
+        return number == "1"
+
+with WatchServer("<p>the page</p>", None, acts(Asker()), exposed=False).serving(0) as address:
+    print(address, flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout
+        yield server.stdout.readline().strip()
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def call(address: str, method: str, path: str = "", body: Any = None, **headers: str) -> tuple[int, str]:
+    host, _, secret = address.removeprefix("http://").partition("/")
+    path = path if path.startswith("/") else f"/{secret}{path}"
+    connection = http.client.HTTPConnection(host, timeout=10)
+    try:
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, content, headers={"Host": host, **headers})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_the_page_is_at_its_whole_address_only(address: str) -> None:
+    assert call(address, "GET") == (200, "<p>the page</p>")
+    assert call(address, "GET", "/")[0] == 404
+    assert call(address, "GET", "/wrong/")[0] == 404
+    assert call(address, "POST", "/wrong/send", {}, **JSON)[0] == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+def test_a_foreign_name_for_this_machine_is_refused(address: str, host: str) -> None:
+    assert call(address, "GET", Host=host)[0] == 403
+
+
+def test_a_call_from_another_page_is_refused(address: str) -> None:
+    good = {"model": "m", "prompt": "a", "tokens": 3, "count": 1}
+    assert call(address, "POST", "send", good, Origin="http://evil.example", **JSON)[0] == 403
+    assert call(address, "POST", "send", good, Origin="null", **JSON)[0] == 403
+    host = address.removeprefix("http://").partition("/")[0]
+    status, said = call(address, "POST", "send", good, Origin=f"http://{host}", **JSON)
+    assert (status, json.loads(said)) == (200, {"sent": ["m a 3"]})
+
+
+def test_a_form_of_another_page_cannot_send_anything(address: str) -> None:
+    good = {"model": "m", "prompt": "a", "tokens": 3, "count": 1}
+    assert call(address, "POST", "send", good, **{"Content-Type": "text/plain"})[0] == 415
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"model": "other"}, {"count": 2}, {"count": 10**9}, {"tokens": 0}, {"tokens": "3"}, {"tokens": True},
+        {"tokens": 10**9}, {"prompt": ""}, {"prompt": None}, {"prompt": "a" * 30_000}, {"model": ["m"]},
+    ],
+)  # fmt: skip
+def test_what_the_page_never_sends_is_refused(address: str, wrong: dict[str, Any]) -> None:
+    call_made = {"model": "m", "prompt": "a", "tokens": 3, "count": 1} | wrong
+    assert call(address, "POST", "send", call_made, **JSON)[0] in (400, 409)
+    assert call(address, "POST", "send", [], **JSON)[0] == 400
+    assert call(address, "POST", "nothing", {}, **JSON)[0] == 404
+
+
+def test_too_much_is_not_read(address: str) -> None:
+    assert call(address, "POST", "cancel", {"n": "1" * 10**6}, **JSON)[0] == 409
+
+
+def test_the_page_names_no_other_place() -> None:
+    for page in (document(), document({"head": {}, "events": []})):
+        assert not re.findall(r"""(?:src|href|action)\s*=\s*["'][^"']""", page)
+        assert not re.findall(r"https?:|@import|url\(", page)
+
+
+def test_no_text_of_a_recording_ends_the_script_that_holds_it() -> None:
+    evil = "</script><script>alert(1)</script><!--"
+    page = document({"head": {"title": evil}, "events": []})
+    assert evil not in page
+    held = re.search(r'id="recording">(.*?)</script>', page, re.S)
+    assert held and json.loads(held[1])["head"]["title"] == evil
