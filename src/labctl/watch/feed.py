@@ -14,7 +14,6 @@ Event = dict[str, Any]
 Line = Mapping[str, Any]
 
 LABEL = 120  # characters of a prompt that the page may show
-PLACES = {"tokenizer": "slots", "detokenizer": "rows"}
 
 
 class _Lane:
@@ -57,9 +56,7 @@ class Feed:
             lane = self._lanes[model, instance] = _Lane(len(self._lanes))
             others = sum(name == model for name, _ in self._lanes)
             name = model if others == 1 else f"{model} ({instance})"
-            events.append(
-                _lean(k="model", name=name, model=model, note=self._notes.get(model), places=PLACES.get(model))
-            )
+            events.append(_lean(k="model", name=name, model=model, note=self._notes.get(model)))
         events.append(self._step(lane, model, line))
         return events
 

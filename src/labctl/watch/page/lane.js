@@ -28,7 +28,7 @@ class LaneView {
       el("p", { className: "note", textContent: lane.note, hidden: !lane.note }), this.held,
       el("div", { className: "body" },
         el("div", { className: "waiting" }, this.waitingTitle, this.queue),
-        el("div", {}, el("div", { className: "caption", textContent: `in the ${lane.places || "seats"}` }), this.seats,
+        el("div", {}, el("div", { className: "caption", textContent: "in the seats" }), this.seats,
           el("div", { className: "under" }, this.batch, this.kv)),
         el("div", {}, el("div", { className: "caption", textContent: "steps" }), this.canvas)),
       this.mapBox);
