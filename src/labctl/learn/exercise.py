@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from labctl.errors import LabError
 from labctl.manifest.catalog import Catalog
-from labctl.manifest.schema import Lab
+from labctl.manifest.schema import Edit, Lab
 from labctl.workspace import Workspace
 
 FOLDER = re.compile(r"(?P<id>\d\d[a-z])-[a-z0-9-]+")
@@ -27,6 +27,8 @@ class Manifest(BaseModel):
         files: each file that the learner may change, and its place in the model repository; "" for a file that is not
             served (a client, a prediction).
         settings: what the stack is brought up with, as ``--set`` would say it.
+        models: those of the stack that the exercise needs; none means all of them.
+        replacements: literal texts of the other templates that are replaced, as in ``lab.yaml``.
         hints: from a nudge to nearly the answer.
         says: the sentence with which the starter fails.
         wrong: a folder of ``wrong/`` for each likely wrong answer, and the sentence with which it fails.
@@ -44,6 +46,8 @@ class Manifest(BaseModel):
     stack: str
     files: dict[str, str] = Field(min_length=1)
     settings: dict[str, Any] = {}
+    models: list[str] = []
+    replacements: list[Edit] = []
     hints: list[str] = Field(min_length=2)
     says: str
     wrong: dict[str, str] = Field(min_length=2)
@@ -57,6 +61,8 @@ class Manifest(BaseModel):
         for name, place in self.files.items():
             if Path(name).name != name or Path(place).is_absolute() or ".." in Path(place).parts:
                 raise ValueError(f"files.{name}: a plain file name and a place inside the model repository, please")
+        if taken := [edit.file for edit in self.replacements if edit.file in self.files.values()]:
+            raise ValueError(f"replacements: {taken[0]} is the learner's to write")
         return self
 
 
@@ -115,6 +121,8 @@ def _read(path: Path, lab: Lab) -> Exercise:
         raise ValueError(f"the folder must be called {lab.number}<letter>-<words>")
     if manifest.stack not in lab.stacks:
         raise ValueError(f"stack: lab {lab.number} has no stack {manifest.stack!r}")
+    if unknown := [model for model in manifest.models if model not in lab.stacks[manifest.stack].models]:
+        raise ValueError(f"models: {manifest.stack} has no {unknown[0]}")
     if missing := [part for part in PARTS if not (path.parent / part).exists()]:
         raise ValueError(f"missing: {', '.join(missing)}")
     folders = [path.parent / part for part in ("starter", "solution")]

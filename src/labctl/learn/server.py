@@ -26,9 +26,18 @@ STACK = "exercise"
 
 def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     """The exercise's lab with a stack more: its own, with the learner's files laid over it, without probes."""
-    stack = exercise.lab.stacks[exercise.manifest.stack]
-    repository = [*stack.repository, str(_overlay(workspace))] if exercise.served else stack.repository
-    own = stack.model_copy(update={"repository": repository, "probes": {}})
+    stack, manifest = exercise.lab.stacks[exercise.manifest.stack], exercise.manifest
+    models = manifest.models or stack.models
+    own = stack.model_copy(
+        update={
+            "repository": [*stack.repository, str(_overlay(workspace))] if exercise.served else stack.repository,
+            "models": models,
+            "replacements": [
+                edit for edit in (*stack.replacements, *manifest.replacements) if edit.file.split("/", 1)[0] in models
+            ],
+            "probes": {},
+        }
+    )
     return exercise.lab.model_copy(update={"stacks": {**exercise.lab.stacks, STACK: own}})
 
 
@@ -53,7 +62,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
             return running
         take_down(session, running[0], STACK)
     started = up(session, lab, STACK, options)
-    atomic_write(_what(workspace), json.dumps({"lab": exercise.lab.folder, "stack": exercise.manifest.stack}))
+    atomic_write(_what(workspace), json.dumps(_told(exercise)))
     idle.watch(workspace)
     return started.runtime, started.record
 
@@ -91,9 +100,13 @@ def _serves(
     with contextlib.suppress(OSError, ValueError, LabError):
         what = json.loads(_what(session.workspace).read_text(encoding="utf-8"))
         plan = make_plan(session.workspace, lab, STACK, options.choices, runtime.server_path)
-        same = what == {"lab": exercise.lab.folder, "stack": exercise.manifest.stack}
-        return same and dict(record.settings) == dict(plan.settings) and options.runtime in ("auto", runtime.name)
+        return what == _told(exercise) and dict(record.settings) == dict(plan.settings) and options.runtime in ("auto", runtime.name)
     return False
+
+
+def _told(exercise: Exercise) -> dict[str, object]:
+    """What a server must have been brought up for to be this exercise's."""
+    return {"lab": exercise.lab.folder, "stack": exercise.manifest.stack, "models": exercise.manifest.models}
 
 
 def _what(workspace: Workspace) -> Path:

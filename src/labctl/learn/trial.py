@@ -14,10 +14,14 @@ from typing import Any, ClassVar
 
 from labctl.errors import LabError
 from labctl.learn import sandbox
+from labctl.measure.clients.base import InFlight
 from labctl.measure.clients.sequences import SequenceClient
 from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.text_model import TextModel
+from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.evidence import metrics, steplog
 from labctl.measure.records import RequestRecord
+from labctl.measure.workloads.load import closed_loop
 from labctl.runtimes import processes
 from labctl.runtimes.base import Endpoints
 
@@ -66,12 +70,41 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
+        self._text_models: dict[str, TextModel] = {}
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def stream(self, on_token: Callable[[RequestRecord], None] | None = None) -> TextStream:
         """A connection for decoupled text models; use as a context manager."""
         return TextStream(self.endpoints.grpc, on_token) if on_token else TextStream(self.endpoints.grpc)
+
+    def unary(self) -> UnaryClient:
+        """A connection for text models that answer once; use as a context manager."""
+        return UnaryClient(self.endpoints.grpc)
+
+    def ask(self, client: InFlight, model: str, prompt: str, tokens: int, priority: int = 0) -> RequestRecord:
+        """Send one request for exactly ``tokens`` tokens to any text model, whatever its tensors are called."""
+        return self._text_model(model).send(client, prompt, tokens, to_the_end=True, priority=priority)
+
+    def at_once(self, model: str, requests: Sequence[tuple[str, int]]) -> list[RequestRecord]:
+        """All requests (prompt, tokens) at once to a model that answers once. Raises as :meth:`answers`."""
+        with self.unary() as client:
+            records = [self.ask(client, model, prompt, tokens) for prompt, tokens in requests]
+            self.wait(client, *records)
+        return records
+
+    def users(self, count: int, model: str, requests: Sequence[tuple[str, int]]) -> list[RequestRecord]:
+        """``count`` users, each of whom asks again when it is answered, until all requests (prompt, tokens) are.
+
+        Raises:
+            LabError: an answer was an error, or did not come within ``patience`` seconds.
+        """
+
+        def send(stream: TextStream, number: int) -> RequestRecord:
+            return self.ask(stream, model, *requests[number])
+
+        self._text_model(model)
+        return closed_loop(self.endpoints.grpc, count, len(requests), send, self.patience)
 
     def sequences(self, model: str) -> SequenceClient:
         """A client of a model behind a sequence batcher, over HTTP; use as a context manager."""
@@ -89,16 +122,24 @@ class Trial:
             self.wait(stream, *records)
         return records
 
-    def wait(self, stream: TextStream, *records: RequestRecord) -> None:
+    def wait(self, client: InFlight, *records: RequestRecord) -> None:
         """Until all of them have ended. Raises as :meth:`answers`."""
         deadline = time.monotonic() + self.patience
         for record in records:
             try:
-                stream.wait(record, timeout=max(0.1, deadline - time.monotonic()))
+                client.wait(record, timeout=max(0.1, deadline - time.monotonic()))
             except LabError as error:
                 if record.end or record.error:
                     raise
                 raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
+
+    def ended(self, client: InFlight, *records: RequestRecord) -> None:
+        """Until all of them have ended, well or with an ``error``. Raises Stuck."""
+        try:
+            client.wait(*records, timeout=self.patience)
+        except LabError as error:
+            if any(not record.end for record in records):
+                raise Stuck(f"{records[0].model} has not answered within {self.patience:g} s", error.why) from error
 
     def wait_first(self, stream: TextStream, record: RequestRecord) -> None:
         """Until its first response. Raises as :meth:`answers`."""
@@ -134,6 +175,11 @@ class Trial:
         Raises as :meth:`client`.
         """
         return sandbox.call(self.folder / script, function, arguments, seconds=self.patience)
+
+    def _text_model(self, name: str) -> TextModel:
+        if name not in self._text_models:
+            self._text_models[name] = TextModel.of(self.endpoints.grpc, name)
+        return self._text_models[name]
 
     # -- looking ---------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class InFlight(Client):
 
     def send_inputs(
         self, model: str, prompt: str, inputs: list[Any], output: str = "text_output", tokens: int = 0,
-        input_tokens: int = 0, so_far: bool = False, id: str = "", **parameters: Any,
+        input_tokens: int = 0, so_far: bool = False, id: str = "", priority: int = 0, **parameters: Any,
     ) -> RequestRecord:  # fmt: skip
         """Send one request and return its record, which fills as responses arrive.
 
@@ -59,6 +59,7 @@ class InFlight(Client):
             input_tokens: how many the prompt has, where that is known.
             so_far: each streamed response holds all of the text so far; the record keeps what is new.
             id: the request's, one of ``request_id``; "": a new one.
+            priority: 1 is the highest; 0 leaves it to the model.
             parameters: of the request.
         """
         with self._changed:
@@ -70,7 +71,7 @@ class InFlight(Client):
             if so_far:
                 self._so_far.add(record.id)
         record.start = time.monotonic()
-        self._hand_over(record, inputs)
+        self._hand_over(record, inputs, priority)
         return record
 
     def wait(self, *records: RequestRecord, timeout: float, tell: Tell | None = None) -> None:
@@ -108,7 +109,7 @@ class InFlight(Client):
                     "the connection to the server broke", self._broken, "labctl status says whether it is up"
                 )
 
-    def _hand_over(self, record: RequestRecord, inputs: list[Any]) -> None:
+    def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:
         raise NotImplementedError
 
     def _end(self, record: RequestRecord, at: float, error: str = "") -> None:

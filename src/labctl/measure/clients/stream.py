@@ -54,11 +54,12 @@ class TextStream(InFlight):
         with self._changed:
             return bool(self._changed.wait_for(lambda: self._broken or record.end, timeout=timeout))
 
-    def _hand_over(self, record: RequestRecord, inputs: list[Any]) -> None:
+    def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:
         self._client.async_stream_infer(
             record.model,
             inputs,
             request_id=record.id,
+            priority=priority,
             parameters=record.parameters,
             enable_empty_final_response=True,
             **self._sequence,

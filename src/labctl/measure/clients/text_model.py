@@ -16,8 +16,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
 from labctl.errors import LabError
-from labctl.measure.clients.base import GONE
-from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.base import GONE, InFlight
 from labctl.measure.records import RequestRecord
 
 # How a token is chosen. As a tensor it may be called otherwise, as long as its name ends so: `runtime_top_k`.
@@ -126,8 +125,8 @@ class TextModel:
         )  # fmt: skip
 
     def send(
-        self, stream: TextStream, prompt: str, tokens: int, to_the_end: bool = False,
-        sampling: Mapping[str, Any] | None = None, id: str = "",
+        self, client: InFlight, prompt: str, tokens: int, to_the_end: bool = False,
+        sampling: Mapping[str, Any] | None = None, id: str = "", priority: int = 0,
     ) -> RequestRecord:  # fmt: skip
         """Ask for ``tokens`` more tokens.
 
@@ -135,8 +134,10 @@ class TextModel:
             to_the_end: an end-of-text token does not end the answer.
             sampling: values by the names of ``SAMPLING``; one that the model does not heed is left out.
             id: the request's, one of ``request_id``; "": a new one.
+            priority: 1 is the highest; 0 leaves it to the model.
         """
         named: dict[str, Any] = {"id": id} if id else {}
+        named |= {"priority": priority} if priority else {}
         asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
         made = [
             wanted.filled(self._value(wanted, prompt, tokens))
@@ -147,12 +148,12 @@ class TextModel:
             made += [self.sampling[name].filled(value) for name, value in asked.items()]
             made += [self.end.filled(NEVER)] if self.end and to_the_end else []
             count = 0 if self.decoupled else tokens
-            return stream.send_inputs(
+            return client.send_inputs(
                 self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far, **named
             )
         # As text, which every version of the client can send as a parameter.
         texts: dict[str, Any] = {name: str(value) for name, value in asked.items()}
-        return stream.send_inputs(
+        return client.send_inputs(
             self.name, prompt, made, output=self.output, **named, max_tokens=tokens, ignore_eos=to_the_end, **texts
         )
 

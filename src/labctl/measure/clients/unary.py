@@ -13,9 +13,15 @@ from labctl.measure.records import RequestRecord
 class UnaryClient(InFlight):
     """One gRPC call for each request. Use as a context manager."""
 
-    def _hand_over(self, record: RequestRecord, inputs: list[Any]) -> None:
-        answered = functools.partial(self._answered, record)
-        self._client.async_infer(record.model, inputs, answered, request_id=record.id, parameters=record.parameters)
+    def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:
+        self._client.async_infer(
+            record.model,
+            inputs,
+            functools.partial(self._answered, record),
+            request_id=record.id,
+            priority=priority,
+            parameters=record.parameters,
+        )
 
     def _answered(self, record: RequestRecord, result: Any, error: Any) -> None:
         """An answer in text, or in token ids of shape [1, beams, n], the prompt's in front."""

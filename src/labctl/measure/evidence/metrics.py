@@ -15,11 +15,13 @@ class ModelCounters:
     """Counters of one model, summed over its versions and instances. Durations in microseconds.
 
     ``inferences`` counts requests times their batch size (nv_inference_count), ``exec_count`` the executions that
-    served them (nv_inference_exec_count): their ratio is the mean batch that really formed.
+    served them (nv_inference_exec_count): their ratio is the mean batch that really formed. ``rejected`` are those of
+    ``failed`` that a queue policy turned away.
     """
 
     succeeded: float = 0
     failed: float = 0
+    rejected: float = 0
     inferences: float = 0
     exec_count: float = 0
     request_us: float = 0
@@ -101,6 +103,8 @@ def parse(text: str) -> Snapshot:
             if name in FIELDS:
                 row = sums.setdefault(model, {})
                 row[FIELDS[name]] = row.get(FIELDS[name], 0.0) + sample.value
+                if sample.labels.get("reason") == "REJECTED":
+                    row["rejected"] = row.get("rejected", 0.0) + sample.value
             elif sample.name.startswith("labs_"):
                 own[model, sample.name] = sample.value
     return Snapshot({name: ModelCounters(**row) for name, row in sums.items()}, own)
