@@ -3,7 +3,7 @@
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,15 @@ def device(args: dict[str, str]) -> str:
 def instance(args: dict[str, str]) -> str:
     """A short name of the instance within its model, for the step log."""
     return args["model_instance_name"].removeprefix(args["model_name"]).lstrip("_") or "0"
+
+
+def names(requests: Sequence[Any]) -> list[str]:
+    """What the step log calls requests that are executed together: by their sequence, or by their own id."""
+    found: list[str] = []
+    for place, request in enumerate(requests):
+        name = str(request.correlation_id() or request.request_id() or f"row {place}")
+        found.append(f"{name}#{place}" if name in found else name)
+    return found
 
 
 def reader(request: Any) -> Callable[[str], Any]:

@@ -78,7 +78,7 @@ def test_max_utilization_runs_more_at_a_time_and_evicts_where_no_evict_waits() -
         for n in range(6):
             of.submit(job(str(n), 30))
         done = list(turns(of))
-        preempted[policy] = sum(turn.preempted for turn in done)
+        preempted[policy] = sum(len(turn.preempted) for turn in done)
         largest[policy] = max(len(turn.batch) for turn in done)
     assert preempted[Policy.GUARANTEED_NO_EVICT] == 0 < preempted[Policy.MAX_UTILIZATION]
     assert largest[Policy.GUARANTEED_NO_EVICT] < largest[Policy.MAX_UTILIZATION]

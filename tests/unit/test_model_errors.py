@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from counting_engine import CountingEngine
 from fake_backend import LOG, START, Request, Response
 
+from labctl.measure.evidence.step_schema import StepLine
 from labserve.gauges import MEANINGS
 from labserve.inflight import engines
 from labserve.inflight.kv_budget import KVBudget
@@ -82,8 +85,9 @@ CASES = [
     Case("sequence-batcher/tokenizer",
          {"INPUT_TOKENS": text(b"The"), "READY": [1], "START": [1], "END": [0], "CORR_ID": [7]},
          ("INPUT_TOKENS", text(b"a" * 10**6), "65,536"),
-         filled={"model_path": GPT2, "strategy": "oldest { }", "corr_id_control": "control_input [ { name: 'CORR_ID' "
-                 "control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] } ]"},
+         filled={"model_path": GPT2, "strategy": "oldest { }", "max_batch_size": 4,
+                 "corr_id_control": "control_input [ { name: 'CORR_ID' control ["
+                 " { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] } ]"},
          breaks=("", "tokenizer")),
     Case("sequence-batcher/detokenizer", {"INPUT_LOGITS": np.zeros((1, 2, 1216), dtype=np.float32)},
          ("INPUT_LOGITS", np.full((1, 1, 1216), np.nan, dtype=np.float32), "must be finite"),
@@ -100,6 +104,7 @@ ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Case], Any]]:
     monkeypatch.setattr(engines, "open_engine", lambda *_: (_Engine(), KVBudget(100, 4)))
+    monkeypatch.setenv("LABS_STEP_LOG", "texts")
     made = []
 
     def load(case: Case) -> Any:
@@ -110,12 +115,22 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[
     for model in made:
         if hasattr(model, "finalize"):
             model.finalize()
+    steps_of(tmp_path)
+
+
+def steps_of(folder: Path) -> list[StepLine]:
+    """What the models have logged, every line in the documented form."""
+    texts = [path.read_text() for path in folder.glob("steps-*.jsonl")]
+    return [StepLine.model_validate_json(line) for text in texts for line in text.splitlines()]
 
 
 def request(case: Case, changes: dict[str, Any] | None = None) -> Request:
     """A request of the case, its inputs changed (None: left out)."""
     inputs = {name: value for name, value in {**case.good, **(changes or {})}.items() if value is not None}
-    return Request(inputs, case.parameters, correlation=next(_numbers), flags=START)
+    number = next(_numbers)
+    if "CORR_ID" in inputs:
+        inputs["CORR_ID"] = [number]
+    return Request(inputs, case.parameters, correlation=number, flags=START)
 
 
 def answered(model: Any, requests: list[Request]) -> list[Response]:
@@ -145,6 +160,35 @@ def test_a_required_input_that_is_replaced_by_another_is_named_with_what_is_expe
     (response,) = answered(model, [request(case, {name: None, case.swapped: np.array([[1]])})])
     assert response.error.startswith(f"{name}: it is missing; expected "), response.error
     says_nothing_of_the_code(response.error)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "processing" not in case.path], ids=lambda case: case.path)
+def test_the_step_log_tells_of_every_request_in_the_batch_and_of_its_end(
+    case: Case, load: Callable[[Case], Any], tmp_path: Path
+) -> None:
+    model = load(case)
+    answered(model, [request(case) for _ in range(3)])
+    model.finalize()
+    steps = steps_of(tmp_path)
+    assert max(step.batch for step in steps) == (1 if case.path == "llama-python/llama-python" else 3)
+    if "detokenizer" in case.path:
+        assert all(step.made == [1] * 3 and step.texts for step in steps)
+        return
+    assert all(step.rows is not None for step in steps)
+    if "tokenizer" in case.path:
+        assert steps[0].seats and steps[0].start == [1, 1, 1]
+        return
+    joined = [name for step in steps for name in step.joined]
+    assert sorted(joined) == sorted({name for step in steps for name in step.ids})
+    assert {name: why for step in steps for name, why in step.ended.items()} == dict.fromkeys(joined, "length")
+    assert all(step.tokens and step.made for step in steps)
+    assert all(step.texts is not None and len(step.texts) == step.batch for step in steps)
+    asked = case.good.get("request_output_len", case.good.get("max_tokens"))
+    wanted = int(np.ravel(asked)[0]) if asked is not None else json.loads(case.parameters)["max_tokens"]
+    made = Counter[str]()
+    for step in steps:
+        made.update(dict(zip(step.ids, step.made or [], strict=True)))
+    assert made == dict.fromkeys(joined, wanted)
 
 
 @ALL

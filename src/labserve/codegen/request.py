@@ -40,6 +40,16 @@ class Row:
         return self
 
     @property
+    def why(self) -> str:
+        """The step log's word for why it has ended."""
+        if self.error:
+            return "failed"
+        if len(self.ids) >= self.prompt + self.limit:
+            return "length"
+        stopped = self.ids[-1] == self.end_id or any(self.ids[-len(word) :] == word for word in self.stop_words)
+        return "stop" if stopped else "cancelled"
+
+    @property
     def plain(self) -> bool:
         """Whether the token with the best score is the one."""
         return self.sampler.temperature == 0.0 and self.repetition_penalty == 1.0 and not self.bad_words

@@ -1,7 +1,9 @@
 """One request's text as it grows: its tokens, its limit, and how each next token is chosen and spelled."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -24,6 +26,7 @@ class Sequence:
     sampler: Sampler
     detokenizer: Detokenizer
     finished: bool = False
+    why: str = ""  # it finished: "length", "stop" (the end token), "failed"
     slot: int | None = None
     cached: int = 0  # leading ids whose keys and values are in the slot
     seen: float = field(default_factory=time.monotonic)  # when it was last scheduled
@@ -36,13 +39,22 @@ class Sequence:
     def accept(self, token: int) -> str:
         """Append the next token; returns the text that is now certain. Sets `finished` on the last one."""
         self.ids.append(token)
-        self.finished = token == self.eos or len(self.ids) >= self.limit
+        if token == self.eos or len(self.ids) >= self.limit:
+            self.finished, self.why = True, "stop" if token == self.eos else "length"
         return self.detokenizer.add(token, last=self.finished)
 
     def fail(self, error: Exception) -> Exception:
         """End it without a token; returns the error."""
-        self.finished = True
+        self.finished, self.why = True, "failed"
         return error
+
+
+def told(batch: Collection[Sequence]) -> dict[str, Any]:
+    """What the step log says of sequences that are about to get a token."""
+    return {
+        "phase": "".join("p" if sequence.new else "d" for sequence in batch),
+        "tokens": [len(sequence.ids) - sequence.cached for sequence in batch],
+    }
 
 
 def new_sequence(

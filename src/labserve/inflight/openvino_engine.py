@@ -24,7 +24,7 @@ class OpenVinoEngine:
     def __init__(self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, chunk: int = 256) -> None:
         config = genai.SchedulerConfig()
         config.num_kv_blocks = kv.blocks + batch
-        config.max_num_batched_tokens = max(chunk, batch)
+        self.chunk = config.max_num_batched_tokens = max(chunk, batch)  # tokens of one step
         config.max_num_seqs = batch
         config.dynamic_split_fuse = True  # long prompts go in pieces, beside everybody else's next token
         config.enable_prefix_caching = False

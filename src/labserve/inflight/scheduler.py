@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from labserve.inflight.kv_budget import KVBudget
 from labserve.params import BadInput
+from labserve.seats import Seats
 
 
 class Policy(Enum):
@@ -44,10 +45,19 @@ class Job:
     error: Exception | None = None
     handle: Any = None
     number: int = 0  # whoever submitted it counts
+    name: str = ""  # in the step log
+    cached: int = 0  # leading tokens that the engine has computed
 
     @property
     def tokens(self) -> int:
         return len(self.prompt) + len(self.output)
+
+    @property
+    def why(self) -> str:
+        """The step log's word for its end."""
+        if self.end is End.DONE:
+            return "length" if len(self.output) >= self.limit else "stop"
+        return self.end.value if self.end else ""
 
 
 class Engine(Protocol):
@@ -68,13 +78,19 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class Turn:
-    """What one step did."""
+    """What one step did. Lists of numbers are in the order of `batch`."""
 
     batch: list[Job]
     prefill: int = 0  # members without an output token before the step
-    admitted: int = 0
-    preempted: int = 0
+    admitted: list[Job] = field(default_factory=list)
+    preempted: list[Job] = field(default_factory=list)
     blocks: int = 0  # of the KV cache that were occupied or promised while it was computed
+    claims: list[int] = field(default_factory=list)  # those of each
+    seats: list[int] = field(default_factory=list)
+    computed: list[int] = field(default_factory=list)  # tokens; a newcomer's prompt may go in parts
+    phase: str = ""  # a letter each: p prefill, d decode
+    waiting: list[Job] = field(default_factory=list)  # while it was computed
+    why: str = ""  # they wait
     produced: list[tuple[Job, list[int]]] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)
 
@@ -94,6 +110,7 @@ class Scheduler:
         self.static = static
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []  # the oldest first
+        self.seats = Seats(max_running)  # as they are shown; the engine knows of none
         self._leaving = 0  # blocks of dropped jobs, which the engine frees with its next step
 
     def submit(self, job: Job) -> None:
@@ -135,9 +152,9 @@ class Scheduler:
         preempted = self._preempt()
         ended: list[Job] = []
         # Who was just evicted would be the first to be admitted again: not in the same turn.
-        admitted = 0 if preempted else self._admit(ended)
-        newcomers = sum(not job.output for job in self.running)
-        turn = Turn(list(self.running), newcomers, admitted, preempted, self.blocks_used, ended=ended)
+        admitted = [] if preempted else self._admit(ended)
+        turn = Turn(list(self.running), sum(not job.output for job in self.running), admitted, preempted, ended=ended)
+        self._describe(turn)
         self.engine.step()
         self._leaving = 0
         for job in turn.batch:
@@ -150,6 +167,7 @@ class Scheduler:
                 continue
             if tokens:
                 job.output += tokens
+                job.cached = job.tokens - 1  # of the last one the engine has no keys and values yet
                 turn.produced.append((job, tokens))
             if over or len(job.output) >= job.limit or any(job.output[-len(w) :] == w for w in job.stop_words):
                 self._remove(job, dropped=not over)
@@ -157,11 +175,49 @@ class Scheduler:
                 turn.ended.append(job)
         return turn
 
+    def next_batch(self) -> list[Job]:
+        """Who would be in the step if it were computed now: `turn` without its effects."""
+        batch, used = list(self.running), self.blocks_used
+        while len(batch) > 1 and used > self.kv.blocks:
+            batch.pop()
+            used = sum(self._claim(job) for job in batch)
+        if len(batch) < len(self.running):
+            return batch
+        places = self.places
+        for job in self.waiting:
+            reserve = len(batch) if self.policy is Policy.MAX_UTILIZATION else 0
+            if len(batch) == len(self.running) + places or used + self._claim(job) + reserve > self.kv.blocks:
+                break
+            used += self._claim(job)
+            batch.append(job)
+        return batch
+
+    def why(self, batch: int) -> str:
+        """Why the first of those who wait does not come into a batch of that size."""
+        if batch >= self.max_running:
+            return "no slot"
+        return "batch closed" if self.static and batch and not self.places else "no KV block"
+
+    def _describe(self, turn: Turn) -> None:
+        """What the step log says of a step that is about to be computed."""
+        turn.blocks, turn.waiting, turn.why = self.blocks_used, list(self.waiting), self.why(len(turn.batch))
+        turn.claims = [self._claim(job) for job in turn.batch]
+        turn.seats = [self.seats.of(job) for job in turn.batch]
+        turn.phase = "".join("d" if job.output and job.cached == job.tokens - 1 else "p" for job in turn.batch)
+        # As both engines do it: a token for each that decodes; what is left of the step goes to prompts, in order.
+        left = getattr(self.engine, "chunk", self.kv.tokens) - turn.phase.count("d")
+        for job, letter in zip(turn.batch, turn.phase, strict=True):
+            part = 1 if letter == "d" else max(0, min(left, job.tokens - job.cached))
+            left -= part if letter == "p" else 0
+            turn.computed.append(part)
+            job.cached += part
+
     def abandon(self, error: Exception) -> list[Job]:
         """The engine has failed: nothing of it is kept, every job ends with `error`."""
         jobs = [*self.running, *self.waiting]
         for job in self.running:
             self.engine.drop(job.handle)
+            self.seats.free(job)
         self.running.clear()
         self.waiting.clear()
         self._leaving = 0
@@ -175,21 +231,22 @@ class Scheduler:
             return self.kv.needed(len(job.prompt) + job.limit)
         return self.kv.needed(job.tokens + 1)
 
-    def _preempt(self) -> int:
+    def _preempt(self) -> list[Job]:
         """Evict the youngest until everybody else has room for a token. They are computed again later."""
-        count = 0
+        evicted = []
         while len(self.running) > 1 and self.blocks_used > self.kv.blocks:
             job = self.running[-1]
             self._remove(job)
             # Memory is really free only after the step, but nobody needs it before: see the engine's spare blocks.
             self._leaving = 0
             self.waiting.appendleft(job)
-            count += 1
-        return count
+            evicted.append(job)
+        return evicted
 
-    def _admit(self, ended: list[Job]) -> int:
-        count, places = 0, self.places
-        while self.waiting and count < places:
+    def _admit(self, ended: list[Job]) -> list[Job]:
+        admitted: list[Job] = []
+        places = self.places
+        while self.waiting and len(admitted) < places:
             job = self.waiting[0]
             # With evictions allowed, a newcomer leaves every other a block to grow into: or it would be evicted soon.
             reserve = len(self.running) if self.policy is Policy.MAX_UTILIZATION else 0
@@ -203,11 +260,14 @@ class Scheduler:
                 ended.append(job)
                 continue
             self.running.append(job)
-            count += 1
-        return count
+            self.seats.take(job, job.name or job.id)
+            admitted.append(job)
+        return admitted
 
     def _remove(self, job: Job, dropped: bool = True) -> None:
         self.running.remove(job)
+        self.seats.free(job)
+        job.cached = 0
         if dropped:
             self._leaving += self.kv.needed(job.tokens)
             self.engine.drop(job.handle)

@@ -42,13 +42,14 @@ class TransformersEngine:
         model = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, dtype=torch.float32 if exact else half, attn_implementation="sdpa"
         )
+        self.chunk = max(CHUNK if device == "cpu" else GPU_CHUNK, batch)
         self._manager = ContinuousBatchingManager(
             model.to(device),
             GenerationConfig(do_sample=False),
             ContinuousBatchingConfig(
                 block_size=BLOCK_SIZE,
                 num_blocks=kv.blocks + batch,
-                max_batch_tokens=max(CHUNK if device == "cpu" else GPU_CHUNK, batch),
+                max_batch_tokens=self.chunk,
                 allow_block_sharing=False,
                 use_async_batching=False,  # a step is over when it returns
             ),

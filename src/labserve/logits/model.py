@@ -10,11 +10,12 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from labserve.batches import together
+from labserve.clock import Clock
 from labserve.guard import Guard
 from labserve.logits.ragged import cut, pad
 from labserve.params import BadInput
 from labserve.steplog import StepLog
-from labserve.triton import instance, parameter
+from labserve.triton import instance, names, parameter
 
 
 class LogitsModel:
@@ -32,6 +33,7 @@ class LogitsModel:
         dims = json.loads(args["model_config"])["output"][0]["dims"]
         self.vocabulary = int(dims[-1])
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.load(args)
 
     def load(self, args: dict[str, str]) -> None:
@@ -41,6 +43,7 @@ class LogitsModel:
         raise NotImplementedError
 
     def execute(self, requests: list[Any]) -> list[Any]:
+        self.clock.wait(lambda: {"ids": names(requests)})
         began = time.monotonic()
         responses, good = self.guard.read(requests, self.ids_of)
         blocks = [block for _, block in good]
@@ -51,8 +54,9 @@ class LogitsModel:
                 tensor = pb_utils.Tensor(self.output, np.ascontiguousarray(part))
                 responses[place] = pb_utils.InferenceResponse([tensor])
         if good:
-            ids = [requests[place].correlation_id() for place, _ in good]
-            self.log.write(began, ids, tokens=sum(block.size for block in blocks))
+            ids = names([requests[place] for place, _ in good])
+            self.log.write(began, ids, rows=[place for place, _ in good], tokens=[block.size for block in blocks])
+        self.clock.done()
         return responses
 
     def logits(self, blocks: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:

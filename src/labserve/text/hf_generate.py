@@ -135,6 +135,21 @@ def read_prompts(read: Read, gone: Callable[[], bool], generator: Generator) -> 
     return prompts
 
 
+def told(
+    prompts: Sequence[Prompt], texts: Sequence[str | Exception], names: Sequence[str], wanted: bool
+) -> dict[str, Any]:
+    """What the step log says of a batch that ran to its end; texts only where they are `wanted`."""
+    failed = [isinstance(text, Exception) for text in texts]
+    return {
+        "rows": list(range(len(prompts))),
+        "tokens": [len(prompt.ids) for prompt in prompts],
+        "made": [0 if bad else prompt.limit for prompt, bad in zip(prompts, failed, strict=True)],
+        "texts": ["" if isinstance(text, Exception) else text for text in texts] if wanted else None,
+        "joined": list(names),
+        "ended": {name: "failed" if bad else "length" for name, bad in zip(names, failed, strict=True)},
+    }
+
+
 def text_array(texts: Sequence[str], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """What the output tensor holds."""
     return np.array([t.encode() for t in texts], dtype=object).reshape(shape)

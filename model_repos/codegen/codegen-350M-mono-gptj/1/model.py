@@ -11,12 +11,15 @@ import time
 import triton_python_backend_utils as pb_utils
 
 from labserve.batches import together
+from labserve.clock import Clock
 from labserve.codegen import batch_decoder
 from labserve.codegen import request as codegen_request
 from labserve.gauges import Gauges
 from labserve.guard import Guard
 from labserve.model_shape import Shape
-from labserve.steplog import StepLog
+from labserve.seats import Seats
+from labserve.steplog import Names, StepLog
+from labserve.text.told import Growing, Told, tokenizer_in
 from labserve.triton import device, instance, parameter, reader
 
 LOOK_AROUND = 16  # steps between two questions whether the clients are still there
@@ -33,9 +36,11 @@ class TritonPythonModel:
         # Keys and values of so many tokens may be in memory at once; they take 2 bytes a number, or 4.
         memory = int(parameter(args, "kv_cache_memory_mib")) * 2**20
         self.most_tokens = max(self.shape.context, memory // (self.shape.token_values * (4 if exact else 2)))
-        self.begun = 0  # rows so far: the step log's names for them
+        self.names = Names()  # of rows, for the step log
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
-        slots = json.loads(args["model_config"])["max_batch_size"]
+        self.texts = Told(self.log, lambda: tokenizer_in(parameter(args, "model_dir")))
+        self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.slots = slots = json.loads(args["model_config"])["max_batch_size"]
         self.gauges = Gauges(args["model_name"], slots=slots, slots_used=0, steps_total=0, tokens_total=0)
 
     def execute(self, requests):
@@ -54,13 +59,21 @@ class TritonPythonModel:
 
     def generate(self, batch):
         """Every row to its end. Nobody joins; a row that is done leaves and is not computed any more."""
-        numbers = range(self.begun, self.begun + len(batch))
-        self.begun += len(batch)
-        running = list(zip(numbers, batch, strict=True))
+        names = [self.names.take(request.request_id()) for _, request in batch]
+        seats = Seats(max(self.slots, len(batch)))
+        for name in names:
+            seats.take(name)
+        running = [(name, *each) for name, each in zip(names, batch, strict=True)]
         keep, step = [], 0
         while running:
+            rows = [row for _, row, _ in running]
+            line = {
+                "rows": [seats.of(name) for name, _, _ in running],
+                "phase": ("d" if step else "p") * len(rows),
+                "tokens": [1 if step else len(row.ids) for row in rows],
+            }
+            self.clock.wait(lambda: {"ids": [name for name, _, _ in running], **line, "seats": seats.names})  # noqa: B023
             started = time.monotonic()
-            rows = [row for _, (row, _) in running]
             logits = (
                 self.decoder.step(keep, [row.ids[-1] for row in rows])
                 if step
@@ -69,10 +82,30 @@ class TritonPythonModel:
             keep = codegen_request.advance(rows, logits)
             step += 1
             if step % LOOK_AROUND == 0:
-                keep = [place for place in keep if not running[place][1][1].is_cancelled()]
-            self.log.write(started, [number for number, _ in running], prefill=len(rows) if step == 1 else 0)
-            self.gauges.update(slots_used=len(keep), steps_total=1, tokens_total=len(rows))
-            running = [running[place] for place in keep]
+                keep = [place for place in keep if not running[place][2].is_cancelled()]
+            left = [running[place] for place in keep]
+            self.record(started, running, left, seats, line)
+            running = left
+
+    def record(self, started, running, left, seats, line):
+        """The step's line in the log (docs/step-log.md)."""
+        going_on = {name for name, _, _ in left}
+        ended = {name: row.why for name, row, _ in running if name not in going_on}
+        for name in ended:
+            seats.free(name)
+        made = [0 if row.error else 1 for _, row, _ in running]
+        grown = [Growing(name, row.ids, row.prompt, n) for (name, row, _), n in zip(running, made, strict=True)]
+        names, first = [name for name, _, _ in running], line["phase"].startswith("p")
+        self.log.write(
+            started, names, **line, made=made, **self.texts.fields(grown), prefill=len(names) if first else 0,
+            joined=names if first else [], ended=ended, slots=len(seats.names), slots_used=seats.used,
+            seats=seats.names,
+        )  # fmt: skip
+        for name in ended:
+            self.names.free(name)
+            self.texts.forget(name)
+        self.gauges.update(slots_used=len(left), steps_total=1, tokens_total=len(names))
+        self.clock.done(left=len(left))
 
     def fitting(self, batch):
         """The batch in parts whose keys and values fit the memory: one part, unless texts are very long."""

@@ -11,14 +11,17 @@ from functools import partial
 
 import triton_python_backend_utils as pb_utils
 
+from labserve.clock import Clock
 from labserve.gauges import Gauges
 from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
 from labserve.gpt2.model import GPT2
-from labserve.gpt2.sequences import new_sequence
+from labserve.gpt2.sequences import new_sequence, told
 from labserve.guard import Guard
 from labserve.params import BadInput
-from labserve.steplog import StepLog
+from labserve.seats import Seats
+from labserve.steplog import StepLog, queued
 from labserve.text.prompts import open_tokenizer
+from labserve.text.told import Growing, Told
 from labserve.triton import device, instance, parameter, refuse, respond, text_of
 
 PATIENCE = 1.0  # seconds of silence after which a sequence's slot, or its id, may go to another
@@ -44,27 +47,32 @@ class TritonPythonModel:
         self.unfinished = set()  # those that had a token in the last step and want another
         self.resting = {}  # correlation id -> when a sequence of it ended, or was refused
         self.gave_back = False
+        self.seats = Seats(self.slots)  # the slots as they are shown
+        self.joined, self.evicted, self.ended = [], [], {}  # since the last step, for its line in the log
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.texts = Told(self.log, lambda: tokenizer)
+        self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.gauges = Gauges(args["model_name"], slots=self.slots, slots_used=0, steps_total=0, tokens_total=0)
 
     def execute(self, requests):
-        started = time.monotonic()
-        self.sweep(started)
+        now = self.clock.now()
+        self.sweep(now)
         here = []
         for request in requests:
             try:
-                here.append((request, self.sequence_of(request, started)))
+                here.append((request, self.sequence_of(request, now)))
             except Exception as error:
-                self.turn_away(request, self.guard.words(error), started)
+                self.turn_away(request, self.guard.words(error), now)
 
-        batch = []
+        batch, waiting = [], []
         for request, sequence in here:
             correlation = request.correlation_id()
             if self.sequences.get(correlation) is not sequence:  # its id was used again in this very batch
-                self.turn_away(request, str(used_twice(correlation)), started)
-            elif self.admit(correlation, sequence, started):
+                self.turn_away(request, str(used_twice(correlation)), now)
+            elif self.admit(correlation, sequence, now):
                 batch.append((request, sequence))
             else:  # all slots are taken: back to Triton's queue, without an answer
+                waiting.append(correlation)
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         if not batch:
             self.gauges.update(slots_used=len(self.running))
@@ -76,22 +84,40 @@ class TritonPythonModel:
             return
 
         sequences = [sequence for _, sequence in batch]
+        line = {"rows": [self.seats.of(id) for id in ids], **told(sequences), **queued(waiting, "no slot")}
+        self.clock.wait(lambda: {"ids": [str(id) for id in ids], **line, "seats": self.seats.names})
+        started = time.monotonic()
         newcomers = sum(sequence.new for sequence in sequences)
-        for (request, sequence), text in zip(batch, step(self.decoder, sequences), strict=True):
+        texts = step(self.decoder, sequences)
+        for (request, sequence), text in zip(batch, texts, strict=True):
             if isinstance(text, Exception):  # this sequence fails, the others go on
-                self.turn_away(request, self.guard.words(text), started)
+                self.turn_away(request, self.guard.words(text), self.clock.now())
                 continue
             respond(request, text, last=sequence.finished)
             if sequence.finished:
-                self.rest(request.correlation_id(), time.monotonic())
+                self.rest(request.correlation_id(), self.clock.now(), sequence.why)
             else:  # the heart of it: not done yet, schedule me again
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
         self.unfinished = {id for id in ids if id in self.running}
-        used = len(self.running)
-        waiting = len(here) - len(batch)
-        self.log.write(started, ids, prefill=newcomers, queue=waiting, slots_used=used, slots=self.slots)
-        self.gauges.update(slots_used=used, steps_total=1, tokens_total=len(batch))
+        self.record(started, batch, texts, {**line, "prefill": newcomers})
+        self.clock.done(left=len(self.unfinished) + len(waiting))
+
+    def record(self, started, batch, texts, line):
+        """The step's line in the log (docs/step-log.md)."""
+        made = [0 if isinstance(text, Exception) else 1 for text in texts]
+        names = [str(request.correlation_id()) for request, _ in batch]
+        grown = [Growing(name, s.ids, s.prompt, n) for name, (_, s), n in zip(names, batch, made, strict=True)]
+        pieces = ["" if isinstance(text, Exception) else text for text in texts]
+        self.log.write(
+            started, names, **line, made=made, **self.texts.fields(grown, pieces),
+            joined=self.joined, evicted=self.evicted, ended=self.ended,
+            slots=self.slots, slots_used=len(self.running), seats=self.seats.names,
+        )  # fmt: skip
+        for name in self.ended:
+            self.texts.forget(name)
+        self.joined, self.evicted, self.ended = [], [], {}
+        self.gauges.update(slots_used=len(self.running), steps_total=1, tokens_total=len(batch))
 
     def sequence_of(self, request, now):
         """What is kept for the request; at its first scheduling (flag START) it begins."""
@@ -105,7 +131,7 @@ class TritonPythonModel:
             # Triton keeps one entry for an id and drops it when either of the two ends: neither could go on alone.
             raise used_twice(correlation)
         if flags & START:
-            self.forget(correlation)  # its client has gone: what it left is not for this one
+            self.forget(correlation, "cancelled")  # its client has gone: what it left is not for this one
             self.guard.check(request)
             kept = self.begin(text_of(request, "text_input"), request.parameters())
         elif kept is None:
@@ -128,7 +154,11 @@ class TritonPythonModel:
             if now - self.running[silent].seen < PATIENCE:
                 return False
             self.decoder.release(self.running.pop(silent))
+            self.seats.free(silent)
+            self.evicted.append(str(silent))
         self.running[correlation] = sequence
+        self.seats.take(correlation)
+        self.joined.append(str(correlation))
         return True
 
     def out_of_step(self, ids):
@@ -147,7 +177,7 @@ class TritonPythonModel:
             correlation, sequence = next(iter(self.sequences.items()))
             if now - sequence.seen < self.idle_limit:
                 break
-            self.forget(correlation)
+            self.forget(correlation, "idle")
         while self.resting and now - next(iter(self.resting.values())) >= PATIENCE:
             self.resting.pop(next(iter(self.resting)))
 
@@ -156,22 +186,24 @@ class TritonPythonModel:
         refuse(request, words)
         self.rest(request.correlation_id(), now)
 
-    def rest(self, correlation, now):
+    def rest(self, correlation, now, why="failed"):
         """A sequence has ended, with which Triton drops what it has of that id.
 
         Of other requests with the id that are in its queue by now none could be rescheduled, and their clients would
         hear nothing. So all that come are turned away, until the id was quiet for a while.
         """
-        self.forget(correlation)
+        self.forget(correlation, why)
         self.resting.pop(correlation, None)
         self.resting[correlation] = now  # at the end, as above
 
-    def forget(self, correlation):
+    def forget(self, correlation, why):
         """The only way out for a sequence: its slot is free again."""
         self.running.pop(correlation, None)
+        self.seats.free(correlation)
         sequence = self.sequences.pop(correlation, None)
         if sequence is not None:
             self.decoder.release(sequence)
+            self.ended[str(correlation)] = why
 
     def finalize(self):
         self.log.close()

@@ -10,13 +10,16 @@ from functools import partial
 
 import triton_python_backend_utils as pb_utils
 
+from labserve.clock import Clock
 from labserve.gauges import Gauges
 from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder, step
 from labserve.gpt2.model import GPT2
-from labserve.gpt2.sequences import new_sequence
+from labserve.gpt2.sequences import new_sequence, told
 from labserve.guard import Guard
-from labserve.steplog import StepLog
+from labserve.seats import Seats
+from labserve.steplog import Names, StepLog
 from labserve.text.prompts import open_tokenizer
+from labserve.text.told import Growing, Told
 from labserve.triton import device, instance, parameter, refuse, respond, text_of
 
 
@@ -31,8 +34,11 @@ class TritonPythonModel:
         self.decoder = CachedDecoder(model, self.slots) if cached else RecomputingDecoder(model)
         pb_utils.Logger.log_info(f"{args['model_name']}: {self.decoder.describe()}")
 
-        self.begun = 0  # sequences so far: the step log's names for them
+        self.names, self.seats = Names(), Seats(self.slots)  # of those in the batch, for the step log
+        self.joined = []
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.texts = Told(self.log, lambda: tokenizer)
+        self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.gauges = Gauges(args["model_name"], slots=self.slots, slots_used=0, steps_total=0, tokens_total=0)
 
     def execute(self, requests):
@@ -44,35 +50,56 @@ class TritonPythonModel:
             except Exception as error:
                 refuse(request, self.guard.words(error))
             else:
-                self.begun += 1
-                batch.append((request, sequence, self.begun))
+                name = self.names.take(request.request_id())
+                self.seats.take(name)
+                self.joined.append(name)
+                batch.append((request, sequence, name))
 
         while batch:  # nobody joins before everybody has left
             batch = self.generate(batch)
 
     def generate(self, batch):
         """One token for each request of the batch; returns those that need more."""
-        started = time.monotonic()
         sequences = [sequence for _, sequence, _ in batch]
+        names = [name for _, _, name in batch]
+        line = {"rows": [self.seats.of(name) for name in names], **told(sequences)}
+        self.clock.wait(lambda: {"ids": names, **line, "seats": self.seats.names})
+        started = time.monotonic()
         newcomers = sum(sequence.new for sequence in sequences)
 
-        unfinished = []
-        for member, text in zip(batch, step(self.decoder, sequences), strict=True):
-            request, sequence, _ = member
+        unfinished, ended = [], {}
+        texts = step(self.decoder, sequences)
+        for (request, sequence, name), text in zip(batch, texts, strict=True):
             if isinstance(text, Exception):  # this sequence fails, the others go on
                 refuse(request, self.guard.words(text))
             else:
                 respond(request, text, last=sequence.finished)
             if sequence.finished or request.is_cancelled():
                 self.decoder.release(sequence)
+                ended[name] = sequence.why or "cancelled"
             else:
-                unfinished.append(member)
+                unfinished.append((request, sequence, name))
 
-        numbers = [number for _, _, number in batch]
-        used = len(unfinished)
-        self.log.write(started, numbers, prefill=newcomers, slots_used=used, slots=self.slots)
-        self.gauges.update(slots_used=used, steps_total=1, tokens_total=len(batch))
+        for name in ended:
+            self.seats.free(name)
+        self.record(started, batch, texts, {**line, "prefill": newcomers, "ended": ended})
+        self.clock.done(left=len(unfinished))
         return unfinished
+
+    def record(self, started, batch, texts, line):
+        """The step's line in the log (docs/step-log.md)."""
+        made = [0 if isinstance(text, Exception) else 1 for text in texts]
+        grown = [Growing(name, s.ids, s.prompt, n) for (_, s, name), n in zip(batch, made, strict=True)]
+        pieces = ["" if isinstance(text, Exception) else text for text in texts]
+        self.log.write(
+            started, [name for _, _, name in batch], **line, made=made, **self.texts.fields(grown, pieces),
+            joined=self.joined, slots=self.slots, slots_used=self.seats.used, seats=self.seats.names,
+        )  # fmt: skip
+        for name in line["ended"]:
+            self.names.free(name)
+            self.texts.forget(name)
+        self.joined = []
+        self.gauges.update(slots_used=self.seats.used, steps_total=1, tokens_total=len(batch))
 
     def finalize(self):
         self.log.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from labserve.clock import Clock
 from labserve.gauges import Gauges
 from labserve.guard import Guard
 from labserve.inflight import request as llm_request
@@ -22,8 +23,9 @@ from labserve.inflight.engines import open_engine
 from labserve.inflight.scheduler import End, Job, Scheduler, effective_policy
 from labserve.model_shape import Shape
 from labserve.params import Refusal
-from labserve.steplog import StepLog
+from labserve.steplog import Names, StepLog, queued
 from labserve.tensors import one
+from labserve.text.told import Growing, Told, tokenizer_in
 from labserve.triton import FINAL, device, instance, parameter, reader, refuse
 
 BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
@@ -53,7 +55,10 @@ class TritonPythonModel:
         self.inbox = queue.SimpleQueue()
         self.open = {}  # requests without a final response yet, by their number
         self.count = self.asked = 0
+        self.names, self.ended = Names(), {}  # of live requests; who ended since the last step, and why
         self.log = StepLog(word("run_dir"), args["model_name"], instance(args))
+        self.texts = Told(self.log, lambda: tokenizer_in(word("gpt_model_path")))
+        self.clock = Clock(word("run_dir"), args["model_name"], instance(args))
         self.gauges = Gauges(
             args["model_name"], slots=limit, slots_used=0, waiting_requests=0, kv_blocks=kv.blocks, kv_blocks_used=0,
             steps_total=0, tokens_total=0, admissions_total=0, preemptions_total=0,
@@ -90,14 +95,20 @@ class TritonPythonModel:
         """One turn after the other; asleep while there is nothing to do."""
         while self.receive(wait=self.scheduler.idle):
             self.drop_cancelled()
+            waited_for = len(self.scheduler.running) + len(self.scheduler.waiting)
+            if not waited_for:
+                self.nothing_to_do()
+            elif not self.clock.ready(self.next_step):
+                continue  # it stands still; who arrives meanwhile is received
             if self.scheduler.idle:
                 continue
-            started, queued = time.monotonic(), len(self.scheduler.waiting)
+            started = time.monotonic()
             try:
                 turn = self.scheduler.turn()
             except Exception as error:  # the engine failed: everybody is told, the server goes on
                 for job in self.scheduler.abandon(Refusal(f"the engine failed: {self.guard.words(error)}")):
                     self.answer(job)
+                self.clock.done()
                 continue
             if self.decoupled:
                 for job, tokens in turn.produced:
@@ -105,7 +116,9 @@ class TritonPythonModel:
             for job in turn.ended:
                 self.answer(job)
             if turn.batch:
-                self.record(started, turn, queued)
+                self.record(started, turn)
+            if waited_for:
+                self.clock.done(left=len(self.scheduler.running) + len(self.scheduler.waiting))
 
     def receive(self, wait):
         """Take what has arrived; False when the model is to be unloaded."""
@@ -146,10 +159,11 @@ class TritonPythonModel:
                 return
             self.guard.check(request)
             asked = llm_request.parse(read, self.shape)
-            name = request.request_id() or f"#{self.count}"
-            job = Job(name, asked.prompt, asked.limit, asked.sampling, asked.stop_words, asked.streaming, request)
+            id = request.request_id() or f"#{self.count}"
+            job = Job(id, asked.prompt, asked.limit, asked.sampling, asked.stop_words, asked.streaming, request)
             job.number = self.count
             self.scheduler.submit(job)
+            job.name = self.names.take(id)
         except Exception as error:
             self.open.pop(self.count, None)
             refuse(request, self.guard.words(error))
@@ -199,6 +213,8 @@ class TritonPythonModel:
         """The final response of a job that is over."""
         if self.open.pop(job.number, None) is None:
             return  # it has been told already
+        self.ended[job.name] = job.why
+        self.names.free(job.name)
         if job.error:
             refuse(job.request, self.guard.words(job.error))
         elif not (self.decoupled and job.streaming):
@@ -206,24 +222,51 @@ class TritonPythonModel:
         elif job.end is End.CANCELLED:
             send(job.request, [], [], last=True, flags=FINAL)
 
-    def record(self, started, turn, queued):
+    def record(self, started, turn):
+        """The step's line in the log (docs/step-log.md)."""
+        made = {job.number: len(tokens) for job, tokens in turn.produced}
+        counts = [made.get(job.number, 0) for job in turn.batch]
+        grown = [
+            Growing(job.name, job.prompt + job.output, len(job.prompt), count)
+            for job, count in zip(turn.batch, counts, strict=True)
+        ] if self.log.texts else []  # fmt: skip
         self.log.write(
-            started,
-            [job.id for job in turn.batch],
-            prefill=turn.prefill,
-            decode=len(turn.batch) - turn.prefill,
-            queue=queued,
-            kv_blocks_used=turn.blocks,
-            kv_blocks=self.scheduler.kv.blocks,
-            admitted=turn.admitted,
-            preempted=turn.preempted,
-        )
+            started, [job.name for job in turn.batch], rows=turn.seats, phase=turn.phase, tokens=turn.computed,
+            made=counts, **self.texts.fields(grown), blocks=turn.claims,
+            prefill=turn.prefill, decode=len(turn.batch) - turn.prefill,
+            **queued([job.name for job in turn.waiting], turn.why),
+            joined=[job.name for job in turn.admitted], admitted=len(turn.admitted),
+            evicted=[job.name for job in turn.preempted], preempted=len(turn.preempted), ended=self.ended,
+            slots=self.scheduler.max_running, slots_used=self.scheduler.seats.used, seats=self.scheduler.seats.names,
+            kv_blocks_used=turn.blocks, kv_blocks=self.scheduler.kv.blocks,
+        )  # fmt: skip
+        self.forget_ended()
         self.gauges.update(
             slots_used=len(turn.batch) if self.scheduler.running else 0, waiting_requests=len(self.scheduler.waiting),
             kv_blocks_used=turn.blocks if self.scheduler.running else 0,
-            steps_total=1, tokens_total=sum(len(tokens) for _, tokens in turn.produced),
-            admissions_total=turn.admitted, preemptions_total=turn.preempted,
+            steps_total=1, tokens_total=sum(counts),
+            admissions_total=len(turn.admitted), preemptions_total=len(turn.preempted),
         )  # fmt: skip
+
+    def next_step(self):
+        """Of a step that waits for the clock: who would be in it, and who not."""
+        batch = self.scheduler.next_batch()
+        rest = [job.name for job in self.scheduler.waiting if job not in batch]
+        told = queued(rest, self.scheduler.why(len(batch)))
+        return {"ids": [job.name for job in batch], **told, "seats": self.scheduler.seats.names}
+
+    def nothing_to_do(self):
+        """Everybody has left, and perhaps not by a step."""
+        self.clock.idle()
+        if self.ended:
+            seats = self.scheduler.seats.names
+            self.log.write(time.monotonic(), [], kind="change", ended=self.ended, slots_used=0, seats=seats)
+            self.forget_ended()
+
+    def forget_ended(self):
+        for name in self.ended:
+            self.texts.forget(name)
+        self.ended = {}
 
     def finalize(self):
         self.inbox.put(CLOSE)

@@ -12,11 +12,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from labserve.clock import Clock
 from labserve.guard import Guard
 from labserve.params import BadInput
 from labserve.steplog import StepLog
 from labserve.text.vocabulary import mask, spelling
-from labserve.triton import instance, parameter
+from labserve.triton import instance, names, parameter
 
 
 class TritonPythonModel:
@@ -28,20 +29,28 @@ class TritonPythonModel:
         self.greedy = parameter(args, "sampling") == "greedy"
         self.random = np.random.default_rng()
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
+        ids = names(requests)
+        self.clock.wait(lambda: {"ids": ids})
         began = time.monotonic()
-        responses = self.guard.each(requests, self.answer)
-        self.log.write(began, [request.correlation_id() for request in requests])
+        responses, good = self.guard.read(requests, self.texts_of)
+        for place, words in good:
+            # One-dimensional: one text per row of the batch, which is what the clients of this ensemble iterate over.
+            tensor = pb_utils.Tensor("OUTPUT_TOKENS", np.array(words, dtype=object))
+            responses[place] = pb_utils.InferenceResponse([tensor])
+        said = {place: b"".join(words).decode(errors="replace") for place, words in good}
+        texts = [said.get(place, "") for place in range(len(requests))] if self.log.texts else None
+        self.log.write(began, ids, made=[int(place in said) for place in range(len(requests))], texts=texts)
+        self.clock.done()
         return responses
 
-    def answer(self, request):
+    def texts_of(self, request):
         logits = pb_utils.get_input_tensor_by_name(request, "INPUT_LOGITS").as_numpy()
         if not logits.size:
             raise BadInput("INPUT_LOGITS", "there is no position in it")
-        texts = [self.words[self.choose(last)] for last in logits[:, -1]]
-        # One-dimensional: one text per row of the batch, which is what the clients of this ensemble iterate over.
-        return [pb_utils.Tensor("OUTPUT_TOKENS", np.array(texts, dtype=object))]
+        return [self.words[self.choose(last)] for last in logits[:, -1]]
 
     def choose(self, logits):
         """The next token id, from the logits [vocab] of the last position."""

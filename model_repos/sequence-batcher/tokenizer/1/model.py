@@ -13,6 +13,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from labserve.clock import Clock
 from labserve.guard import Guard
 from labserve.params import BadInput, text
 from labserve.steplog import StepLog
@@ -25,24 +26,46 @@ class TritonPythonModel:
         folder = Path(parameter(args, "model_path"))
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.context = json.loads((folder / "config.json").read_text(encoding="utf-8"))["n_positions"]
-        batching = json.loads(args["model_config"])["sequence_batching"]
+        config = json.loads(args["model_config"])
+        batching = config["sequence_batching"]
         self.numbered = any(entry["name"] == "CORR_ID" for entry in batching["control_input"])
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.seats = [""] * config["max_batch_size"]  # who has each slot, as far as this model is told
+        self.direct = "direct" in batching  # a slot is a row; with Oldest the row is another each time
 
     def execute(self, requests):
+        self.clock.wait(lambda: {"ids": [str(self.id_of(one)) for one in requests if control(one, "READY")]})
         began = time.monotonic()
         responses, rows = [], []
         for row, request in enumerate(requests):
             if not control(request, "READY"):  # an empty slot, filled up by Direct: answered with anything
                 responses.append(pb_utils.InferenceResponse(ids_tensor([0])))
                 continue
-            id = control(request, "CORR_ID") if self.numbered else request.correlation_id()
-            rows.append((row, id, control(request, "START"), control(request, "END")))
-            responses += self.guard.each([request], lambda one: ids_tensor(self.encode(one)))
+            (answer,) = self.guard.each([request], lambda one: ids_tensor(self.encode(one)))
+            responses.append(answer)
+            rows.append((row, str(self.id_of(request)), control(request, "START"), control(request, "END")))
         if rows:
-            places, ids, starts, ends = zip(*rows, strict=True)
-            self.log.write(began, ids, rows=places, start=starts, end=ends, empty=len(requests) - len(rows))
+            self.record(began, rows, len(requests))
+        self.clock.done()
         return responses
+
+    def id_of(self, request):
+        return control(request, "CORR_ID") if self.numbered else request.correlation_id()
+
+    def record(self, began, rows, size):
+        """The execution's line in the log (docs/step-log.md)."""
+        places, ids, starts, ends = (list(column) for column in zip(*rows, strict=True))
+        seats = self.seats if self.direct else [""] * len(self.seats)
+        for row, id, _, _ in rows:
+            seats[row] = id
+        self.seats = [id if id not in ids or not ends[ids.index(id)] else "" for id in seats]
+        self.log.write(
+            began, ids, rows=places, start=starts, end=ends, empty=size - len(rows),
+            joined=[id for id, start in zip(ids, starts, strict=True) if start],
+            ended={id: "client" for id, end in zip(ids, ends, strict=True) if end},
+            slots=len(seats), slots_used=sum(map(bool, self.seats)), seats=self.seats,
+        )  # fmt: skip
 
     def encode(self, request):
         words = text(text_of(request, "INPUT_TOKENS"), "INPUT_TOKENS", most_bytes=64 * self.context)
