@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ class Clock:
         self._ended = 0.0
         self._grant, self._steps = "", 0  # the last permission of labctl, and this instance's steps by it
         self._shown: dict[str, Any] = {}  # the state file's content; {}: there is none
+        if run_dir:
+            with suppress(OSError):
+                self._state.unlink(missing_ok=True)  # of one that was here before
 
     def now(self) -> float:
         """Seconds of time.monotonic() without those in which the clock stood still."""
@@ -162,7 +166,8 @@ class Clock:
             self._held_since = None
         if free and self._shown:
             self._shown = {}
-            self._state.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._state.unlink(missing_ok=True)
         self._began = now
 
 

@@ -12,6 +12,7 @@ from fake_triton import FakeTriton, serve
 
 from labctl.listener import Silent
 from labctl.orchestrator import status as told
+from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Endpoints, Record
 from labctl.workspace import Workspace
@@ -96,3 +97,17 @@ def test_waiting_requests_are_no_stall_while_others_are_executed(fake: FakeTrito
 
     fake.on_metrics = one_more  # type: ignore[method-assign]
     assert status()["state"] == "ready"
+
+
+def test_a_stack_whose_clock_stands_still_is_paused_and_not_stalled(
+    fake: FakeTriton, status: Any, tmp_path: Path
+) -> None:
+    fake.metrics = COUNTERS.format(executed=5, pending=2)
+    run_dir = tmp_path / ".labs" / "iterative" / "run"
+    Clock(run_dir, ("iterative-gpt2",)).pause()
+    shown = status()
+    assert shown["state"] == "paused"
+    assert shown["clock"] == {"*": {"mode": "pause"}}
+    assert not any("generate" in call for call in fake.calls), "a paused model was asked for an answer"
+    Clock(run_dir, ("iterative-gpt2",)).run()
+    assert status()["state"] == "stalled"

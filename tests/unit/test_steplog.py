@@ -53,7 +53,7 @@ def test_the_page_names_every_field_and_its_example_has_the_form() -> None:
     page = PAGE.read_text()
     named = {name for row in re.findall(r"^\| (`.+?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert named == set(StepLine.model_fields)
-    (example,) = re.findall(r'^ {4}(\{"v".+?\})$', page, re.MULTILINE | re.DOTALL)
+    (example,) = re.findall(r'^ {4}(\{"v":2.+?\})$', page, re.MULTILINE | re.DOTALL)
     StepLine.model_validate_json(re.sub(r"\n\s+", "", example))
 
 

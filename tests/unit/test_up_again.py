@@ -12,6 +12,7 @@ from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.orchestrator import up as rising
+from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions, bring_up, tail, up
@@ -66,6 +67,19 @@ def test_another_release_or_address_is_refused(
     with pytest.raises(LabError, match="already up with other settings") as caught:
         up(session, *session.catalog.stack(STACK), asked)
     assert said in caught.value.details
+
+
+def test_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(session, monkeypatch, options("0.17.0"))
+    clock = Clock(session.workspace.run_dir(STACK), ("tensorrt_llm",))
+    clock.pause()
+    with pytest.raises(LabError, match="its clock stands still") as caught:
+        up(session, *session.catalog.stack(STACK), options("0.17.0"))
+    assert caught.value.remedy == f"labctl clock {STACK} run"
+    clock.run()
+    assert up(session, *session.catalog.stack(STACK), options("0.17.0")).already
 
 
 def test_other_templates_are_refused(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "metrics": ("metrics", "Show Triton's counters as a table."),
     "chat": ("chat", "Open a chat page for a stack's text models, on loopback."),
     "watch": ("watch", "Open a page that shows a stack's scheduler while it works."),
+    "clock": ("clock", "Stop a stack's schedulers, step them, slow them down, let them run."),
     "weights": ("weights", "Pull, list and prune model weights."),
     "engines": ("engines", "Build, list and prune compiled engines."),
     "images": ("images", "List and prune the compose runtime's images."),

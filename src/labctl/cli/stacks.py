@@ -114,6 +114,8 @@ def _describe(shown: dict[str, Any]) -> str:
     for key, item in shown["effective"].items():
         if isinstance(item, dict) and item.get("asked") != item.get("effective"):
             parts.append(f"  {key}: {item.get('effective')} is in force, not {item.get('asked')}: {item.get('reason')}")
+    if shown["state"] == "paused":
+        parts.append(f"Its clock stands still, and nothing is executed: labctl clock {shown['stack']} step, or run")
     if shown["state"] == "stalled":
         parts.append(
             "Requests wait but nothing is executed: cancelled sequences still hold Triton's slots. They come back\n"

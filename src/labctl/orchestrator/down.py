@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from labctl.errors import LabError
+from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Runtime
@@ -41,6 +42,8 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
+    with contextlib.suppress(LabError):  # Triton ends when what it executes has ended: that must not stand still
+        Clock(session.workspace.run_dir(stack), ()).run()
     runtime.stop(stack, force).do(session.listener)
     for _ in _until(5.0):
         if not (left := runtime.leftovers(stack)):

@@ -13,6 +13,7 @@ from labctl.errors import LabError
 from labctl.manifest.overlays import overlaid, probes
 from labctl.manifest.schema import Probe
 from labctl.measure.evidence import metrics
+from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.lock import holder
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record
@@ -42,8 +43,10 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         return _object(stack, record.lab, "degraded", record, models, ended=ended)
     models = _models(record, secret.read(session.workspace, stack))
     live = readiness.is_live(record.endpoints.http)
-    stalled = live and not action and bool(stalled_models(record))
-    if ask and live and not action and not stalled:
+    clock = Clock(session.workspace.run_dir(stack), tuple(record.models))
+    paused = live and bool(clock.paused)
+    stalled = live and not action and not paused and bool(stalled_models(record))
+    if ask and live and not action and not stalled and not paused:
         ill = readiness.failing(record.endpoints.http, _probes(session, record))
         models = [m | {"state": "UNAVAILABLE", "reason": ill[m["name"]]} if m["name"] in ill else m for m in models]
     ready = [m for m in models if m["state"] == "READY"]
@@ -54,8 +57,9 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
     elif len(ready) < len(models):
         state = "degraded"
     else:
-        state = "stalled" if stalled else "ready"
-    return _object(stack, record.lab, state, record, models, _effective(session, record))
+        state = "paused" if paused else "stalled" if stalled else "ready"
+    shown = _object(stack, record.lab, state, record, models, _effective(session, record))
+    return {**shown, "clock": clock.modes()}
 
 
 def stalled_models(record: Record, window: float = STALL_WINDOW_S) -> list[str]:

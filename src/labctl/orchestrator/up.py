@@ -17,6 +17,7 @@ from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.orchestrator import ports
+from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.down import sweep, take_down
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices, Plan, make_plan
@@ -261,6 +262,10 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
             f"on the {runtime.name} runtime, profile {record.profile}",
             f"labctl down {stack}",
             details=differing,
+        )
+    if still := Clock(session.workspace.run_dir(stack), tuple(record.models)).paused:
+        raise LabError(
+            f"{stack} is up, but its clock stands still", f"of {', '.join(still)}", f"labctl clock {stack} run"
         )
     try:
         wait_ready(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ def write(lanes: Sequence[Lane], path: Path) -> None:
             name = {"name": record.prompt[:40]}
             events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": name})
             first, last = record.span
-            events.append(_slice(pid, tid, "waiting", record.start, first))
-            events.append(_slice(pid, tid, record.label, first, last, tokens=record.output_tokens))
+            events.append(_slice(pid, tid, "waiting", record.start, first, {}))
+            events.append(_slice(pid, tid, record.label, first, last, {"tokens": record.output_tokens}))
             events += [
                 {
                     "ph": "i",
@@ -34,15 +34,14 @@ def write(lanes: Sequence[Lane], path: Path) -> None:
                 for at, text in record.responses
             ]
         for step in lane.steps:
-            events.append(
-                _slice(pid, 0, f"batch of {step.batch}", step.began, step.ended, ids=list(step.ids), **step.more)
-            )
+            told = {"ids": list(step.ids), **step.more}
+            events.append(_slice(pid, 0, f"batch of {step.batch}", step.began, step.ended, told))
             for at, size in ((step.began, step.batch), (step.ended, 0)):
                 events.append({"ph": "C", "pid": pid, "ts": at * 1e6, "name": "batch size", "args": {"requests": size}})
     atomic_write(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
-def _slice(pid: int, tid: int, name: str, began: float, ended: float, **args: Any) -> dict[str, Any]:
+def _slice(pid: int, tid: int, name: str, began: float, ended: float, args: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "ph": "X",
         "pid": pid,
@@ -50,5 +49,5 @@ def _slice(pid: int, tid: int, name: str, began: float, ended: float, **args: An
         "name": name,
         "ts": began * 1e6,
         "dur": (ended - began) * 1e6,
-        "args": args,
+        "args": dict(args),
     }

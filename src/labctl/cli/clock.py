@@ -1,0 +1,83 @@
+"""labctl clock."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from labctl.cli import options as opt
+from labctl.errors import LabError
+
+
+@click.command("clock")
+@opt.stack_argument
+@click.argument("action", type=click.Choice(["pause", "step", "slow", "run"]))
+@click.argument("amount", required=False)
+@click.option("-m", "--model", default="", help="Only this model's clock.")
+@opt.as_json
+def clock_command(stack: str, action: str, amount: str | None, model: str, json_output: bool) -> None:
+    """Stop the schedulers of STACK, move them on by steps, slow them down, or let them run.
+
+    pause: no model begins a step; requests wait, and nothing is lost. step [N]: N steps (1) of each model that has
+    something to do, then still again. slow FACTOR: a step and the time to the next one take FACTOR times as long as
+    the step. run: as fast as they can.
+    """
+    from labctl.orchestrator.clock import Clock, idle_limit
+
+    number = _amount(action, amount)
+    session = opt.open_session()
+    _, name = session.catalog.stack(stack)
+    found = session.find(name)
+    if not found:
+        raise LabError(f"{name} is not up", "", f"labctl up {name}")
+    record = found[1]
+    clock = Clock(session.workspace.run_dir(name), tuple(record.models))
+    done: dict[str, int] = {}
+    match action:
+        case "pause":
+            clock.pause(model)
+        case "step":
+            done = clock.step(int(number), model, record.endpoints.metrics)
+        case "slow":
+            clock.slow(number, model)
+        case "run":
+            clock.run(model)
+    waits = {one: told for one in record.models for told in clock.told(one) if told["state"] == "held"}
+    if json_output:
+        click.echo(json.dumps({"stack": name, "clock": clock.modes(), "steps": done, "held": waits}, indent=2))
+        return
+    for one in record.models:
+        if one in done:
+            click.echo(f"{one}: {done[one]} step{'s' if done[one] > 1 else ''}")
+    if action == "step" and not done:
+        click.echo("nothing waited for a step")
+    for one, told in waits.items():
+        click.echo(_waiting(one, told))
+    if action == "pause" and (limit := idle_limit(session.workspace.repository_dir(name))):
+        click.echo(f"Triton forgets a sequence that is idle for {limit:,.0f} s: pause for less")
+
+
+def _amount(action: str, amount: str | None) -> float:
+    """What was asked for after the action; click.UsageError where it makes no sense."""
+    if action in ("pause", "run"):
+        if amount is not None:
+            raise click.UsageError(f"{action} takes nothing after it")
+        return 0
+    if amount is None and action == "slow":
+        raise click.UsageError("slow takes a factor, such as 20")
+    try:
+        number = float(amount or 1)
+    except ValueError:
+        raise click.UsageError(f"'{amount}' is no number") from None
+    if action == "step" and (number < 1 or number != int(number)):
+        raise click.UsageError("step takes a whole number of at least 1")
+    return number
+
+
+def _waiting(model: str, told: dict[str, Any]) -> str:
+    line = f"{model}: the next step is of {', '.join(told.get('ids', [])) or 'nobody'}"
+    if told.get("waiting"):
+        line += f"; {', '.join(told['waiting'])} will wait: {told.get('why', '')}"
+    return line

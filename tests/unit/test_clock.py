@@ -1,0 +1,196 @@
+"""The clock: models and labctl meet over files of a run folder; what is granted is used once, by nobody else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.orchestrator.clock import Clock as Remote
+from labserve.clock import Clock
+
+WAIT_S = 20.0
+
+
+class Model:
+    """One instance that computes steps in a thread, as long as it has some left; ``done`` counts them."""
+
+    def __init__(self, folder: Path, left: int, name: str = "m", instance: str = "0", takes: float = 0.0) -> None:
+        self.left, self.done, self.takes = left, 0, takes
+        self.clock = Clock(str(folder), name, instance)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while self.left and not self.stop.is_set():
+            if self.clock.ready(lambda: {"ids": ["7"], "waiting": ["8"], "queue": 1}):
+                time.sleep(self.takes)
+                self.left -= 1
+                self.done += 1
+                self.clock.done(left=self.left)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Model]]:
+    made: list[Model] = []
+
+    def start(left: int, **more: object) -> Model:
+        made.append(Model(tmp_path, left, **more))  # type: ignore[arg-type]
+        made[-1].thread.start()
+        return made[-1]
+
+    yield start
+    for model in made:
+        model.stop.set()
+        model.thread.join(WAIT_S)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+
+
+@contextmanager
+def still(model: Model) -> Iterator[None]:
+    """Nothing is computed meanwhile, nor in ten looks of the model afterwards."""
+    before = model.done
+    yield
+    time.sleep(0.06)
+    assert model.done == before
+
+
+def held(remote: Remote, model: str = "m") -> bool:
+    return any(state["state"] == "held" for state in remote.told(model))
+
+
+def test_a_free_clock_lets_every_step_through_and_writes_nothing(tmp_path: Path, start: Callable[..., Model]) -> None:
+    model = start(50)
+    model.thread.join(WAIT_S)
+    assert model.done == 50
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_paused_model_says_who_is_in_the_step_that_waits(tmp_path: Path, start: Callable[..., Model]) -> None:
+    remote = Remote(tmp_path, ("m",))
+    remote.pause()
+    model = start(3)
+    until(lambda: held(remote))
+    (told,) = remote.told("m")
+    assert (told["ids"], told["waiting"], told["queue"]) == (["7"], ["8"], 1)
+    assert remote.paused == ["m"]
+    with still(model):
+        pass
+    remote.run()
+    model.thread.join(WAIT_S)
+    assert model.done == 3
+    assert list(tmp_path.glob("clock*.json")) == [], "nothing is left of the pause"
+
+
+def test_a_step_is_one_step_of_each_model_that_has_something_to_do(tmp_path: Path, start: Callable[..., Model]) -> None:
+    remote = Remote(tmp_path, ("m", "other", "idle"))
+    remote.pause()
+    one, other = start(9), start(9, name="other")
+    until(lambda: held(remote) and held(remote, "other"))
+    assert remote.step() == {"m": 1, "other": 1}
+    assert (one.done, other.done) == (1, 1)
+    assert remote.step(3, "other") == {"other": 3}
+    with still(one), still(other):
+        assert (one.done, other.done) == (1, 4)
+
+
+def test_what_nobody_used_is_not_there_later(tmp_path: Path, start: Callable[..., Model]) -> None:
+    remote = Remote(tmp_path, ("m",))
+    remote.pause()
+    assert remote.step(5) == {}
+    first = start(2)
+    until(lambda: held(remote))
+    assert remote.step(5) == {"m": 2}, "it returns when nothing waits any more"
+    first.thread.join(WAIT_S)
+    second = start(4)
+    until(lambda: held(remote))
+    with still(second):
+        pass
+
+
+def test_instances_of_a_model_share_its_steps(tmp_path: Path, start: Callable[..., Model]) -> None:
+    remote = Remote(tmp_path, ("m",))
+    remote.pause()
+    pair = [start(9, instance=instance) for instance in "01"]
+    until(lambda: len([s for s in remote.told("m") if s["state"] == "held"]) == 2)
+    assert remote.step(5) == {"m": 5}
+    assert sum(model.done for model in pair) == 5
+
+
+def test_step_returns_only_when_the_step_is_over(tmp_path: Path, start: Callable[..., Model]) -> None:
+    remote = Remote(tmp_path, ("m",))
+    remote.pause()
+    model = start(2, takes=0.3)
+    until(lambda: held(remote))
+    began = time.monotonic()
+    assert remote.step() == {"m": 1}
+    assert time.monotonic() - began >= 0.3
+    assert model.done == 1
+
+
+def test_slow_motion_makes_a_step_and_the_time_after_it_so_many_times_as_long(
+    tmp_path: Path, start: Callable[..., Model]
+) -> None:
+    remote = Remote(tmp_path, ("m",))
+    remote.slow(4)
+    began = time.monotonic()
+    model = start(4, takes=0.05)
+    model.thread.join(WAIT_S)
+    assert model.done == 4
+    assert time.monotonic() - began >= 3 * 4 * 0.05  # after the last there is nothing to wait for
+
+
+def test_the_schedulers_time_stands_still_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    clock, remote = Clock(str(tmp_path), "m", "0"), Remote(tmp_path, ("m",))
+    assert clock.ready(dict)
+    before = clock.now()
+    remote.pause()
+    assert not clock.ready(dict)
+    now[0] += 600.0
+    assert not clock.ready(dict)
+    assert clock.now() == before
+    remote.run()
+    assert clock.ready(dict)
+    now[0] += 2.0
+    assert clock.now() == before + 2.0
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"models": 3}', '{"models": {"*": {"mode": "slow"}}}', "\xff"])
+def test_a_damaged_control_file_holds_nobody(tmp_path: Path, text: str) -> None:
+    (tmp_path / "clock.json").write_text(text, encoding="latin-1")
+    assert Clock(str(tmp_path), "m", "0").ready(dict)
+    assert Remote(tmp_path, ("m",)).paused == []
+
+
+def test_a_model_or_a_factor_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    remote = Remote(tmp_path, ("m",))
+    with pytest.raises(LabError, match="no model 'n'"):
+        remote.pause("n")
+    with pytest.raises(LabError, match=r"0\.5 is no factor"):
+        remote.slow(0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_model_can_stand_still_while_the_others_run(tmp_path: Path, start: Callable[..., Model]) -> None:
+    remote = Remote(tmp_path, ("m", "other"))
+    remote.pause("other")
+    free, stopped = start(5), start(5, name="other")
+    free.thread.join(WAIT_S)
+    assert (free.done, stopped.done, remote.paused) == (5, 0, ["other"])
+    remote.run("other")
+    stopped.thread.join(WAIT_S)
+    assert stopped.done == 5
