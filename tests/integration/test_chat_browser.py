@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ from lab_server import LabServer
 from machinery import DEADLINE_S, labctl
 from own_stack import server_of, up
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TIMEOUT_MS = 60_000
 PROMPT = "def add(a, b):"
 CODEGEN = pytest.mark.xdist_group("codegen")  # they share its server with the tests of lab 04
@@ -30,23 +27,6 @@ WATCH = """() => {
         if (text && text !== window.grown.at(-1)) window.grown.push(text);
     }).observe(document.querySelector("#texts"), {subtree: true, childList: true, characterData: true});
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """The machine's own Chromium; Playwright brings none with it."""
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        if os.environ.get("LABS_REQUIRE_BROWSER"):
-            pytest.fail("LABS_REQUIRE_BROWSER is set, but there is no Chromium")
-        pytest.skip(f"no browser on this machine ({', '.join(BROWSERS)})")
-    from playwright.sync_api import sync_playwright
-
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=arguments)
-        yield started
-        started.close()
 
 
 @contextmanager

@@ -28,7 +28,16 @@ class Asker:
     def cancel(self, number):
         return number == "1"
 
-with WatchServer("<p>the page</p>", None, acts(Asker()), exposed=False).serving(0) as address:
+class Clock:
+    def pause(self, model):
+        pass
+    def slow(self, factor, model):
+        if factor < 1:
+            raise LabError("too fast")
+    def step(self, count, model, endpoint):
+        return {"m": count}
+
+with WatchServer("<p>the page</p>", None, acts(Asker(), Clock(), ""), exposed=False).serving(0) as address:
     print(address, flush=True)
     threading.Event().wait()
 """

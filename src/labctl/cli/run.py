@@ -15,6 +15,7 @@ from labctl.errors import LabError
 from labctl.orchestrator.run import dry_run, run
 from labctl.orchestrator.up import UpOptions
 from labctl.orchestrator.verdicts import MET, NOT_MET, UNMEASURED
+from labctl.watch import replay
 from labctl.workspace import atomic_write
 
 COLORS = {MET: "green", NOT_MET: "red", UNMEASURED: "yellow"}
@@ -43,6 +44,7 @@ def run_command(
         show(dry_run(session, taught, options, quick, only))
         return
     outcome = run(session, taught, options, quick, keep, only)
+    replay.write(outcome.folder)
     click.echo()
     for verdict in outcome.verdicts:
         click.echo(f"{click.style(f'{verdict.word:<{WIDTH}}', fg=COLORS[verdict.word])}  {verdict.text}")
@@ -50,7 +52,7 @@ def run_command(
             click.echo(f"{'':<{WIDTH}}  {verdict.hint}")
     click.echo(f"\nresults in {_short(outcome.folder)} ({time.monotonic() - began:.0f} s)")
     for path in sorted(outcome.folder.iterdir()):
-        if path.suffix in (".png", ".md") or path.name in ("result.json", "trace.json"):
+        if path.suffix in (".png", ".md", ".html") or path.name in ("result.json", "trace.json"):
             click.echo(f"  {path.name}")
     if json_file:
         document = {**outcome.result, "verdicts": [asdict(verdict) for verdict in outcome.verdicts]}

@@ -100,7 +100,11 @@ def _serves(
     with contextlib.suppress(OSError, ValueError, LabError):
         what = json.loads(_what(session.workspace).read_text(encoding="utf-8"))
         plan = make_plan(session.workspace, lab, STACK, options.choices, runtime.server_path)
-        return what == _told(exercise) and dict(record.settings) == dict(plan.settings) and options.runtime in ("auto", runtime.name)
+        return (
+            what == _told(exercise)
+            and dict(record.settings) == dict(plan.settings)
+            and options.runtime in ("auto", runtime.name)
+        )
     return False
 
 

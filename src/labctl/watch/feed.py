@@ -13,6 +13,7 @@ from typing import Any
 Event = dict[str, Any]
 Line = Mapping[str, Any]
 
+HELD = "held"  # the kind of a line that tells of a step that waits for the clock; it is in no log
 LABEL = 120  # characters of a prompt that the page may show
 
 
@@ -90,6 +91,8 @@ class Feed:
             m=lane.number, q=new, w=waiting, y=line.get("why") if waiting else None, v=evicted, e=ended,
             z=line.get("slots"), more=max(0, line.get("queue", 0) - len(waiting)),
         )  # fmt: skip
+        if line.get("kind") == HELD:
+            return event | {"k": "state", "s": seated, "t": line["t"], "next": members[::5]}
         if line.get("kind") == "change":
             return event | {"k": "state", "s": seated, "t": line["t"]}
         lane.steps += 1

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from labctl.errors import LabError
 from labctl.measure.evidence import metrics
+from labctl.orchestrator.clock import Clock
 from labctl.watch.counters import Counters
-from labctl.watch.feed import Event, Feed
+from labctl.watch.feed import HELD, Event, Feed
 from labctl.watch.tail import Tail
 
 LOOK_S = 0.04
@@ -27,17 +27,19 @@ class Hub:
     """One for a server; all of it but ``tell`` runs in the server's loop.
 
     Args:
-        run_dir: of the stack.
+        clock: of the stack.
         endpoint: of Triton's metrics.
 
     Attributes:
         head: what a page is told first.
     """
 
-    def __init__(self, run_dir: Path, endpoint: str) -> None:
+    def __init__(self, clock: Clock, endpoint: str) -> None:
         self.head: Mapping[str, Any] = {}
-        self._run_dir, self._endpoint = run_dir, endpoint
-        self._tail = Tail(run_dir)
+        self._clock, self._endpoint = clock, endpoint
+        self._tail = Tail(clock.run_dir)
+        self._set: Event = {}  # how the clock is set
+        self._held: dict[tuple[str, str], Mapping[str, Any]] = {}  # the steps that wait for it
         self._lines: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
         self._asked: dict[str, Event] = {}
         self._counters = Counters()
@@ -54,6 +56,7 @@ class Hub:
                 self._lines.extend(lines)
                 self._counters.count(lines)
                 self._pass_on(lines, [])
+            self._look_at_the_clock()
             if self._pages and self._loop.time() - counted > COUNT_S:
                 counted = self._loop.time()
                 await self._count()
@@ -68,7 +71,8 @@ class Hub:
         """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
         feed = Feed(self.head.get("notes"))
-        first = [{"k": "head", **self.head}, *feed.events(self._lines), *self._asked.values(), self._rows()]
+        lines = [*self._lines, *self._held.values()]
+        first = [{"k": "head", **self.head}, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed
 
@@ -87,6 +91,24 @@ class Hub:
                 self._asked.pop(next(iter(self._asked)))
         self._pass_on([], [event])
 
+    def _look_at_the_clock(self) -> None:
+        """Tell how it is set, and the steps that wait for it, where either has changed."""
+        modes = [self._clock.mode(model) for model in self._clock.models]
+        factor = max((float(mode.get("factor", 1.0)) for mode in modes), default=1.0)
+        event = {"k": "clock", "paused": any(mode["mode"] == "pause" for mode in modes), "slow": factor}
+        if event != self._set:
+            self._set = event
+            self._pass_on([], [event])
+        told = (
+            [state for model in self._clock.models for state in self._clock.told(model)] if self._clock.modes() else []
+        )
+        held: dict[tuple[str, str], Mapping[str, Any]] = {(state["model"], state["instance"]): {"ids": [], "dur": 0.0, **state, "kind": HELD}
+                for state in told if state["state"] == "held"}  # fmt: skip
+        if held != self._held:
+            new = [line for key, line in held.items() if self._held.get(key) != line]
+            self._held = held
+            self._pass_on(new, [])
+
     def _pass_on(self, lines: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> None:
         for queue in list(self._pages):
             if queue.qsize() > BEHIND:
@@ -97,7 +119,7 @@ class Hub:
 
     async def _count(self) -> None:
         with contextlib.suppress(OSError):
-            (self._run_dir / WATCHED).touch()
+            (self._clock.run_dir / WATCHED).touch()
         with contextlib.suppress(LabError):
             self._counters.snapshot(await asyncio.to_thread(metrics.scrape, self._endpoint))
             self._pass_on([], [self._rows()])

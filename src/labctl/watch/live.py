@@ -1,9 +1,13 @@
-"""The page of a stack that is up."""
+"""The page of a stack that is up, or of a run that is over."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from labctl.manifest.schema import Lab
+from labctl.orchestrator.clock import Clock
 from labctl.runtimes.base import Record
+from labctl.watch import replay
 from labctl.watch.asking import Asker
 from labctl.watch.hub import Hub
 from labctl.watch.page import document
@@ -17,7 +21,8 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
     Raises:
         LabError: the stack does not answer.
     """
-    hub = Hub(workspace.run_dir(record.stack), record.endpoints.metrics)
+    clock = Clock(workspace.run_dir(record.stack), tuple(record.models))
+    hub = Hub(clock, record.endpoints.metrics)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
     chosen = lab.stacks[record.stack].bench
     hub.head = {
@@ -27,4 +32,13 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
         "into": asker.into,
         "chosen": chosen.model if chosen else "",
     }
-    return WatchServer(document(), hub, acts(asker), exposed)
+    return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics), exposed)
+
+
+def recorded(folder: Path, exposed: bool) -> WatchServer:
+    """The same for a run's folder.
+
+    Raises:
+        LabError: it has no step log.
+    """
+    return WatchServer(document(replay.recording(folder)), None, {}, exposed)

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from labctl.errors import LabError
+from labctl.orchestrator.clock import Clock
 from labctl.watch import gate
 from labctl.watch.asking import Asker
 from labctl.watch.hub import Hub
@@ -142,8 +143,9 @@ class WatchServer:
                 thread.join(5.0)
 
 
-def acts(asker: Asker) -> dict[str, Act]:
-    """What a person can do on the page of a stack that is up."""
+def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
+    """What a person can do on the page of a stack that is up; ``metrics`` is Triton's endpoint for them."""
+    stepping = threading.Lock()
 
     def send(call: Mapping[str, Any]) -> Any:
         model, prompt, tokens, count = call["model"], call["prompt"], call["tokens"], call["count"]
@@ -158,7 +160,27 @@ def acts(asker: Asker) -> dict[str, Act]:
     def cancel(call: Mapping[str, Any]) -> Any:
         return {"cancelled": asker.cancel(str(call["n"]))}
 
-    return {"send": send, "cancel": cancel}
+    def turn(call: Mapping[str, Any]) -> Any:
+        model = str(call.get("model", ""))
+        match call["do"]:
+            case "pause":
+                clock.pause(model)
+            case "run":
+                clock.run(model)
+            case "slow":
+                clock.slow(float(call["factor"]), model)
+            case "step" if call["steps"] in (1, 10):
+                if not stepping.acquire(blocking=False):
+                    raise LabError("a step is being made already")
+                try:
+                    return {"done": clock.step(call["steps"], model, metrics)}
+                finally:
+                    stepping.release()
+            case _:
+                raise ValueError
+        return {}
+
+    return {"send": send, "cancel": cancel, "clock": turn}
 
 
 async def _body(request: Request) -> bytes:

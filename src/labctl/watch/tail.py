@@ -51,13 +51,13 @@ class Tail:
             return []
         known.place += len(data)
         *whole, known.rest = (known.rest + data).split(b"\n")
-        return [line for text in whole if (line := _parsed(text)) is not None]
+        return [line for text in whole if (line := parsed(text)) is not None]
 
 
-def _parsed(text: bytes) -> Mapping[str, Any] | None:
+def parsed(text: bytes) -> Mapping[str, Any] | None:
     """A line; None for one that is cut at its beginning, or is no step."""
     try:
         line = json.loads(text)
     except ValueError:
         return None
-    return line if isinstance(line, dict) and {"t", "model", "instance", "ids"} <= line.keys() else None
+    return line if isinstance(line, dict) and {"t", "dur", "model", "instance", "ids"} <= line.keys() else None

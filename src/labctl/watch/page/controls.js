@@ -11,6 +11,7 @@ function controls(page) {
   $("seek").oninput = () => page.seek(page.store.zero + ($("seek").value / 1000) * (page.store.last - page.store.zero));
   $("in").onclick = () => page.zoom(1.4);
   $("out").onclick = () => page.zoom(1 / 1.4);
+  $("fit").onclick = () => page.fit();
   $("follow").onclick = () => page.follow();
   $("guess").onclick = () => page.quiz.toggle();
   $("reveal").onclick = () => page.quiz.reveal();
@@ -51,6 +52,7 @@ function key(page, event) {
     ArrowRight: () => move(5),
     End: () => page.follow(),
     f: () => page.follow(),
+    0: () => page.fit(),
     g: () => page.quiz.toggle(),
   };
   const act = acts[event.key];

@@ -109,7 +109,7 @@ class LaneView {
       lines.push(`request ${request.id}${request.label ? ` “${cut(request.label, 60)}”` : ""}`);
       lines.push(`${step.r[k + 2] ? "prefill" : "decode"}, ${tokens} token${tokens === 1 ? "" : "s"}${text ? `: “${text}”` : ""}`);
       if (step.r[k + 4]) lines.push(`${step.r[k + 4]} KV blocks`);
-      lines.push(request.waited ? `waited ${request.waited} step${request.waited === 1 ? "" : "s"}${request.why ? `: ${request.why}` : ""}` : "did not wait for a step of this model");
+      if (request.waited || request.at[0] <= place) lines.push(request.waited ? `waited ${request.waited} step${request.waited === 1 ? "" : "s"}${request.why ? `: ${request.why}` : ""}` : "did not wait for a step of this model");
       if (request.endedAt === place) lines.push(`ends here: ${request.end}`);
     }
     if (seat < this.lane.seats && lines.length < 3 + (step.kv ? 1 : 0)) lines.push(`seat ${seat + 1}: empty`);
@@ -128,7 +128,8 @@ class LaneView {
     else if (step) for (let k = 0; k < step.r.length; k += FIELDS) seated.set(step.r[k + 1], step.r[k]);
     const gone = new Set(seats ? [] : (step?.e || []).map(([request]) => request));
     const waits = newest || step;
-    return { step, seated, gone, waiting: waits?.w || [], why: waits?.y || "", more: waits?.more || 0 };
+    const next = newest?.next ? newest.next.map((request) => this.store.name(request)) : null;
+    return { step, seated, gone, next, waiting: waits?.w || [], why: waits?.y || "", more: waits?.more || 0 };
   }
 
   draw() {
@@ -147,6 +148,8 @@ class LaneView {
       "batch ", el("b", { textContent: size }), ` of ${lane.seats} · step `, el("b", { textContent: now.step ? now.step.n : 0 }),
       " · ", el("b", { textContent: rate < 10 ? rate.toFixed(1) : Math.round(rate) }), " tokens/s",
       ...(now.step && now.step.kv ? [" · KV ", el("b", { textContent: now.step.kv[0] }), ` of ${now.step.kv[1]} blocks`] : []));
+    this.held.hidden = !now.next || !now.next.length || page.hidden;
+    if (!this.held.hidden) this.held.textContent = `The step that waits: ${now.next.join(", ")}`;
     this.facts.dataset.batch = size;
     this.facts.dataset.step = now.step ? now.step.n : 0;
     this.waits(now, page.unseen(lane));

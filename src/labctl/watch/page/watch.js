@@ -40,9 +40,11 @@ class Page {
   open({ head, events }) {
     this.setHead(head);
     this.take(events);
-    this.now = this.store.zero ?? 0;
     $("player").hidden = false;
+    document.body.classList.add("recorded");
     this.seek(this.store.last);
+    this.views.forEach((view) => view.draw());
+    this.fit();
   }
 
   take(events) {
@@ -142,6 +144,12 @@ class Page {
     this.dirty = true;
   }
 
+  /** The whole of every lane, as far as it fits. */
+  fit() {
+    for (const { strip, lane } of this.views) strip.width = Math.min(14, (strip.wide || 600) / Math.max(1, lane.end - lane.first));
+    this.follow();
+  }
+
   follow() {
     for (const { strip } of this.views) strip.right = null;
     $("follow").setAttribute("aria-pressed", "true");
@@ -225,7 +233,6 @@ class Page {
 
 function clockWords(clock) {
   if (!clock) return "";
-  if (clock.warn) return clock.warn;
   return clock.paused ? "paused: nothing runs until you step or run" : clock.slow > 1 ? `slow motion, ${clock.slow} times` : "running";
 }
 
@@ -235,11 +242,6 @@ function showClock(page, clock) {
   const slow = SLOWNESS.reduce((best, factor, i) => (factor <= (clock.slow || 1) ? i : best), 0);
   if (document.activeElement !== $("slow")) $("slow").value = String(slow);
   $("slowness").textContent = slow ? `${SLOWNESS[slow]} times slower` : "full speed";
-  for (const view of page.views) {
-    const held = (clock.held || {})[view.lane.model];
-    view.held.hidden = !held || page.quiz.on;
-    if (held) view.held.textContent = held;
-  }
 }
 
 /** One entry a request; made once, then kept up to date, so that a button does not move away under a finger. */

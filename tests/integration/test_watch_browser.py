@@ -1,0 +1,233 @@
+"""The live page in a real browser, as a person uses it; what it shows is what the step log says."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_server import LabServer
+from machinery import labctl
+
+from labctl.watch import replay
+
+TIMEOUT_MS = 30_000
+SIMPLE, ITERATIVE = "simple-gpt2", "iterative-gpt2"
+EVIL = "<script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"
+ITERATIVE_SERVER = pytest.mark.xdist_group("iterative")
+pytestmark = ITERATIVE_SERVER
+
+
+@contextmanager
+def watch(stack: str, root: Path) -> Iterator[str]:
+    """``labctl watch`` for a while; where its page is."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labctl", "watch", stack, "--port", "0"],
+        cwd=root, text=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        found = re.search(r"(http://127\.0\.0\.1:\d+/\S+/) ", process.stdout.readline())
+        assert found, "the page is not there"
+        yield found[1]
+        process.terminate()
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Visitor:
+    """What a person does on the page, and sees."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.asked: list[str] = []
+        self.page = browser.new_page(viewport={"width": 1280, "height": 720})
+        self.page.set_default_timeout(TIMEOUT_MS)
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address)
+        self.page.locator("#clock").wait_for()
+
+    def ask(self, model: str, prompt: str, tokens: int) -> str:
+        """Send one; what it is called."""
+        before = set(self.names())
+        self.page.select_option("#model", model)
+        self.page.fill("#prompt", prompt)
+        self.page.fill("#tokens", str(tokens))
+        self.page.click("#one")
+        self.page.wait_for_function(f"watching.store.asked.size > {len(before)}")
+        (name,) = set(self.names()) - before
+        return name
+
+    def names(self) -> list[str]:
+        found: list[str] = self.page.evaluate("[...watching.store.asked.values()].map((ask) => ask.name)")
+        return found
+
+    def pause(self) -> None:
+        self.page.click("#pause")
+        self.page.get_by_text("paused: nothing runs").wait_for()
+
+    def resume(self) -> None:
+        self.page.get_by_role("button", name="Run", exact=True).click()
+        self.page.locator("#state", has_text="running").wait_for()
+
+    def step(self, button: str = "#step") -> None:
+        with self.page.expect_response(lambda answer: answer.url.endswith("/clock")):
+            self.page.click(button)
+
+    def lane(self, model: str) -> Any:
+        return self.page.locator(f".lane[data-lane='{model}']")
+
+    def seated(self, model: str) -> list[str]:
+        return list(self.lane(model).locator(".seat:not(.empty) b").all_inner_texts())
+
+    def batch(self, model: str, step: int) -> int:
+        """The batch that the page shows, once it shows that step."""
+        facts = self.lane(model).locator(f".facts[data-step='{step}']")
+        facts.wait_for()
+        return int(facts.get_attribute("data-batch"))
+
+    def over(self, name: str) -> None:
+        self.page.locator(f".request:has(b:text-is('{name}')):not([data-state='sent'])").wait_for()
+
+
+@pytest.fixture(scope="module")
+def server(lab_server: Callable[..., LabServer]) -> LabServer:
+    return lab_server("iterative")
+
+
+@pytest.fixture
+def visitor(browser: Any, server: LabServer, checkout: Path) -> Iterator[Visitor]:
+    with watch("iterative", checkout) as address:
+        visitor = Visitor(browser, address)
+        try:
+            yield visitor
+        finally:
+            labctl("clock", "iterative", "run", root=checkout)
+            visitor.page.close()
+
+
+def steps(server: LabServer, model: str) -> list[dict[str, Any]]:
+    """What the model wrote into its log."""
+    lines = "".join(path.read_text() for path in server.run_dir.glob(f"steps-{model}-*.jsonl")).splitlines()
+    return [line for line in map(json.loads, lines) if line["kind"] == "step"]
+
+
+def test_a_request_is_seen_to_arrive_grow_and_leave(visitor: Visitor, server: LabServer) -> None:
+    visitor.pause()
+    name = visitor.ask(ITERATIVE, "I have lived in", 30)
+    visitor.lane(ITERATIVE).locator(".held", has_text=name).wait_for()
+    visitor.step("#ten")
+    visitor.lane(ITERATIVE).locator(".seat", has_text=name).wait_for()
+    visitor.resume()
+    visitor.over(name)
+    visitor.page.wait_for_function(f"!document.querySelector('.lane[data-lane={ITERATIVE}] .seat:not(.empty)')")
+    own = [step for step in steps(server, ITERATIVE) if name in step["ids"]]
+    assert len(own) == 30
+    text = "".join(step["texts"][step["ids"].index(name)] for step in own)
+    assert visitor.page.locator(f".request:has(b:text-is('{name}')) p").inner_text() == f"I have lived in{text}"
+
+
+def test_a_newcomer_joins_at_the_step_at_which_the_log_says_so(visitor: Visitor, server: LabServer) -> None:
+    visitor.pause()
+    first = visitor.ask(ITERATIVE, "I have lived in", 40)
+    visitor.step()
+    visitor.lane(ITERATIVE).locator(".seat", has_text=first).wait_for()
+    second = visitor.ask(ITERATIVE, "Anna writes", 40)
+    for _ in range(5):
+        visitor.step()
+        last = steps(server, ITERATIVE)[-1]
+        assert visitor.batch(ITERATIVE, last["n"]) == last["batch"]
+        if second in last["ids"]:
+            break
+    assert last["ids"] == [first, second] and last["joined"] == [second]
+    assert visitor.seated(ITERATIVE) == [first, second]
+    visitor.resume()
+    visitor.over(first)
+    visitor.over(second)
+
+
+def test_with_the_simple_model_the_newcomer_waits_in_tritons_queue(visitor: Visitor, server: LabServer) -> None:
+    visitor.pause()
+    first = visitor.ask(SIMPLE, "I have lived in", 25)
+    visitor.step()
+    second = visitor.ask(SIMPLE, "Anna writes", 5)
+    visitor.step("#ten")
+    visitor.lane(SIMPLE).locator(".chip", has_text=second).get_by_text("in Triton's queue").wait_for()
+    assert [step["ids"] for step in steps(server, SIMPLE)[-5:]] == [[first]] * 5
+    visitor.resume()
+    visitor.over(second)
+    together = [step for step in steps(server, SIMPLE) if {first, second} <= set(step["ids"])]
+    assert together == []
+
+
+def test_what_is_sent_and_what_comes_back_is_text_and_never_html(visitor: Visitor) -> None:
+    name = visitor.ask(ITERATIVE, EVIL, 5)
+    visitor.over(name)
+    assert visitor.page.locator(f".request:has(b:text-is('{name}')) p").inner_text().startswith(EVIL)
+    assert visitor.page.evaluate("window.evil") is None
+    assert visitor.page.locator("#lanes script, #lanes img, aside img").count() == 0
+
+
+def test_a_request_is_cancelled_from_the_page(visitor: Visitor, server: LabServer) -> None:
+    visitor.page.evaluate("watching.send('clock', {do: 'slow', factor: 10})")
+    name = visitor.ask(SIMPLE, "I have lived in", 400)
+    visitor.lane(SIMPLE).locator(".seat", has_text=name).wait_for()
+    visitor.page.get_by_role("button", name=f"Cancel request {name}").click()
+    visitor.page.locator(f".request[data-state='cancelled']:has(b:text-is('{name}'))").wait_for()
+    visitor.page.wait_for_function(f"!document.querySelector('.lane[data-lane={SIMPLE}] .seat:not(.empty)')")
+    assert len([step for step in steps(server, SIMPLE) if name in step["ids"]]) < 400
+
+
+def test_a_guess_is_judged_by_the_batch_that_the_server_makes(visitor: Visitor, server: LabServer) -> None:
+    visitor.pause()
+    first = visitor.ask(ITERATIVE, "I have lived in", 20)
+    visitor.lane(ITERATIVE).locator(".seat", has_text=first).wait_for()
+    visitor.page.click("#guess")
+    visitor.page.select_option("#quizzed", ITERATIVE)
+    assert visitor.lane(ITERATIVE).locator(".held").is_hidden()
+    visitor.page.click("#reveal")  # nobody: wrong
+    visitor.page.get_by_text("0 right of 1").wait_for()
+    visitor.lane(ITERATIVE).locator(".seat", has_text=first).click()
+    visitor.page.click("#reveal")
+    visitor.page.get_by_text("1 right of 2").wait_for()
+    assert steps(server, ITERATIVE)[-1]["ids"] == [first]
+    visitor.resume()
+    visitor.over(first)
+
+
+def test_three_pages_show_the_same_and_nobody_else_is_asked(visitor: Visitor, browser: Any) -> None:
+    others = [Visitor(browser, visitor.page.url) for _ in range(2)]
+    name = visitor.ask(ITERATIVE, "I have lived in", 12)
+    for one in (visitor, *others):
+        one.over(name)
+        assert one.page.locator(f".request:has(b:text-is('{name}')) p").inner_text().startswith("I have lived in")
+    assert {re.sub(r"^\w+://([^/:]+).*", r"\1", url) for url in visitor.asked} == {"127.0.0.1"}
+    for one in others:
+        one.page.close()
+
+
+def test_a_timeline_opens_without_a_network_and_is_stepped(browser: Any, server: LabServer, tmp_path: Path) -> None:
+    rows = steps(server, ITERATIVE)
+    (tmp_path / "steps-only.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = replay.write(tmp_path)
+    assert path
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    facts = page.locator(".facts")
+    assert facts.get_attribute("data-step") == str(rows[-1]["n"])
+    page.click("#back")
+    page.locator(f".facts[data-step='{rows[-2]['n']}']").wait_for()
+    page.click("#play")
+    page.locator(f".facts[data-step='{rows[-1]['n']}']").wait_for()
+    assert asked == [path.as_uri()]
+    context.close()
