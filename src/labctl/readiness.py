@@ -11,18 +11,21 @@ import contextlib
 import http.client
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from labctl import secret as own_secret
+from labctl import tritonlog
 from labctl.errors import LabError
 
 POLL_S = 0.05
-LOG_S = 1.0  # between two looks into the log
+LOG_S = 0.25  # between two looks into the log
 LOADED = re.compile(r"successfully loaded '([^']+)'")
 POLL_FAILED = re.compile(r"Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$")
+FAILED = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)", re.DOTALL)
 DEAD_STUB = re.compile(r"Stub process '(?P<model>.+)_\d+_\d+' is not healthy")
 LOG_TAIL = 12
 
@@ -104,7 +107,8 @@ def load_model(endpoint: str, model: str, timeout: float, secret: str = "") -> N
             f"{model} was not loaded within {timeout:g} s", "its initialize may never end, or the machine is busy"
         ) from error
     if status != 200:
-        raise LabError(f"{model} cannot be loaded", _reason(triton_message(body.decode(errors="replace"))))
+        reason = _reason(triton_message(body.decode(errors="replace")))
+        raise LabError(f"{model} cannot be loaded", _located(reason, model))
 
 
 def _reason(message: str) -> str:
@@ -112,19 +116,59 @@ def _reason(message: str) -> str:
     return message.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or message
 
 
-def probe(endpoint: str, model: str, request: ProbeLike, timeout: float) -> None:
+def _located(reason: str, model: str, version: str = "1") -> str:
+    """A syntax error names "(model.py, line 28)" alone: whose it is, is said here."""
+    return reason.replace("(model.py, line", f"({model}/{version or '1'}/model.py, line")
+
+
+def probe(
+    endpoint: str, model: str, request: ProbeLike, timeout: float, stuck: Callable[[], Sequence[str]] = tuple
+) -> None:
     """One tiny real inference.
+
+    Args:
+        stuck: what is known of models that hang in an execution; the first sentence ends the wait.
 
     Raises:
         LabError: the model answered with an error, in Triton's words, or not at all.
     """
+    asked = _Asked(endpoint, f"/v2/models/{model}/{request.path}", request.body, timeout)
+    while not asked.answered(POLL_S):
+        if sentences := stuck():
+            raise LabError(f"model {model} is READY but does not answer", sentences[0])
     try:
-        status, body = call(endpoint, "POST", f"/v2/models/{model}/{request.path}", request.body, timeout)
+        status, body = asked.result()
     except Unreachable as error:
         raise LabError(f"model {model} is READY but does not answer", str(error)) from error
     text = body.decode(errors="replace").strip()
     if status != 200 or '"error"' in text[:200]:
         raise LabError(f"model {model} is READY but answers with an error", triton_message(text))
+
+
+class _Asked:
+    """A request on its way: a thread of its own waits for the answer, so that others may look meanwhile."""
+
+    def __init__(self, endpoint: str, path: str, body: Any, timeout: float) -> None:
+        self._result: tuple[int, bytes] | Exception | None = None
+        self._thread = threading.Thread(target=self._ask, args=(endpoint, path, body, timeout), daemon=True)
+        self._thread.start()
+
+    def _ask(self, endpoint: str, path: str, body: Any, timeout: float) -> None:
+        try:
+            self._result = call(endpoint, "POST", path, body, timeout)
+        except Exception as error:  # told where the answer is asked for
+            self._result = error
+
+    def answered(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def result(self) -> tuple[int, bytes]:
+        """Raises what the request raised."""
+        assert self._result is not None
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
 
 
 def failing(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
@@ -159,6 +203,7 @@ def wait_ready(
     exited: Callable[[], str | None],
     tail: Callable[[], Iterable[str]],
     log: Callable[[], Iterable[str]] = tuple,
+    stuck: Callable[[], Sequence[str]] = tuple,
     timeout: float,
     progress: Callable[[str], None],
     secret: str = "",
@@ -171,6 +216,7 @@ def wait_ready(
         exited: how the server ended, None while it runs.
         tail: its last log lines, for the error.
         log: all of them. Triton answers nobody until its models are loaded: till then only its log tells how far it is.
+        stuck: as :func:`probe` takes it.
         timeout: seconds for all of it.
 
     Raises:
@@ -203,7 +249,7 @@ def wait_ready(
     for model, request in probes.items():
         progress(f"asking {model} for a first answer")
         try:
-            probe(endpoint, model, request, max(1.0, deadline - clock()))
+            probe(endpoint, model, request, max(1.0, deadline - clock()), stuck)
         except LabError as error:
             how = exited()
             why = f"{error.why}; the server ended: {how}" if how else error.why
@@ -213,8 +259,16 @@ def wait_ready(
 
 def _states_in(log: Iterable[str], models: Sequence[str]) -> list[ModelState]:
     """What the log tells of a server that does not answer yet; [] before its first model is loaded."""
-    loaded = {match[1] for line in log if (match := LOADED.search(line))}
-    return [ModelState(name, "", "READY" if name in loaded else "LOADING", "") for name in models] if loaded else []
+    lines = [tritonlog.message(line) for line in log]
+    loaded = {match[1] for line in lines if (match := LOADED.search(line))}
+    failed = {match["model"]: match["reason"] for line in lines if (match := FAILED.search(line))}
+    if not loaded and not failed:
+        return []
+    return [
+        ModelState(name, "", "UNAVAILABLE", failed[name]) if name in failed
+        else ModelState(name, "", "READY" if name in loaded else "LOADING", "")
+        for name in models
+    ]  # fmt: skip
 
 
 def _settled(states: Sequence[ModelState], name: str) -> bool:
@@ -245,15 +299,18 @@ def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> 
         names = ", ".join(dict.fromkeys(state.name for state in failed))
         raise LabError(
             f"Triton could not load {names}",
-            _short(failed[0].reason),
+            _short(failed[0]),
             "labctl logs has the details",
-            details=[f"{state.name}: {_short(state.reason)}" for state in failed[1:]],
+            details=[f"{state.name}: {_short(state)}" for state in failed[1:]],
         )
 
 
-def _short(reason: str) -> str:
-    """Triton's reason without the stack of a python model (the log has it)."""
-    return " ".join(reason.partition("\n\nAt:")[0].split()) or "Triton gives no reason"
+def _short(state: ModelState) -> str:
+    """Triton's reason on one line, with the first place in a model's own file (the log has the whole stack)."""
+    words, _, frames = state.reason.partition("\n\nAt:")
+    own = next((line.strip() for line in frames.splitlines() if "/model.py(" in line), "")
+    words = _located(" ".join(words.split()), state.name, state.version) or "Triton gives no reason"
+    return f"{words} At: {own}" if own else words
 
 
 def _summary(states: Sequence[ModelState], models: Sequence[str]) -> str:

@@ -3,10 +3,13 @@
 import json
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
+
+from labserve.watchdog import Watchdog
 
 VERSION = 2
 MOST_BYTES = 32 * 2**20  # of a file; there is one before it
@@ -36,6 +39,10 @@ class StepLog:
         self._count = 0
         if run_dir and self._wanted != "off":
             self._open()
+        self._watchdog: Watchdog | None = None
+        if run_dir:
+            self._watchdog = Watchdog(self._path.with_name(f"stuck-{model}-{instance}.json"), model)
+            weakref.finalize(self, self._watchdog.close)
 
     def _open(self) -> None:
         try:
@@ -67,6 +74,8 @@ class StepLog:
             return
         end = time.monotonic()
         self._count += 1
+        if self._watchdog is not None:
+            self._watchdog.steps = self._count
         line = {
             "v": VERSION,
             "n": self._count,
@@ -99,6 +108,8 @@ class StepLog:
 
     def close(self) -> None:
         """Close the file; later writes do nothing."""
+        if self._watchdog is not None:
+            self._watchdog.close()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, copy_of_the_checkout, labctl
+from machinery import ROOT, copy_of_the_checkout, labctl, started
 
 from labctl.learn import gate, server
 from labctl.learn.exercise import Exercise, find_all
@@ -80,7 +82,7 @@ def test_an_edit_is_told_reloaded_and_undone(up: Path) -> None:
         shipped.replace("def execute(self, requests):", "def execute(self, requests):\n        print('EDITED')")
     )
     again = labctl("up", "iterative", "--runtime", "local", root=up)
-    assert f"{MODEL} was edited" in again.stderr and "labctl reload iterative" in again.stderr
+    assert f"edited, but not loaded (labctl reload iterative):\n  {MODEL}" in again.stdout
     pid = json.loads(labctl("status", "iterative", "--json", root=up).stdout)["endpoints"]
     assert labctl("reload", "iterative", root=up).stdout.strip() == "loaded: iterative-gpt2"
     answer = ask(up)
@@ -91,6 +93,55 @@ def test_an_edit_is_told_reloaded_and_undone(up: Path) -> None:
     assert model.read_text() == shipped and "yours: model.py.yours-" in undone
     assert labctl("reload", "iterative", root=up).stdout.strip() == "loaded: iterative-gpt2"
     assert "nothing was edited" in labctl("reload", "iterative", root=up).stdout
+
+
+@contextmanager
+def edit(root: Path, before: str, after: str) -> Iterator[int]:
+    """The model with one line replaced, for the time of a block; the number of the first new line."""
+    model = root / MODEL
+    shipped = model.read_text()
+    assert shipped.count(before) == 1
+    model.write_text(shipped.replace(before, after))
+    try:
+        yield shipped[: shipped.index(before)].count("\n") + 1
+    finally:
+        model.write_text(shipped)
+
+
+def test_an_exception_in_a_models_own_try_is_told_with_type_message_and_the_edited_line(up: Path) -> None:
+    """Not at the tiny question that a reload asks, but at this prompt."""
+    line = "        if flags & START:\n"
+    guilty = "        if flags & START and b'fox' in text_of(request, 'text_input'):\n            {}['b']\n"
+    with edit(up, line, guilty + line) as number:
+        labctl("reload", "iterative", root=up)
+        asked = labctl("infer", "iterative", "-m", "iterative-gpt2", "-p", "A fox", "-o", "4", root=up, check=False)
+        assert f"KeyError: 'b' ({MODEL}:{number + 1})" in asked.stderr
+        assert "Traceback" not in asked.stderr
+        assert "KeyError: 'b'" in labctl("logs", "iterative", root=up).stdout
+    labctl("reload", "iterative", root=up)
+
+
+def test_status_and_results_name_the_edited_files(up: Path) -> None:
+    with edit(up, "PATIENCE = 1.0", "PATIENCE = 1.5"):
+        [told] = json.loads(labctl("status", "iterative", "--json", root=up).stdout)["edited"]
+        assert told == {"model": "iterative-gpt2", "file": MODEL, "loaded": False}
+        labctl("reload", "iterative", root=up)
+        [told] = json.loads(labctl("status", "iterative", "--json", root=up).stdout)["edited"]
+        assert told == {"model": "iterative-gpt2", "file": MODEL, "loaded": True}
+        assert MODEL in labctl("status", "iterative", root=up).stdout
+        bench = labctl("bench", "iterative", "--request-count", "2", "--concurrency", "1", "--json", "r.json", root=up)
+        assert f"edited: {MODEL}" in bench.stdout
+        assert json.loads((up / "r.json").read_text())["edited"] == [MODEL]
+    labctl("reload", "iterative", root=up)
+    assert json.loads(labctl("status", "iterative", "--json", root=up).stdout)["edited"] == []
+
+
+def test_a_reload_of_an_edit_takes_at_most_eight_seconds(up: Path) -> None:
+    with edit(up, "PATIENCE = 1.0", "PATIENCE = 1.25"):
+        began = time.monotonic()
+        labctl("reload", "iterative", root=up)
+        assert time.monotonic() - began < 8
+    labctl("reload", "iterative", root=up)
 
 
 def test_a_syntax_error_is_told_in_the_edited_file_and_the_old_model_serves_on(up: Path) -> None:
@@ -106,3 +157,51 @@ def test_a_syntax_error_is_told_in_the_edited_file_and_the_old_model_serves_on(u
         assert "returncode=0" in ask(up)
     finally:
         model.write_text(shipped)
+
+
+def test_an_edit_that_loads_and_then_fails_leaves_the_former_model_serving(up: Path) -> None:
+    with edit(up, "        sequences = [", "        {}['b']\n        sequences = [") as number:
+        refused = labctl("reload", "iterative", root=up, check=False)
+        assert "KeyError: 'b'" in refused.stderr and f"{MODEL}({number})" in refused.stderr
+        assert "returncode=0" in ask(up)
+
+
+def test_an_endless_execution_is_named_to_who_waits_and_by_status(up: Path) -> None:
+    """Whose model, since when, at which line; and `restart` after the edit serves again."""
+    line = "        sequences = ["
+    with edit(up, line, f"        while len(batch) > 0 and 'LOOP' in text_of(batch[0][0], 'text_input').decode():\n"
+                        f"            pass\n{line}") as number:  # fmt: skip
+        labctl("reload", "iterative", root=up)
+        asking = ["infer", "iterative", "-m", "iterative-gpt2", "-p", "LOOP", "-o", "4"]
+        with started(up, *asking) as waiting:
+            assert waiting.stderr
+            said = waiting.stderr.readline()
+            shown = json.loads(labctl("status", "iterative", "--json", root=up).stdout)
+            told = labctl("status", "iterative", root=up).stdout
+    at = (f"{MODEL}:{number}: ", f"{MODEL}:{number + 1}: ")
+    for text in (said, *shown["stuck"], told):
+        assert "iterative-gpt2 has not come back from one execution since" in text
+        assert any(place in text for place in at), text
+    assert shown["state"] == "stalled" and shown["stuck"]
+    assert "cancelled" not in told and "went away" not in told and "labctl restart iterative" in told
+    labctl("restart", "iterative", root=up)
+    assert "returncode=0" in ask(up)
+
+
+def test_a_syntax_error_ends_the_start_as_soon_as_triton_has_seen_it(up: Path) -> None:
+    """While another model still loads: only the log can tell by then."""
+    labctl("down", "iterative", root=up)
+    slow = up / "model_repos/iterative/simple-gpt2/1/model.py"
+    shipped = slow.read_text()
+    slow.write_text(
+        shipped.replace("    def initialize(self, args):", "    def initialize(self, args):\n        time.sleep(60)")
+    )
+    try:
+        with edit(up, "    def finalize(self):", "    def finalize(self:") as number:
+            began = time.monotonic()
+            refused = labctl("up", "iterative", "--runtime", "local", "--ports", "auto", root=up, check=False)
+            assert time.monotonic() - began < 20
+        assert refused.returncode == 1
+        assert "SyntaxError" in refused.stderr and f"({MODEL}, line {number}" in refused.stderr
+    finally:
+        slow.write_text(shipped)

@@ -22,12 +22,15 @@ def test_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_wa
 ) -> None:
     @contextmanager
     def up(*_: Any) -> Iterator[Any]:
-        yield SimpleNamespace(record=SimpleNamespace(endpoints=SimpleNamespace(http="", grpc="", metrics="")))
+        yield SimpleNamespace(
+            runtime=None, record=SimpleNamespace(endpoints=SimpleNamespace(http="", grpc="", metrics=""))
+        )
 
     def failed(*_: Any) -> Any:
         raise LabError("echo had no first response")
 
     monkeypatch.setattr(bench, "ephemeral", up)
+    monkeypatch.setattr("labctl.orchestrator.running.explainer", lambda *_: str)
     monkeypatch.setattr("labctl.measure.workloads.bench.run", failed)
     monkeypatch.setattr(bench, "death", lambda *_: LabError("quick died: killed by SIGFPE") if dead else None)
     session: Any = SimpleNamespace(listener=Silent())

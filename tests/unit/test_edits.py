@@ -10,7 +10,7 @@ import pytest
 from labctl import repository
 from labctl.errors import LabError
 from labctl.manifest.catalog import load
-from labctl.orchestrator import edits, shipped
+from labctl.orchestrator import faults, shipped
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
@@ -73,6 +73,6 @@ def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path) -> None
     lab, stack = load(workspace).stack("iterative")
     plan = make_plan(workspace, lab, stack, Choices(), str)
     said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/iterative-gpt2/1/model.py(42): execute\n"
-    text = edits.in_your_files(said, plan, LocalRuntime(workspace))
+    text = faults.in_your_files(said, plan, LocalRuntime(workspace))
     assert "model_repos/iterative/iterative-gpt2/1/model.py(42)" in text
     assert str(plan.request.output) not in text

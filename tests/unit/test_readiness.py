@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -152,3 +153,22 @@ def test_any_error_to_the_tiny_question_is_told_and_a_dead_stub_is_named_where_a
     probes = {"e": Probe(body={}), "full": Probe(body={})}
     assert readiness.failing(endpoint, probes) == {"step_one": words, "full": "all slots are taken"}
     assert readiness.failing("127.0.0.1:9", probes) == {}  # no answer (yet) is no error
+
+
+def failed(reason: str) -> list[str]:
+    """Triton's log while it answers nobody yet."""
+    return ["E1122 04:27:10.985854 2026 lifecycle.cc:642] " + json.dumps(f"failed to load 'b' version 1: {reason}")]
+
+
+def test_a_model_that_fails_while_another_still_loads_ends_the_wait_with_its_file_and_line() -> None:
+    log = failed("Internal: KeyError: 'x'\n\nAt:\n  /r/b/1/model.py(3): initialize")
+    with pytest.raises(LabError, match="Triton could not load b") as caught:
+        wait("127.0.0.1:9", "a", "b", log=lambda: log)
+    assert caught.value.why == "Internal: KeyError: 'x' At: /r/b/1/model.py(3): initialize"
+
+
+def test_a_syntax_error_names_the_model_whose_file_it_is_in() -> None:
+    log = failed("Internal: SyntaxError: no (model.py, line 7)")
+    with pytest.raises(LabError) as caught:
+        wait("127.0.0.1:9", "a", "b", log=lambda: log)
+    assert caught.value.why == "Internal: SyntaxError: no (b/1/model.py, line 7)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fake_triton import FakeTriton, serve
@@ -27,6 +27,7 @@ class FakeRuntime:
     """A runtime on which one stack is up."""
 
     name = "local"
+    log: ClassVar[list[str]] = []
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -36,6 +37,12 @@ class FakeRuntime:
 
     def guard_ended(self, record: Record) -> str:
         return ""
+
+    def server_path(self, path: Path) -> str:
+        return str(path)
+
+    def logs(self, stack: str, follow: bool = False) -> list[str]:
+        return self.log
 
 
 @pytest.fixture

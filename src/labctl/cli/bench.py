@@ -81,6 +81,8 @@ def bench_command(
     outcome = bench(session, lab, name, options, model, workload, concurrency)
     rows = [_row(title, metrics) for title, metrics in outcome.found.items()]
     click.echo(table(rows, COLUMNS, right=range(1, len(COLUMNS))))
+    if outcome.edited:
+        click.echo(f"\nedited: {', '.join(outcome.edited)}")
     click.echo(f"\nresults in {outcome.folder}")
     if any("time_to_first_token" not in metrics for metrics in outcome.found.values()):
         click.echo(f"{model} answers whole: there is no first token to time")

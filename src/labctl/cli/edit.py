@@ -8,6 +8,7 @@ from labctl import repository
 from labctl.cli import options as opt
 from labctl.errors import LabError
 from labctl.orchestrator import edits, shipped
+from labctl.orchestrator.running import plan_of
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
 
@@ -45,7 +46,7 @@ def undo_command(stack: str, model: str | None, verbose: bool) -> None:
     runtime, record = _running(session, name)
     if model and model not in record.models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
-    origins = repository.origins(edits.plan_of(session, lab, runtime, record).request)
+    origins = repository.origins(plan_of(session, lab, runtime, record).request)
     files = [path for place, path in origins.items() if model in (None, place.split("/", 1)[0])]
     done = shipped.undo(session.workspace, files)
     for path, kept in done.items():

@@ -6,6 +6,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.errors import LabError
+from labctl.orchestrator import faults, running
 from labctl.orchestrator.up import death
 
 
@@ -33,13 +34,16 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, strea
     found = session.find(name)
     if not found:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    _, record = found
+    runtime, record = found
     if model not in record.models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
+    explain = running.explainer(session, lab, runtime, record)
     pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream)
     try:
-        for piece in pieces:
-            click.echo(piece, nl=False)
+        with running.watched(session, name, explain):
+            for piece in pieces:
+                click.echo(piece, nl=False)
     except LabError as error:
-        raise death(session, name) or error from error
+        click.echo()
+        raise death(session, name) or faults.explained(error, explain) from error
     click.echo()

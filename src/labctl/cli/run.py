@@ -50,6 +50,8 @@ def run_command(
         click.echo(f"{click.style(f'{verdict.word:<{WIDTH}}', fg=COLORS[verdict.word])}  {verdict.text}")
         if verdict.hint:
             click.echo(f"{'':<{WIDTH}}  {verdict.hint}")
+    if outcome.edited:
+        click.echo(f"\nedited: {', '.join(outcome.edited)}")
     click.echo(f"\nresults in {_short(outcome.folder)} ({time.monotonic() - began:.0f} s)")
     for path in sorted(outcome.folder.iterdir()):
         if path.suffix in (".png", ".md", ".html") or path.name in ("result.json", "trace.json"):

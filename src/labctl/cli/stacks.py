@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from labctl import tritonlog
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
 from labctl.orchestrator.down import down, down_all
-from labctl.orchestrator.edits import edited
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions, dry_up, up
 from labctl.tables import table
@@ -37,9 +37,6 @@ def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, ver
         raise
     if handle.already:
         session.listener.note(f"{name} was already up with these settings")
-        for edit in edited(session, lab, handle.runtime, handle.record):
-            files = ", ".join(str(path.relative_to(session.workspace.root)) for path in edit.files)
-            session.listener.note(f"{files} was edited since {edit.model} was loaded: labctl reload {name}")
     shown = status(session, name, ask=False)  # they have just answered
     click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
 
@@ -75,7 +72,7 @@ def logs_command(stack: str, follow: bool) -> None:
     found = session.find(name)
     record = session.remembered(name)
     runtime = found[0] if found else session.runtime(record.runtime if record else "local")
-    for line in runtime.logs(name, follow):
+    for line in tritonlog.readable(runtime.logs(name, follow)):
         click.echo(line)
 
 
@@ -99,6 +96,16 @@ def down_command(stack: str | None, every: bool, verbose: bool) -> None:
         click.echo(f"{name} is down" if done else f"{name} was not up")
 
 
+def _edits(shown: dict[str, Any]) -> list[str]:
+    """The edited files: those that the server has, and those that it does not have yet."""
+    parts = []
+    for loaded, what in ((True, "edited (labctl undo {} puts the shipped ones back)"),
+                         (False, "edited, but not loaded (labctl reload {})")):  # fmt: skip
+        if files := [edit["file"] for edit in shown["edited"] if edit["loaded"] == loaded]:
+            parts.append("\n".join([f"{what.format(shown['stack'])}:", *(f"  {file}" for file in files)]))
+    return parts
+
+
 def _describe(shown: dict[str, Any]) -> str:
     """The status object as a person reads it."""
     head = f"{shown['stack']} is {shown['state']}"
@@ -109,18 +116,21 @@ def _describe(shown: dict[str, Any]) -> str:
     if shown["endpoints"]:
         parts.append("\n".join(f"  {name:<8} {where}" for name, where in shown["endpoints"].items()))
     if shown["models"]:
-        rows = [(m["name"], m["version"], m["state"], m["reason"]) for m in shown["models"]]
+        rows = [(m["name"], m["version"], m["state"], " ".join(m["reason"].split())) for m in shown["models"]]
         parts.append(table(rows, ("model", "version", "state", "reason")))
     for key, item in shown["effective"].items():
         if isinstance(item, dict) and item.get("asked") != item.get("effective"):
             parts.append(f"  {key}: {item.get('effective')} is in force, not {item.get('asked')}: {item.get('reason')}")
     if shown["state"] == "paused":
         parts.append(f"Its clock stands still, and nothing is executed: labctl clock {shown['stack']} step, or run")
-    if shown["state"] == "stalled":
+    parts += [f"{sentence}\nAfter the edit: labctl restart {shown['stack']}" for sentence in shown["stuck"]]
+    if shown["state"] == "stalled" and not shown["stuck"]:
         parts.append(
-            "Requests wait but nothing is executed: cancelled sequences still hold Triton's slots. They come back\n"
-            "when they have been idle for max_sequence_idle_microseconds."
+            "Requests wait but nothing is executed. If clients went away in the middle of an answer, their sequences\n"
+            "still hold Triton's slots; they come back after max_sequence_idle_microseconds. An execution that does\n"
+            "not come back is named here after 20 s."
         )
+    parts += _edits(shown)
     if shown["state"] == "degraded":
         found = f"Nothing reaches the server ({shown['ended']})" if shown["ended"] else "Not every model answers"
         parts.append(f"{found}. The log: labctl logs {shown['stack']}; then: labctl down, labctl up")

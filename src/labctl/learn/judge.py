@@ -18,8 +18,8 @@ from labctl.learn.exercise import Exercise
 from labctl.learn.limits import Limits
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Check, Explained, Stuck, Trial
-from labctl.orchestrator.edits import in_your_files, plan_of
 from labctl.orchestrator.lock import stack_lock
+from labctl.orchestrator.running import explainer
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
 
@@ -130,16 +130,10 @@ def _try(
 
 def _in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
     """The text with paths of the served copy replaced by ``exercises/ID/...``; at most ten lines."""
-    names = {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
-    with contextlib.suppress(LabError):
+    if running is not None:
+        names = {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
         lab = server.lab_with(exercise, session.workspace)
-        if running is None:
-            runner = session.runtime("local")
-            record = None
-        else:
-            runner, record = running
-        if record is not None:
-            text = in_your_files(text, plan_of(session, lab, runner, record), runner, names)
+        text = explainer(session, lab, *running, names)(text)
     return "\n".join(text.strip().splitlines()[:10])
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,11 @@ def context_of(out: Path, phase: str) -> dict[str, Any]:
     return data
 
 
-def write_result(out: Path, lab: str, settings: Mapping[str, Any], metrics: Mapping[str, Any], triton: str) -> None:
-    """``result.json``: what was measured, with what, and on what."""
+def write_result(
+    out: Path, lab: str, settings: Mapping[str, Any], metrics: Mapping[str, Any], triton: str,
+    edited: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """``result.json``: what was measured, with what, and on what. ``edited``: model files that were not as shipped."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "lab": lab,
@@ -85,6 +88,7 @@ def write_result(out: Path, lab: str, settings: Mapping[str, Any], metrics: Mapp
         "settings": dict(settings),
         "versions": {**versions(), "triton": triton},
         "machine": machine(),
+        "edited": list(edited),
         "metrics": dict(metrics),
     }
     atomic_write(out / "result.json", json.dumps(document, indent=1))

@@ -12,6 +12,7 @@ from labctl.errors import LabError
 from labctl.manifest.schema import Lab
 from labctl.measure import results
 from labctl.measure.workloads import bench as workloads
+from labctl.orchestrator import edits, faults, running
 from labctl.orchestrator.run import ephemeral, new_results_folder
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
@@ -21,10 +22,11 @@ from labctl.runtimes.actions import Action
 
 @dataclass(frozen=True)
 class BenchResult:
-    """``found``: the metrics of each load, by its title."""
+    """``found``: the metrics of each load, by its title. ``edited``: files that were not as shipped."""
 
     folder: Path
     found: Mapping[str, Mapping[str, Any]]
+    edited: Sequence[str] = ()
 
 
 def chosen_model(lab: Lab, stack: str, model: str) -> str:
@@ -54,20 +56,25 @@ def bench(
     loads = [(f"{rate:g}/s", 1)] if rate else [(f"{number} in flight", number) for number in concurrency]
     with ephemeral(session, lab, stack, options) as handle:
         record = handle.record
+        explain = running.explainer(session, lab, handle.runtime, record)
         for title, number in loads:
             listener.step(f"{model}, {title}")
             try:
-                found[title], one = workloads.run(vars(record.endpoints), model, workload, number, listener.progress)
+                with running.watched(session, stack, explain):
+                    found[title], one = workloads.run(
+                        vars(record.endpoints), model, workload, number, listener.progress
+                    )
             except LabError as error:
-                raise death(session, stack) or error from error
+                raise death(session, stack) or faults.explained(error, explain) from error
             listener.done(f"{workload.requests} requests")
             records += one
         triton = readiness.server_version(record.endpoints.http)
+        edited = edits.not_shipped(session, running.plan_of(session, lab, handle.runtime, record))
     out = new_results_folder(session, lab)
     results.write_phase(out, "bench", found, records)
     settings = {**record.settings, "bench_model": model, "output_tokens": workload.output_tokens}
-    results.write_result(out, lab.folder, settings, found, triton)
-    return BenchResult(out, found)
+    results.write_result(out, lab.folder, settings, found, triton, edited)
+    return BenchResult(out, found, edited)
 
 
 def dry_bench(session: Session, lab: Lab, stack: str, options: UpOptions, model: str) -> Todo:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import filecmp
-import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labctl import readiness, repository, secret
 from labctl.errors import LabError
 from labctl.manifest.schema import Lab
+from labctl.orchestrator import faults, shipped, stuck
 from labctl.orchestrator.lock import stack_lock
-from labctl.orchestrator.plan import Choices, Plan, make_plan
+from labctl.orchestrator.plan import Plan
+from labctl.orchestrator.running import plan_of, whole_log
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
 
@@ -31,18 +33,50 @@ class Edited:
     files: Sequence[Path]
 
 
-def plan_of(session: Session, lab: Lab, runtime: Runtime, record: Record) -> Plan:
-    """The plan of a stack that runs, with today's templates."""
-    templates = Path(record.templates) if record.templates else None
-    choices = Choices(record.profile, dict(record.settings), record.release, templates)
-    return make_plan(session.workspace, lab, record.stack, choices, runtime.server_path)
-
-
 def edited(session: Session, lab: Lab, runtime: Runtime, record: Record) -> list[Edited]:
     """What was edited since the stack was brought up, or last reloaded. Raises LabError where it cannot be rendered."""
     plan = plan_of(session, lab, runtime, record)
     with _fresh(plan) as fresh:
         return _differences(plan, fresh)
+
+
+def told(session: Session, lab: Lab, runtime: Runtime, record: Record) -> list[dict[str, Any]]:
+    """Every edited file of a running stack: its ``model``, ``file`` below the checkout, and whether it is ``loaded``.
+
+    One that is not loaded differs from what the server has; one that is differs from what was shipped.
+    """
+    root = session.workspace.root
+    waiting = {path: edit.model for edit in edited(session, lab, runtime, record) for path in edit.files}
+    changed = dict(_changed(session, plan_of(session, lab, runtime, record)))
+    return [
+        {"model": model, "file": _below(path, root), "loaded": path not in waiting}
+        for path, model in sorted({**changed, **waiting}.items())
+    ]
+
+
+def not_shipped(session: Session, plan: Plan) -> list[str]:
+    """The files of a stack that are not as they were shipped, below the checkout."""
+    return sorted(_below(path, session.workspace.root) for path, _ in _changed(session, plan))
+
+
+def section(files: Collection[str]) -> str:
+    """The edited files as a part of report.md; "" where there are none."""
+    if not files:
+        return ""
+    return "\n## Edited\n\nThe models were not as shipped:\n\n" + "".join(f"- `{file}`\n" for file in sorted(files))
+
+
+def _changed(session: Session, plan: Plan) -> list[tuple[Path, str]]:
+    """Each such file and its model; none where this checkout does not know what was shipped."""
+    origins = repository.origins(plan.request)
+    models = {path: place.split("/", 1)[0] for place, path in origins.items()}
+    with contextlib.suppress(LabError):
+        return [(path, models[path]) for path in shipped.edited(session.workspace, list(models))]
+    return []
+
+
+def _below(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
@@ -71,7 +105,7 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
             wanted = list(models) or [edit.model for edit in _differences(plan, fresh)]
             for model in wanted:
                 session.listener.step(f"loading {model}")
-                _load(plan, runtime, record, fresh, model, patience, secret.read(session.workspace, stack))
+                _load(session, plan, runtime, record, fresh, model, patience)
                 session.listener.done("READY")
         return wanted
 
@@ -109,49 +143,39 @@ def _same(one: Path, other: Path) -> bool:
     return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
-def _load(plan: Plan, runtime: Runtime, record: Record, fresh: Path, model: str, patience: float, key: str) -> None:
+def _load(
+    session: Session, plan: Plan, runtime: Runtime, record: Record, fresh: Path, model: str, patience: float
+) -> None:
     """Swap the model's folder in and have Triton load it; on failure the former folder comes back."""
+    http, key = record.endpoints.http, secret.read(session.workspace, record.stack)
+    explain = faults.explainer(plan, runtime, lambda: whole_log(runtime, record.stack))
     served = plan.request.output / model
     former = fresh.parent / f"{model}.former"
     served.rename(former)
     (fresh / model).rename(served)
+    loaded = False
     try:
-        readiness.load_model(record.endpoints.http, model, patience, key)
+        readiness.load_model(http, model, patience, key)
+        loaded = True
         if probe := plan.stack.probes.get(model):
-            readiness.probe(record.endpoints.http, model, probe, patience)
+            readiness.probe(http, model, probe, patience, stuck.looker(session.workspace.run_dir(record.stack), model))
     except LabError as error:
         shutil.rmtree(served, ignore_errors=True)
         former.rename(served)
-        told = error.why
-        if "failed to poll" in told:  # what is wrong with a config.pbtxt stands only in the log
-            told = readiness.refusals(runtime.logs(record.stack)).get(model, told)
-        why = in_your_files(told, plan, runtime)
+        if loaded:  # it loads, but does not answer: the former version has to be loaded again
+            _touch(served)  # Triton loads only what is newer than what it has
+            with contextlib.suppress(LabError):
+                readiness.load_model(http, model, patience, key)
+        why = error.why
+        if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
+            why = readiness.refusals(runtime.logs(record.stack)).get(model, why)
+        told = faults.explained(LabError(error.what, why), explain)
         raise LabError(
-            error.what, why, f"correct it, then labctl reload {record.stack}; or labctl undo {record.stack} {model}"
+            told.what, told.why, f"correct it, then labctl reload {record.stack}; or labctl undo {record.stack} {model}"
         ) from error
 
 
-def in_your_files(text: str, plan: Plan, runtime: Runtime, names: Mapping[str, str] | None = None) -> str:
-    """Triton's words with the paths of the rendered repository replaced by those that a person edits.
-
-    Args:
-        names: other names for files, by their path in the repository; else paths below the checkout.
-    """
-    root = runtime.server_path(plan.request.output)
-    origins = repository.origins(plan.request)
-
-    def mine(match: re.Match[str]) -> str:
-        place = match["place"]
-        if names and place in names:
-            return names[place]
-        origin = origins.get(place)
-        return _short(origin) if origin else match[0]
-
-    text = re.sub(re.escape(root) + r"/(?P<place>[\w./-]+)", mine, text)
-    # A syntax error names only the file: "(model.py, line 28)".
-    return re.sub(r"(?<![\w/.])(?P<place>[\w-]+/\d+/model\.py)", mine, text)
-
-
-def _short(path: Path) -> str:
-    parts = path.parts
-    return "/".join(parts[parts.index("model_repos") :]) if "model_repos" in parts else str(path)
+def _touch(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        if not path.is_symlink():
+            path.touch()

@@ -18,6 +18,7 @@ from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab, Phase
 from labctl.measure.results import flatten
+from labctl.orchestrator import edits, faults, running
 from labctl.orchestrator.down import sweep, take_down
 from labctl.orchestrator.phases import chosen_phases, resolved
 from labctl.orchestrator.plan import Choices
@@ -41,6 +42,7 @@ class RunResult:
     result: Mapping[str, Any]
     verdicts: Sequence[VerdictResult]
     whole: bool  # every phase was run, so that nothing may be unmeasured
+    edited: Sequence[str] = ()  # files that were not as shipped
 
     @property
     def missed(self) -> list[str]:
@@ -73,27 +75,41 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
     phases = resolved(session, lab, options, runtime, quick, only)
     sweep(session)
     out = new_results_folder(session, lab)
+    edited: set[str] = set()
     for number, one in enumerate(phases, 1):
         for note in one.notes:
             session.listener.note(note)
         last = number == len(phases)
         session.listener.note(f"phase {number} of {len(phases)}: {one.phase.name} (stack {one.phase.stack})")
         with ephemeral(session, lab, one.phase.stack, one.options, keep and last) as handle:
-            runtime = handle.runtime
+            runtime, stack = handle.runtime, handle.record.stack
+            edited.update(edits.not_shipped(session, running.plan_of(session, lab, runtime, handle.record)))
             client = _client(session, lab, one.phase, runtime, handle.record, out, quick)
-            _finish(client, session, f"the client of phase {one.phase.name} failed", handle.record.stack)
+            explain = running.explainer(session, lab, runtime, handle.record)
+            before = len(running.whole_log(runtime, stack))
+            try:
+                with running.watched(session, stack, explain):
+                    _finish(client, session, f"the client of phase {one.phase.name} failed", stack)
+            except LabError as error:
+                log = running.whole_log(runtime, stack)[before:]
+                details = [*error.details, *map(explain, faults.entries(log))]
+                raise LabError(error.what, error.why, error.remedy, details) from error
     _finish(_report(session, lab, runtime, out), session, f"the report of lab {lab.short} could not be made")
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     if options.choices.profile == "gpu":
         result = with_gpus(result, options.choices)
+    if options.choices.profile == "gpu" or edited:
+        result = {**result, "edited": sorted(edited)}
         atomic_write(out / "result.json", json.dumps(result, indent=1))
     flat = flatten(result.get("metrics", {}))
     verdicts = [judge(verdict, flat) for verdict in lab.verdicts if options.choices.profile in verdict.profiles]
     report = out / "report.md"
     if report.is_file():
-        atomic_write(report, report.read_text(encoding="utf-8").rstrip() + "\n" + section(verdicts))
+        atomic_write(
+            report, report.read_text(encoding="utf-8").rstrip() + "\n" + section(verdicts) + edits.section(edited)
+        )
     whole = len(phases) == len(chosen_phases(lab, options.choices.profile, False, ""))
-    return RunResult(out, result, verdicts, whole)
+    return RunResult(out, result, verdicts, whole, sorted(edited))
 
 
 def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: str = "") -> Todo:

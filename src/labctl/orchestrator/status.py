@@ -11,12 +11,13 @@ from typing import Any
 from labctl import readiness, secret
 from labctl.errors import LabError
 from labctl.manifest.overlays import overlaid, probes
-from labctl.manifest.schema import Probe
+from labctl.manifest.schema import Lab, Probe
 from labctl.measure.evidence import metrics
+from labctl.orchestrator import edits, running
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.lock import holder
 from labctl.orchestrator.session import Session
-from labctl.runtimes.base import Record
+from labctl.runtimes.base import Record, Runtime
 
 STALL_WINDOW_S = 1.5  # requests wait and nothing is executed for this long: longer than any step of ours
 
@@ -42,13 +43,18 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         models = [{"name": n, "version": "", "state": "UNAVAILABLE", "reason": ended} for n in record.models]
         return _object(stack, record.lab, "degraded", record, models, ended=ended)
     models = _models(record, secret.read(session.workspace, stack))
+    runtime = found[0]
+    taught = _lab(session, record)
+    explain = running.explainer(session, taught, runtime, record) if taught else str
     live = readiness.is_live(record.endpoints.http)
     clock = Clock(session.workspace.run_dir(stack), tuple(record.models))
     paused = live and bool(clock.paused)
-    stalled = live and not action and not paused and bool(stalled_models(record))
+    stuck = running.stuck_models(session, stack, explain) if live and not action and not paused else []
+    stalled = live and not action and not paused and bool(stuck or stalled_models(record))
     if ask and live and not action and not stalled and not paused:
         ill = readiness.failing(record.endpoints.http, _probes(session, record))
         models = [m | {"state": "UNAVAILABLE", "reason": ill[m["name"]]} if m["name"] in ill else m for m in models]
+    models = [m | {"reason": explain(m["reason"])} for m in models]
     ready = [m for m in models if m["state"] == "READY"]
     if action == "down":
         state = "stopping"
@@ -59,7 +65,21 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
     else:
         state = "paused" if paused else "stalled" if stalled else "ready"
     shown = _object(stack, record.lab, state, record, models, _effective(session, record))
-    return {**shown, "clock": clock.modes()}
+    edited = _edited(session, taught, runtime, record) if taught else []
+    return {**shown, "clock": clock.modes(), "stuck": stuck, "edited": edited}
+
+
+def _lab(session: Session, record: Record) -> Lab | None:
+    """The lab of a stack; None for one that is in no manifest (any more)."""
+    with contextlib.suppress(LabError):
+        return session.catalog.stack(record.stack)[0]
+    return None
+
+
+def _edited(session: Session, lab: Lab, runtime: Runtime, record: Record) -> list[dict[str, Any]]:
+    with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
+        return edits.told(session, lab, runtime, record)
+    return []
 
 
 def stalled_models(record: Record, window: float = STALL_WINDOW_S) -> list[str]:
@@ -131,7 +151,8 @@ def _object(
 ) -> dict[str, Any]:
     if record is None:
         return {"stack": stack, "lab": lab, "runtime": "", "profile": "", "state": state, "endpoints": {},
-                "models": [], "settings": {}, "effective": {}, "ended": "", "triton": ""}  # fmt: skip
+                "models": [], "settings": {}, "effective": {}, "ended": "", "triton": "", "stuck": [],
+                "edited": []}  # fmt: skip
     settings = dict(record.settings)
     if record.tokenizer_dir:
         settings["tokenizer_dir"] = record.tokenizer_dir
@@ -147,4 +168,6 @@ def _object(
         "effective": dict(effective or {}),
         "ended": ended,
         "triton": readiness.server_version(record.endpoints.http) if models else "",
+        "stuck": [],
+        "edited": [],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 import time
@@ -16,12 +15,13 @@ from labctl import secret as own_secret
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
-from labctl.orchestrator import ports
+from labctl.orchestrator import faults, ports, stuck
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.down import sweep, take_down
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices, Plan, make_plan
 from labctl.orchestrator.prepare import check_machine, preparations
+from labctl.orchestrator.running import whole_log
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
 from labctl.readiness import LOG_TAIL, wait_ready
@@ -178,14 +178,18 @@ def launch_of(workspace: Workspace, plan: Plan, record: Record) -> Launch:
 def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, options: UpOptions) -> Action[Record]:
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
     workspace, stack = session.workspace, plan.name
-    run_dir, log = workspace.run_dir(stack), workspace.log_file(stack)
+    run_dir, log_file = workspace.run_dir(stack), workspace.log_file(stack)
     title = f"tritonserver with {', '.join(plan.stack.models)}"
+
+    def log() -> list[str]:
+        return whole_log(runtime, stack)
+
     server_start = runtime.start(replace(launch_of(workspace, plan, record), restarts=options.supervise))
 
     def do(listener: Listener) -> Record:
         shutil.rmtree(run_dir, ignore_errors=True)
         run_dir.mkdir(parents=True)
-        atomic_write(log, b"", mode=0o600)
+        atomic_write(log_file, b"", mode=0o600)
         secret = own_secret.make(workspace, stack)
         listener.step(title)
         began = time.monotonic()
@@ -194,21 +198,23 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, optio
             session.remember(server.record)
             wait_ready(
                 record.endpoints.http, plan.stack.models, plan.stack.probes, exited=server.exited,
-                tail=lambda: tail(runtime, stack), log=lambda: whole_log(runtime, stack), timeout=options.timeout,
+                tail=lambda: tail(runtime, stack), log=log, stuck=stuck.looker(run_dir), timeout=options.timeout,
                 progress=listener.progress, secret=secret,
             )  # fmt: skip
             server.serves()
         except BaseException as error:
+            if isinstance(error, LabError):  # while its log is there
+                error = faults.explained(error, faults.explainer(plan, runtime, log))
             # Where `up` was interrupted, what is there stays, and the person is told.
             if record.owner or not isinstance(error, KeyboardInterrupt):
                 take_down(session, runtime, stack, force=True)
-            raise
+            raise error
         listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
         return server.record
 
     files = [
         *server_start.files,
-        str(log),
+        str(log_file),
         f"{run_dir}/",
         *map(str, (session.state_file(stack), own_secret.path(workspace, stack))),
     ]
@@ -224,13 +230,6 @@ def death(session: Session, stack: str) -> LabError | None:
     how = runtime.ended(stack) or "nobody saw how"
     remedy = f"labctl up {stack}; docs/security.md says what one request can do to this Triton"
     return LabError(f"the server of {stack} died: {how}", "", remedy, details=tail(runtime, stack))
-
-
-def whole_log(runtime: Runtime, stack: str) -> list[str]:
-    """The server's log, [] where there is none."""
-    with contextlib.suppress(LabError, OSError):
-        return list(runtime.logs(stack))
-    return []
 
 
 def tail(runtime: Runtime, stack: str, lines: int = LOG_TAIL) -> list[str]:
@@ -267,15 +266,17 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
         raise LabError(
             f"{stack} is up, but its clock stands still", f"of {', '.join(still)}", f"labctl clock {stack} run"
         )
+    run_dir = session.workspace.run_dir(stack)
     try:
         wait_ready(
-            record.endpoints.http, plan.stack.models, plan.stack.probes,
+            record.endpoints.http, plan.stack.models, plan.stack.probes, stuck=stuck.looker(run_dir),
             exited=lambda: runtime.guard_ended(record) or (None if runtime.find(stack) else "it is gone"),
             tail=lambda: tail(runtime, stack), timeout=options.timeout, progress=session.listener.progress,
             secret=own_secret.read(session.workspace, stack),
         )  # fmt: skip
     except LabError as error:
-        raise LabError(f"{stack} is up but not ready: {error.what}", error.why, f"labctl down {stack}") from error
+        told = faults.explained(error, faults.explainer(plan, runtime, lambda: whole_log(runtime, stack)))
+        raise LabError(f"{stack} is up but not ready: {told.what}", told.why, f"labctl down {stack}") from error
     return Up(runtime, record, already=True)
 
 

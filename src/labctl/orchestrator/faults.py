@@ -1,0 +1,98 @@
+"""What went wrong in a model, for the person who edits it: type, message, and the line of a file of theirs.
+
+A client is told no more than "internal error in MODEL (see the server's log, entry N)" (labserve.guard): it may be a
+stranger's. Here the log is at hand, and its owner is asking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from labctl import repository, tritonlog
+from labctl.errors import LabError
+from labctl.orchestrator.plan import Plan
+from labctl.runtimes.base import Runtime
+
+ENTRY = re.compile(r"internal error in (?P<model>[\w.-]+) \(see the server's log, entry (?P<number>\d+)\)")
+FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
+RAISED = re.compile(r"^(?P<words>[A-Za-z_][\w.]*(: .*)?)$")
+MODEL_FILE = re.compile(r"/\d+/[\w-]+\.py:\d+$")
+
+Explain = Callable[[str], str]
+
+
+def explainer(plan: Plan, runtime: Runtime, log: Callable[[], Iterable[str]],
+              names: Mapping[str, str] | None = None) -> Explain:  # fmt: skip
+    """A function that tells an error of the stack in the words and the files of the person who edits its models.
+
+    Args:
+        log: the server's log, read only where an entry of it is named.
+        names: other names for files, by their path in the repository; else paths below the checkout.
+    """
+
+    def explain(text: str) -> str:
+        lines: list[str] = []
+
+        def entry(match: re.Match[str]) -> str:
+            lines[:] = lines or log()
+            return raised(lines, match[0]) or match[0]
+
+        text = ENTRY.sub(entry, text)
+        with contextlib.suppress(LabError):  # templates that are gone
+            text = in_your_files(text, plan, runtime, names)
+        return text
+
+    return explain
+
+
+def explained(error: LabError, explain: Explain) -> LabError:
+    """The same error with everything in it explained."""
+    details = [explain(line) for line in error.details]
+    return LabError(explain(error.what), explain(error.why), error.remedy, details)
+
+
+def raised(log: Sequence[str], entry: str) -> str:
+    """The exception of an entry: "KeyError: 'b' (.../iterative-gpt2/1/model.py:31)"; "" where the log has none such.
+
+    A model that was loaded again counts from one again: the last entry of that number is meant. The place is the last
+    frame in a model's own file, for the fault is rarely in the library that noticed it.
+    """
+    line = next((line for line in reversed(log) if entry in line), "")
+    words, places = "", []
+    for part in tritonlog.message(line).splitlines()[1:]:
+        if frame := FRAME.match(part):
+            places.append(f"{frame['file']}:{frame['line']}")
+        elif match := RAISED.match(part):
+            words = match["words"]
+    own = [place for place in places if MODEL_FILE.search(place)] or places
+    return f"{words} ({own[-1]})" if words and own else words
+
+
+def entries(log: Iterable[str]) -> list[str]:
+    """Every entry that the log has, once."""
+    return list(dict.fromkeys(match[0] for line in log if (match := ENTRY.search(line))))
+
+
+def in_your_files(text: str, plan: Plan, runtime: Runtime, names: Mapping[str, str] | None = None) -> str:
+    """Triton's words with the paths of the rendered repository replaced by those that a person edits.
+
+    Args:
+        names: as :func:`explainer` takes them.
+    """
+    root = runtime.server_path(plan.request.output)
+    origins = repository.origins(plan.request)
+
+    def mine(match: re.Match[str]) -> str:
+        place = match["place"]
+        if names and place in names:
+            return names[place]
+        parts = origins[place].parts if place in origins else ()
+        if "model_repos" in parts:
+            return "/".join(parts[parts.index("model_repos") :])
+        return str(origins.get(place, match[0]))
+
+    text = re.sub(re.escape(root) + r"/(?P<place>[\w./-]+)", mine, text)
+    # A syntax error names only the file: "(model.py, line 28)".
+    return re.sub(r"(?<![\w/.])(?P<place>[\w-]+/\d+/model\.py)", mine, text)

@@ -1,0 +1,51 @@
+"""A stack that runs: the plan that it follows today, its log, and its faults in the words of who edits its models."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.manifest.schema import Lab
+from labctl.orchestrator import faults, stuck
+from labctl.orchestrator.plan import Choices, Plan, make_plan
+from labctl.orchestrator.session import Session
+from labctl.runtimes.base import Record, Runtime
+
+
+def plan_of(session: Session, lab: Lab, runtime: Runtime, record: Record) -> Plan:
+    """The plan of a stack that runs, with today's templates."""
+    templates = Path(record.templates) if record.templates else None
+    choices = Choices(record.profile, dict(record.settings), record.release, templates)
+    return make_plan(session.workspace, lab, record.stack, choices, runtime.server_path)
+
+
+def whole_log(runtime: Runtime, stack: str) -> list[str]:
+    """The server's log, [] where there is none."""
+    with contextlib.suppress(LabError, OSError):
+        return list(runtime.logs(stack))
+    return []
+
+
+def explainer(session: Session, lab: Lab, runtime: Runtime, record: Record,
+              names: Mapping[str, str] | None = None) -> faults.Explain:  # fmt: skip
+    """What tells an error of the stack in a person's files; it changes nothing where today's templates make no plan."""
+    try:
+        plan = plan_of(session, lab, runtime, record)
+    except LabError:
+        return lambda text: text
+    return faults.explainer(plan, runtime, lambda: whole_log(runtime, record.stack), names)
+
+
+def stuck_models(session: Session, stack: str, explain: faults.Explain) -> list[str]:
+    """What the stack's models say of executions that do not come back."""
+    return [explain(sentence) for sentence in stuck.stuck(session.workspace.run_dir(stack))]
+
+
+@contextlib.contextmanager
+def watched(session: Session, stack: str, explain: faults.Explain) -> Iterator[None]:
+    """While a block waits for answers: whoever waits hears of an execution that does not come back."""
+    remedy = f"After the edit: labctl restart {stack}"
+    with stuck.told(lambda: stuck_models(session, stack, explain), session.listener, remedy):
+        yield

@@ -1,0 +1,108 @@
+"""An execution that does not come back is named: whose model it is, since when, and at which line."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labctl.orchestrator import stuck
+from labserve.clock import CONTROL
+from labserve.watchdog import Watchdog
+
+BOUND_S, LOOK_S, DEADLINE_S = 0.2, 0.02, 20.0
+
+
+class Model:
+    """Executes on a thread of its own, as a stub does."""
+
+    def __init__(self, note: Path) -> None:
+        self.release = threading.Event()
+        self.calls = 0
+        self._note = note
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        self.watchdog = Watchdog(self._note, "m", BOUND_S, LOOK_S)
+        while not self.release.is_set():
+            self.execute(["a request"])
+
+    def execute(self, requests: list[str]) -> None:
+        self.calls += 1
+        time.sleep(LOOK_S / 4)
+
+    def end(self) -> None:
+        self.release.set()
+        self._thread.join()
+        self.watchdog.close()
+
+
+class Endless(Model):
+    def execute(self, requests: list[str]) -> None:
+        self.calls += 1
+        while not self.release.is_set():
+            time.sleep(LOOK_S / 4)
+
+
+@pytest.fixture
+def note(tmp_path: Path) -> Path:
+    return tmp_path / "stuck-m-0.json"
+
+
+@pytest.fixture
+def endless(note: Path) -> Iterator[Model]:
+    model = Endless(note)
+    yield model
+    model.end()
+
+
+def eventually(note: Path, there: bool) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while note.exists() != there:
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
+
+
+def test_an_endless_execution_is_named_with_its_line_and_the_note_goes_when_it_ends(note: Path, endless: Model) -> None:
+    eventually(note, there=True)
+    told = json.loads(note.read_text())
+    lines = Path(__file__).read_text().splitlines()
+    assert "sleep" in lines[told["line"] - 1] or "while" in lines[told["line"] - 1]
+    assert told["since"] <= time.time() - BOUND_S
+    (sentence,) = stuck.stuck(note.parent)
+    assert sentence.startswith("m has not come back from one execution since ")
+    assert f"{__file__}:{told['line']}" in sentence and "a loop without an end" in sentence
+    assert stuck.looker(note.parent, "another")() == []
+
+
+def test_an_execution_that_is_held_by_the_clock_is_not_endless(note: Path, endless: Model) -> None:
+    eventually(note, there=True)
+    (note.parent / CONTROL).write_text("{}")
+    eventually(note, there=False)
+
+
+def test_many_short_executions_are_never_taken_for_an_endless_one(note: Path) -> None:
+    model = Model(note)
+    deadline = time.monotonic() + 5 * BOUND_S
+    while time.monotonic() < deadline:
+        assert not note.exists()
+        time.sleep(LOOK_S)
+    model.end()
+    assert model.calls > 10
+
+
+def test_a_note_of_a_process_that_is_gone_is_not_believed(note: Path, endless: Model) -> None:
+    eventually(note, there=True)
+    endless.watchdog.close()
+    old = time.time() - stuck.FRESH_S - 1
+    deadline = time.monotonic() + DEADLINE_S
+    os.utime(note, (old, old))
+    while stuck.stuck(note.parent):  # a last look may have been on its way
+        os.utime(note, (old, old))
+        assert time.monotonic() < deadline
