@@ -9,7 +9,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup test test-quick test-unit bench lint lock format images down clean model triton
+.PHONY: help setup test test-quick test-unit bench lint lock format images down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ model: $(READY) ## the weights of lab 04
 
 triton: $(READY) ## bring lab 04's stack up; it stays up
 	@$(BIN)/labctl up codegen $(ARGS)
+
+learn: $(READY) ## exercises as one screen (ARGS=iterative: those of one lab)
+	@$(BIN)/labctl learn $(ARGS)
 
 test: $(READY) ## all tests (those of the compose runtime need a Docker engine)
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)

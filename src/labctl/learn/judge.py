@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.running import explainer
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
+from labctl.workspace import Workspace, atomic_write
 
 SEEDS = 2
 
@@ -61,7 +63,21 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
         server.clean(workspace).parent.mkdir(parents=True, exist_ok=True)
         server.clean(workspace).touch() if outcome.passed else server.clean(workspace).unlink(missing_ok=True)
         Progress(workspace).checked(exercise.id, outcome.passed)
+        atomic_write(_kept(workspace, exercise.id), json.dumps(outcome.to_json()))
         return outcome
+
+
+def last(workspace: Workspace, id: str) -> Outcome | None:
+    """What the last check of an exercise found; None before the first."""
+    try:
+        found = json.loads(_kept(workspace, id).read_text(encoding="utf-8"))
+        return Outcome(**{**found, "checks": [Check(**check) for check in found["checks"]]})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _kept(workspace: Workspace, id: str) -> Path:
+    return workspace.state / "checks" / f"{id}.json"
 
 
 def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:

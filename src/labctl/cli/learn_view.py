@@ -1,0 +1,82 @@
+"""What stands on the screen of ``labctl learn``: the task, what was found, the keys; as lines of a given size."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+KEYS = "c check  h hint  n next  r reset  s solution  q quit"
+MORE = "space: more"
+BY_ITSELF = re.compile(r"\s|[-*|>#]|\d+\.|```")  # begins a line of Markdown that is not joined with its neighbours
+STYLES = (("passed:", "1;32"), ("not yet:", "1;33"), ("ok  ", "32"), ("NO  ", "31"), ("hint ", "36"))
+
+
+@dataclass(frozen=True)
+class View:
+    """What is to be seen. ``task`` is Markdown; ``below`` are lines of any length, ``page`` which part of them."""
+
+    title: str
+    state: str
+    progress: str
+    task: str
+    files: str
+    below: Sequence[str]
+    page: int = 0
+
+
+def lines(view: View, width: int, height: int, color: bool) -> list[str]:
+    """Exactly ``height`` lines of at most ``width`` columns. What was found goes before the task where both do not fit.
+
+    Args:
+        color: with the terminal's colours.
+    """
+    head = f"{view.title}  [{view.state}]"
+    head = _cut(f"{head}{view.progress:>{max(2, width - 1 - len(head))}}" if width > len(head) + 20 else head, width)
+    found = [part for line in view.below for part in _wrapped(line, width)]
+    room = height - 4  # for all but the head with its empty line, and the keys with theirs
+    task = [*_reflowed(view.task, width), "", *textwrap.wrap(view.files, width - 1)]
+    keep = max(room - len(found) - 1, room // 2) if found else room
+    if len(task) > keep:
+        task = [*task[: max(0, keep - 1)], "... (the whole task is in its task.md)"]
+    shown, more = _page(found, max(1, room - len(task) - 1), view.page)
+    body = [*task, *([""] if found else []), *(_styled(text, style, color) for text, style in shown)]
+    body += [""] * (room - len(body))
+    keys = f"{KEYS}  {MORE}" if more else KEYS
+    return [_styled(head, "1", color), "", *body[:room], "", _styled(_cut(keys, width), "2", color)]
+
+
+def _page(found: list[tuple[str, str]], room: int, page: int) -> tuple[list[tuple[str, str]], bool]:
+    """A part of the lines that fits, and whether there are others; after the last part comes the first again."""
+    if len(found) <= room:
+        return found, False
+    start = page % -(-len(found) // room) * room
+    return found[start : start + room], True
+
+
+def _wrapped(line: str, width: int) -> Iterator[tuple[str, str]]:
+    """Each part of a line, and the style of the whole."""
+    style = next((style for mark, style in STYLES if line.startswith(mark)), "")
+    indent = " " * (len(line) - len(line.lstrip()))
+    for part in textwrap.wrap(line, width - 1, subsequent_indent=indent or "    ", drop_whitespace=True) or [""]:
+        yield part, style
+
+
+def _reflowed(text: str, width: int) -> list[str]:
+    """Markdown's paragraphs in the width of the screen; lists, tables and code line by line."""
+    result: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        rows = paragraph.splitlines()
+        joined = rows if any(BY_ITSELF.match(row) for row in rows) else [" ".join(rows)]
+        result += [part for row in joined for part in textwrap.wrap(row, width - 1, subsequent_indent="") or [""]]
+        result.append("")
+    return result[:-1]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) < width else text[: max(0, width - 4)] + "..."
+
+
+def _styled(text: str, style: str, color: bool) -> str:
+    return f"\033[{style}m{text}\033[0m" if color and style and text else text

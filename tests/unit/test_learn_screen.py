@@ -1,0 +1,57 @@
+"""The screen of `labctl learn`: it fits any terminal, and what was found is always on it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from labctl.cli import learn_screen, learn_view
+
+TASK = "A paragraph that is\nhard-wrapped in its file.\n\n- one\n- two\n\n" + "Long. " * 200
+FOUND = ["ok  steps: expected 3, measured 3", "NO  rows: expected 2, measured 1", "", "not yet: " + "why " * 30]
+
+
+def view(below: list[str], task: str = TASK, page: int = 0) -> learn_view.View:
+    return learn_view.View(
+        "02a  One step at a time", "started", "1 of 6 passed", task, "Edit a, and save.", below, page
+    )
+
+
+@pytest.mark.parametrize("size", [(80, 24), (132, 50), (40, 12)])
+@pytest.mark.parametrize("color", [False, True])
+def test_every_line_fits_and_what_was_found_is_there(size: tuple[int, int], color: bool) -> None:
+    width, height = size
+    shown = learn_view.lines(view(FOUND), width, height, color)
+    plain = [re.sub(r"\033\[[\d;]*m", "", line) for line in shown]
+    assert len(shown) == height
+    assert max(map(len, plain)) < width
+    assert any(line.startswith("NO  rows: expected 2") for line in plain)
+    assert plain[0].startswith("02a") and plain[-1].startswith("c check")
+    assert (shown != plain) == color
+
+
+def test_a_paragraph_takes_the_width_of_the_screen_and_a_list_stays_a_list() -> None:
+    shown = learn_view.lines(view([], "Hard-wrapped\nin its file.\n\n- one\n- two"), 80, 24, color=False)
+    assert shown[2:6] == ["Hard-wrapped in its file.", "", "- one", "- two"]
+
+
+def test_what_does_not_fit_comes_page_by_page() -> None:
+    code = [f"    line {n}" for n in range(60)]
+    seen: set[str] = set()
+    for page in range(12):
+        shown = learn_view.lines(view(code, page=page), 80, 24, color=False)
+        assert learn_view.MORE in shown[-1]
+        seen |= {line for line in shown if line in code}
+    assert seen == set(code)
+
+
+@pytest.mark.parametrize(("typed", "heard"), [(b"h", "h"), (b"N", "n"), (b"\033[C", ""), (b"\033[H", ""), (b"rq", "")])
+def test_an_arrow_key_is_not_taken_for_its_letters(monkeypatch: pytest.MonkeyPatch, typed: bytes, heard: str) -> None:
+    read, write = os.pipe()
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        os.write(write, typed)
+        assert learn_screen._key() == heard
+        os.close(write)
