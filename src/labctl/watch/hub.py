@@ -102,8 +102,11 @@ class Hub:
         told = (
             [state for model in self._clock.models for state in self._clock.told(model)] if self._clock.modes() else []
         )
-        held: dict[tuple[str, str], Mapping[str, Any]] = {(state["model"], state["instance"]): {"ids": [], "dur": 0.0, **state, "kind": HELD}
-                for state in told if state["state"] == "held"}  # fmt: skip
+        held: dict[tuple[str, str], Mapping[str, Any]] = {
+            (state["model"], state["instance"]): {"ids": [], "dur": 0.0, **state, "kind": HELD}
+            for state in told
+            if state["state"] == "held"
+        }
         if held != self._held:
             new = [line for key, line in held.items() if self._held.get(key) != line]
             self._held = held
