@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from labctl.errors import LabError
 from labctl.runtimes.actions import Command
 from labctl.workspace import Workspace, atomic_write
@@ -80,6 +82,7 @@ class Projects:
             "LABS_RUN": str(self.workspace.run_dir(stack)),
             "LABS_RESULTS": str(self.workspace.root / "results"),
             "LABS_USER": user,
+            "LABS_MEMORY": os.environ.get("LABS_MEMORY") or str(psutil.virtual_memory().total * 9 // 10),  # bytes
             "LABS_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
         }
 

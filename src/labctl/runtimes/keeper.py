@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 NAME = "labs-keeper"  # by which a runtime finds it among the processes of a machine
+HIDE_EVERY_S = 0.25
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None)
 
@@ -55,7 +56,7 @@ class Keeper:
                 start_new_session=True,  # its stubs share its group, and are found by it
                 preexec_fn=lambda: _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
             )
-            code = self._server.wait()
+            code = self._wait(self._server)
             if self._stopping or code == 0:
                 return code
             told = {"how": describe_exit(code), "restarts": attempt}
@@ -67,6 +68,16 @@ class Keeper:
             for region in self._regions.parent.glob(self._regions.name):
                 region.unlink(missing_ok=True)
         return code
+
+    def _wait(self, server: subprocess.Popen[bytes]) -> int:
+        """Its exit status. Meanwhile its shared memory is its owner's alone: Boost gives it to everybody to read."""
+        while True:
+            try:
+                return server.wait(HIDE_EVERY_S)
+            except subprocess.TimeoutExpired:
+                for region in self._regions.parent.glob(self._regions.name):
+                    with contextlib.suppress(OSError):  # it has just gone
+                        region.chmod(0o600)
 
     def _write(self, told: dict[str, object]) -> None:
         temporary = self._ended.with_suffix(".new")
