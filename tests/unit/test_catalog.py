@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from labctl import yamlfile
 from labctl.errors import LabError
 from labctl.manifest.catalog import Catalog, load
 from labctl.workspace import Workspace
@@ -250,3 +251,21 @@ def test_an_included_setting_and_base_are_the_labs_own_with_its_keys_over_them(t
 def test_a_shared_file_of_another_shape_is_refused(tmp_path: Path, content: Any, expected: str) -> None:
     with_shared(tmp_path, content)
     assert expected in refusal(tmp_path, changed(include=["common"]))
+
+
+def test_a_key_that_is_there_twice_is_refused_with_its_lines(tmp_path: Path) -> None:
+    good = yaml.safe_dump(MINIMAL, sort_keys=False)
+    text = good.replace("    models:\n", "    repository: ./others\n    models:\n")
+    first = text.splitlines().index("    repository: ./models") + 1
+    with pytest.raises(LabError) as caught:
+        load(write(tmp_path, "09-demo", text))
+    said = " ".join([caught.value.why, *caught.value.details])
+    assert f"lab.yaml: line {first + 1}: the key 'repository' is there already, in line {first}" in said
+    load(write(tmp_path, "09-demo", good))
+
+
+def test_what_is_merged_from_an_anchor_may_be_overridden() -> None:
+    text = "a: &a {x: 1, y: 2}\nin: {b: &b {<<: *a, x: 3}}\nc: {<<: *b, y: 4}"
+    assert yamlfile.parse(text) == {"a": {"x": 1, "y": 2}, "in": {"b": {"x": 3, "y": 2}}, "c": {"x": 3, "y": 4}}
+    with pytest.raises(yaml.YAMLError, match="line 2: the key 'x' is there already, in line 1"):
+        yamlfile.parse("a: {x: 1,\n  x: 1}")
