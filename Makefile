@@ -45,7 +45,7 @@ test-quick: $(READY) ## the unit tests, and one real answer from each lab
 test-unit: $(READY) ## the tests that need no server
 	@$(BIN)/python -m pytest $(WORKERS) tests/unit $(ARGS)
 
-bench: $(READY) ## measure the project against its yardsticks (takes a while)
+bench: $(READY) ## measure the project against its yardsticks (ARGS=fuzz, ARGS=kills: the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(READY) ## ruff, mypy, and the layers of the imports

@@ -59,18 +59,18 @@ def true_shape(rounds: int) -> dict[str, Any]:
                     endpoints, tokens, count
                 )
     rows = []
-    for tokens, variants in found.items():
+    for length, variants in found.items():
         for name, one in variants.items():
-            rows.append((tokens, name.replace("_", " "), f"{one['request_throughput']:.2f}",
+            rows.append((length, name.replace("_", " "), f"{one['request_throughput']:.2f}",
                          f"{one['request_latency']['p50']:.0f}", f"{one['mean_batch']:.1f}",
                          *(f"{one['shares'][side]:.2%}" for side in SIDES)))  # fmt: skip
     header = ("tokens", "batches", "RPS", "p50 ms", "mean batch", *SIDES)
     print(f"{MODEL}, {USERS} users")
     print(table(rows, header, right=(0, 2, 3, 4, 5, 6)))
-    for tokens, variants in found.items():
+    for length, variants in found.items():
         share = sum(variants["batching"]["shares"].values())
         print(
-            f"{tokens} tokens: pre- and postprocessing take {share:.2%} of the inference time (limit: {MOST_SHARE:.1%})"
+            f"{length} tokens: pre- and postprocessing take {share:.2%} of the inference time (limit: {MOST_SHARE:.1%})"
         )
     return found
 

@@ -137,7 +137,7 @@ def engine_alone(session: Session, handle: Up, items: list[dataset.Item], limit:
     """Requests/s of the same engine and scheduler in a process of their own (the idle servers stay up)."""
     lab, name = session.catalog.stack(handle.record.stack)
     plan = make_plan(session.workspace, lab, name, Choices(), str)
-    engine = next(step.path for step in plan.steps if step.name == "engine")
+    engine = next(step.path for step in plan.steps if step.build)
     ids_of = encoder(handle)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "workload.json"

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     """The ways in turn; what ``labctl`` adds is the median of the differences."""
     session = Session.open(Silent())
-    ways = {"by hand": lambda: by_hand(session), "labctl up": lambda: by_labctl(session.workspace.root)}
+    ways: dict[str, Callable[[], float]] = {
+        "by hand": lambda: by_hand(session),
+        "labctl up": lambda: by_labctl(session.workspace.root),
+    }
     if asked.against:
         ways["the other checkout"] = lambda: by_labctl(asked.against.resolve())
     rounds = [{name: way() for name, way in ways.items()} for _ in range(asked.rounds + 1)][1:]  # the first warms up

@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from benchmarks import __main__ as bench
 from labctl.cli.main import COMMANDS, cli
+from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -77,3 +79,17 @@ def test_every_make_target_and_command_that_a_page_names_exists(page: str) -> No
 def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_bench_without_a_name_runs_the_yardsticks_and_not_the_long_searches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(bench, "EVERY", {name: lambda _, name=name: ran.append(name) for name in bench.EVERY})
+    monkeypatch.setattr(Workspace, "find", classmethod(lambda cls: Workspace(tmp_path, tmp_path)))
+    for argv, wanted in (([], [*bench.YARDSTICKS]), (["kills"], ["kills"])):
+        ran.clear()
+        monkeypatch.setattr("sys.argv", ["benchmarks", *argv])
+        bench.main()
+        assert ran == wanted
+    assert not {"fuzz", "kills"} & bench.YARDSTICKS.keys()
