@@ -1,4 +1,7 @@
-"""Throw-away environments out of the package index, for proofs about other Pythons and other packages than ours."""
+"""Throw-away environments out of the package index, for proofs about other Pythons and other packages than ours.
+
+uv makes them: it resolves from metadata alone, in seconds where pip takes minutes, and its download cache is shared.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import uv
 from filelock import FileLock
 
 from labctl.workspace import replace_dir
@@ -20,15 +24,38 @@ COSTLY = pytest.mark.skipif(
     not (os.environ.get("LABS_PROOFS") or os.environ.get("LABS_REQUIRE_DOCKER")),
     reason="a proof that takes longer than 20 s: LABS_PROOFS=1 runs it",
 )
+TORCH_INDEX = os.environ.get("LABS_TORCH_INDEX", "")
+WITH_TORCH = pytest.mark.skipif(
+    not TORCH_INDEX, reason="another PyTorch is a large download: LABS_TORCH_INDEX names the package index for it"
+)
+ANSWER_S = 300  # what an index that answers at all needs at most
+OURS = sys.executable
 
 
-def pip(python: str, *arguments: str, timeout: float = 300) -> None:
-    """Run pip of that Python; skip where no index answers, except in CI."""
-    argv = [python, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=timeout)
-    if done.returncode and "No matching distribution" not in done.stderr and not os.environ.get("LABS_REQUIRE_DOCKER"):
+def uv_pip(*arguments: str, index: str = "") -> str:
+    """Run ``uv pip`` (of the index, or of those that pip is set up with) and return its output.
+
+    Skips where no index answers, except in CI.
+    """
+    argv = [uv.find_uv_bin(), "pip", *arguments, "--quiet", "--no-config"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, timeout=ANSWER_S, env={**os.environ, **_indexes(index)}
+    )
+    no_answer = any(words in done.stderr for words in ("error sending request", "Failed to fetch", "dns error"))
+    if done.returncode and no_answer and not os.environ.get("LABS_REQUIRE_DOCKER"):
         pytest.skip(f"no package index answers: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def _indexes(index: str) -> dict[str, str]:
+    """uv's words for how pip is set up on this machine, where nothing else is said to uv itself."""
+    if index:
+        return {"UV_DEFAULT_INDEX": index}
+    said = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_CERT": "SSL_CERT_FILE"}
+    return {
+        theirs: os.environ[name] for name, theirs in said.items() if name in os.environ and theirs not in os.environ
+    }
 
 
 def kept(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
@@ -42,11 +69,31 @@ def kept(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
+def environment(cache: Path, name: str, python: str, *wanted: str, torch: str = "") -> str:
+    """The Python of a virtual environment with these packages and what they require.
+
+    Args:
+        torch: the version of PyTorch that it has too, from ``TORCH_INDEX``.
+    """
+
+    def make(folder: Path) -> None:
+        subprocess.run([uv.find_uv_bin(), "venv", "--quiet", "--no-config", "--python", python, folder], check=True)
+        install = ("install", "--python", str(folder / "bin" / "python"))
+        if torch:
+            uv_pip(*install, f"torch=={torch}", index=TORCH_INDEX)
+        uv_pip(*install, *wanted)
+
+    return str(kept(cache, name, make) / "bin" / "python")
+
+
 def packages(cache: Path, python: str, *wanted: str) -> Path:
     """A folder for PYTHONPATH with exactly these packages (``name==version``), without what they require."""
+
+    def make(folder: Path) -> None:
+        uv_pip("install", "--no-deps", "--python", python, "--target", str(folder), *wanted)
+
     name = "-".join([*(word.replace("==", "-") for word in wanted), *version(python)])
-    arguments = ("install", "-q", "--no-deps", "--target")
-    return kept(cache, name, lambda new: pip(python, *arguments, str(new), *wanted))
+    return kept(cache, name, make)
 
 
 @functools.cache
@@ -57,13 +104,11 @@ def version(python: str) -> tuple[str, ...]:
 
 
 def python310() -> str:
-    """Python 3.10 with pip, which the images up to 24.11 have: LABS_PYTHON310, or one on PATH or of pyenv; or skip."""
+    """Python 3.10, which the images up to 24.11 have: LABS_PYTHON310, or one on PATH or of pyenv; or skip."""
     for candidate in _candidates():
-        code = "import sys, pip; sys.exit(sys.version_info[:2] != (3, 10))"
-        done = subprocess.run([candidate, "-c", code], capture_output=True, check=False)
-        if done.returncode == 0:
+        if Path(candidate).is_file() and version(candidate) == ("3", "10"):
             return candidate
-    pytest.skip("no Python 3.10 with pip here (Debian bookworm has none): LABS_PYTHON310 names one")
+    pytest.skip("no Python 3.10 here (Debian bookworm has none): LABS_PYTHON310 names one")
 
 
 def _candidates() -> Iterator[str]:
@@ -73,6 +118,3 @@ def _candidates() -> Iterator[str]:
         yield str(folder / "bin" / "python")
     if found := shutil.which("python3.10"):
         yield found
-
-
-OURS = sys.executable

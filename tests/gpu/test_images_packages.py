@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Collection
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import COSTLY, OURS, kept, packages, pip, python310
+from environments import COSTLY, OURS, WITH_TORCH, environment, packages, python310
 from machinery import ROOT
 
 from labctl.trtllm.releases import release
@@ -31,6 +33,18 @@ TESTS = {
     "test_labserve_prompts.py": "",
     "test_vocabulary.py": "",
 }
+# Of those that compute with PyTorch and transformers, in the versions of requirements/gpu.txt.
+TORCH_TESTS = (
+    "test_batch_decoder.py",
+    "test_codegen_as_gptj.py",
+    "test_codegen_request.py",
+    "test_labserve_decoding.py",
+    "test_labserve_sampling.py",
+    "test_labserve_text.py",
+    "test_labserve_transformers_engine.py",
+    "test_model_iterative.py",
+    "test_trtllm_request.py",
+)
 
 pytestmark = [pytest.mark.proof, COSTLY]
 
@@ -38,8 +52,8 @@ pytestmark = [pytest.mark.proof, COSTLY]
 def ran(argv: list[str], *paths: Path) -> str:
     """Its output, with these folders before the tests' and the sources on PYTHONPATH."""
     where = os.pathsep.join(map(str, [*paths, ROOT / "tests", ROOT / "src"]))
-    environment = {**os.environ, "PYTHONPATH": where, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120, env=environment, cwd=ROOT)
+    surroundings = {**os.environ, "PYTHONPATH": where, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=400, env=surroundings, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -47,13 +61,7 @@ def ran(argv: list[str], *paths: Path) -> str:
 @pytest.fixture(scope="module")
 def old(cache: Path) -> str:
     """Python 3.10 with what a model without PyTorch computes with."""
-    python = python310()
-
-    def make(folder: Path) -> None:
-        subprocess.run([python, "-m", "venv", str(folder)], check=True)
-        pip(str(folder / "bin" / "python"), "install", "-q", *ON_310)
-
-    return str(kept(cache, "python3.10", make) / "bin" / "python")
+    return environment(cache, "python3.10", python310(), *ON_310)
 
 
 def test_every_module_and_model_can_be_imported_on_python_310(old: str) -> None:
@@ -62,11 +70,20 @@ def test_every_module_and_model_can_be_imported_on_python_310(old: str) -> None:
     assert imported == len(list((ROOT / "src/labserve").rglob("*.py"))) + len(models)
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_models_without_pytorch_compute_on_python_310(old: str, name: str) -> None:
-    argv = [old, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
-    said = ran([*argv, f"tests/unit/{name}", *(("-k", TESTS[name]) if TESTS[name] else ())])
-    assert " passed" in said
+def compute(python: str, tests: Collection[str], *only: str) -> None:
+    """Run files of tests/unit on that Python."""
+    argv = [python, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
+    assert " passed" in ran([*argv, *(f"tests/unit/{name}" for name in tests), *only])
+
+
+def test_models_without_pytorch_compute_on_python_310(old: str) -> None:
+    compute(old, [name for name, only in TESTS.items() if not only])
+
+
+def test_models_without_pytorch_refuse_bad_input_on_python_310(old: str) -> None:
+    for name, only in TESTS.items():
+        if only:
+            compute(old, [name], "-k", only)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +101,26 @@ def test_llama_answers_the_same_with_the_transformers_of_an_image(
     wanted = (f"transformers=={number}", f"tokenizers=={TRANSFORMERS[number]}", HUB)
     said = ran([OURS, "tests/gpu/asked_llama.py", str(folder)], packages(cache, OURS, *wanted))
     assert json.loads(said) == [number, ours]
+
+
+@pytest.fixture(scope="module")
+def old_with_torch(cache: Path) -> str:
+    """Python 3.10 with PyTorch and transformers as in the GPU image (requirements/gpu.txt has our own versions)."""
+    torch, transformers = (metadata.version(name).partition("+")[0] for name in ("torch", "transformers"))
+    # transformers asks psutil how much memory a CPU has.
+    wanted = (*ON_310, f"transformers=={transformers}", "hypothesis", "psutil")
+    return environment(cache, f"python3.10-torch-{torch}-{transformers}", python310(), *wanted, torch=torch)
+
+
+@WITH_TORCH
+def test_models_with_pytorch_compute_on_python_310(old_with_torch: str) -> None:
+    compute(old_with_torch, TORCH_TESTS)
+
+
+@WITH_TORCH
+def test_llama_answers_the_same_on_python_310(old_with_torch: str, answers: tuple[Path, dict[str, Any]]) -> None:
+    folder, ours = answers
+    assert json.loads(ran([old_with_torch, "tests/gpu/asked_llama.py", str(folder)]))[1] == ours
 
 
 def test_the_oldest_transformers_here_is_that_of_the_oldest_release() -> None:

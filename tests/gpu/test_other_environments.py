@@ -5,7 +5,6 @@ They are made from the package index and kept in the tests' cache.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from environments import COSTLY, OURS, kept, pip, python310
+from environments import COSTLY, OURS, WITH_TORCH, environment, uv_pip
 from machinery import ROOT
 
 from labctl import engines
@@ -21,6 +20,7 @@ from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 
 PLAIN_ONNXRUNTIME = "1.20.1"  # of the image 25.02, by upstream's compatibility matrix
+IMAGES_TORCH = "2.7.1"  # 25.02 has a build of its own from shortly before 2.7
 # What is not on PyPI: TensorRT-LLM itself and its TensorRT.
 ELSEWHERE = ("git+", "tensorrt==", "tensorrt_llm==")
 # What must come out of it, or the builder does not start.
@@ -28,30 +28,25 @@ RESOLVED = {
     "0.5.0": {"torch": "2.1.0", "transformers": "4.31.0", "cuda-python": "12.2.0", "numpy": "1.24.4"},
     "0.8.0": {"torch": "2.1.2", "cuda-python": "12.8.0", "numpy": "1.26.4", "pynvml": "11.5.0"},
 }
-RESOLVE_S = 300  # pip reads the metadata of every wheel, and some of them are large
+IMAGES_PYTHON = "3.10"
 
 pytestmark = [pytest.mark.proof, COSTLY]
 
 
-def resolved(cache: Path, wanted: list[str]) -> dict[str, str]:
-    """Versions by package that pip of Python 3.10 would install; asked again only for another list."""
-
-    def ask(folder: Path) -> None:
-        arguments = ["--dry-run", "--ignore-installed", "--report", str(folder / "report.json")]
-        pip(python310(), "install", "-q", *arguments, *wanted, timeout=RESOLVE_S)
-
-    key = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:12]
-    report = kept(cache, f"resolved-{key}", ask) / "report.json"
-    found = (item["metadata"] for item in json.loads(report.read_text())["install"])
-    return {each["name"].lower(): each["version"] for each in found}
+def resolved(folder: Path, wanted: list[str]) -> dict[str, str]:
+    """Versions by package that would be installed for the images' Python."""
+    (folder / "wanted.txt").write_text("\n".join(wanted))
+    platform = ("--python-version", IMAGES_PYTHON, "--python-platform", "x86_64-unknown-linux-gnu")
+    said = uv_pip("compile", str(folder / "wanted.txt"), *platform, "--no-header", "--no-annotate")
+    return dict(line.split("==") for line in said.splitlines())
 
 
 @pytest.mark.parametrize("name", RESOLVED)
-def test_what_a_release_installs_resolves_to_what_its_builder_was_made_for(cache: Path, name: str) -> None:
+def test_what_a_release_installs_resolves_to_what_its_builder_was_made_for(tmp_path: Path, name: str) -> None:
     wanted = [word for word in release(name).install.split() if not word.startswith(ELSEWHERE)]
     assert {word.partition("==")[0] for word in wanted} >= RESOLVED[name].keys()
-    found = resolved(cache, wanted)
-    assert {key: found[key] for key in RESOLVED[name]} == RESOLVED[name]
+    installed = resolved(tmp_path, wanted)
+    assert {key: installed[key] for key in RESOLVED[name]} == RESOLVED[name]
 
 
 def test_the_exported_onnx_file_gives_the_same_logits_in_the_images_onnxruntime(cache: Path) -> None:
@@ -69,12 +64,29 @@ def test_the_exported_onnx_file_gives_the_same_logits_in_the_images_onnxruntime(
         argv = [python, "-c", script, str(path)]
         return json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
-    def make(folder: Path) -> None:
-        subprocess.run([OURS, "-m", "venv", str(folder)], check=True)
-        pip(str(folder / "bin" / "python"), "install", "-q", f"onnxruntime=={PLAIN_ONNXRUNTIME}", "numpy==1.26.4")
-
-    other = kept(cache, f"onnxruntime-{PLAIN_ONNXRUNTIME}", make)
-    (here, ours), (there, theirs) = ran(OURS), ran(str(other / "bin" / "python"))
+    wanted = (f"onnxruntime=={PLAIN_ONNXRUNTIME}", "numpy==1.26.4")
+    other = environment(cache, f"onnxruntime-{PLAIN_ONNXRUNTIME}", OURS, *wanted)
+    (here, ours), (there, theirs) = ran(OURS), ran(other)
     assert here == onnxruntime.__version__
     assert there == PLAIN_ONNXRUNTIME
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)
+
+
+@WITH_TORCH
+def test_the_exported_torchscript_gives_the_same_logits_in_the_images_pytorch(cache: Path) -> None:
+    path = engines.request("torchscript", "shipped:tiny-gpt2", {}).make(Workspace(ROOT, cache), print) / "model.pt"
+    script = (
+        "import json, sys, torch\n"
+        "with torch.inference_mode():\n"
+        "    logits = torch.jit.load(sys.argv[1])(torch.tensor([[1, 2, 3, 4]]))\n"
+        "print(json.dumps([torch.__version__.partition('+')[0], logits.tolist()]))\n"
+    )
+
+    def ran(python: str) -> Any:
+        argv = [python, "-c", script, str(path)]
+        return json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+
+    other = environment(cache, f"torch-{IMAGES_TORCH}", OURS, "numpy==1.26.4", torch=IMAGES_TORCH)
+    (_, ours), (there, theirs) = ran(OURS), ran(other)
+    assert there == IMAGES_TORCH
     np.testing.assert_allclose(theirs, ours, atol=1e-4)
