@@ -166,6 +166,8 @@ def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:
         ({"kind": "guess"}, "kind"),
         ({"stack": "nope"}, "no stack 'nope'"),
         ({"files": {"model.py": "../outside/model.py"}}, "inside the model repository"),
+        ({"models": ["simple-gpt2", "nope"]}, "iterative has no nope"),
+        ({"replacements": [{"file": "iterative-gpt2/1/model.py", "find": "a", "replace": "b"}]}, "the learner's"),
         ({"wrong": {"one": "only"}}, "wrong"),
         ({"hints": ["a"]}, "hints"),
         ({"colour": "red"}, "colour"),

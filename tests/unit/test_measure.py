@@ -84,6 +84,7 @@ nv_inference_request_success{model="m",version="1"} 40
 # TYPE nv_inference_request_failure counter
 nv_inference_request_failure{model="m",reason="OTHER",version="1"} 1
 nv_inference_request_failure{model="m",reason="CANCELED",version="1"} 2
+nv_inference_request_failure{model="m",reason="REJECTED",version="1"} 4
 # TYPE nv_inference_pending_request_count gauge
 nv_inference_pending_request_count{model="m",version="1"} 3
 # TYPE labs_slots_used gauge
@@ -94,7 +95,8 @@ labs_slots_used{model="m"} 5
 def test_tritons_counters_are_read_per_model() -> None:
     snapshot = metrics.parse(PROMETHEUS)
     row = snapshot.models["m"]
-    assert (row.inferences, row.exec_count, row.mean_batch, row.failed, row.pending) == (40, 8, 5, 3, 3)
+    assert (row.inferences, row.exec_count, row.mean_batch, row.failed, row.pending) == (40, 8, 5, 7, 3)
+    assert row.rejected == 4
     assert snapshot.own["m", "labs_slots_used"] == 5
 
 

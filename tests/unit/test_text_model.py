@@ -62,18 +62,19 @@ class FakeStream:
     """Remembers what was sent."""
 
     def send_inputs(self, model: str, prompt: str, inputs: list[Any], output: str = "", tokens: int = 0,
-                    so_far: bool = False, **parameters: Any) -> FakeStream:  # fmt: skip
-        self.output, self.tokens, self.parameters = output, tokens, parameters
+                    so_far: bool = False, priority: int = 0, **parameters: Any) -> FakeStream:  # fmt: skip
+        self.output, self.tokens, self.parameters, self.priority = output, tokens, parameters, priority
         self.inputs = {item.name(): (item.datatype(), tuple(item.shape())) for item in inputs}
         return self
 
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def asked(config: str, engine: str = "", to_the_end: bool = False) -> FakeStream:
+    def asked(config: str, engine: str = "", to_the_end: bool = False, priority: int = 0) -> FakeStream:
         monkeypatch.setattr(FakeClient, "configs", {"model": config, "engine": engine})
         monkeypatch.setattr("labctl.measure.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
-        return TextModel.of("nowhere", "model").send(FakeStream(), "Hello", 7, to_the_end)  # type: ignore[arg-type, return-value]
+        model = TextModel.of("nowhere", "model")
+        return model.send(FakeStream(), "Hello", 7, to_the_end, priority=priority)  # type: ignore[arg-type, return-value]
 
     return asked
 
@@ -110,6 +111,13 @@ def test_the_output_is_found_among_several(ask: Any) -> None:
 def test_an_answer_that_must_have_its_full_length_is_told_an_end_that_never_comes(ask: Any) -> None:
     assert "end_id" not in ask(CODEGEN).inputs
     assert ask(CODEGEN, to_the_end=True).inputs["end_id"] == ("UINT32", (1, 1))
+
+
+@pytest.mark.parametrize("config", [ITERATIVE, ENSEMBLE])
+def test_a_priority_is_no_parameter_of_the_request(ask: Any, config: str) -> None:
+    sent = ask(config, priority=1)
+    assert sent.priority == 1
+    assert "priority" not in sent.parameters
 
 
 def test_a_model_that_takes_no_text_is_refused_by_name(ask: Any) -> None:

@@ -1,0 +1,33 @@
+"""Six prompts of different lengths at once: a batch must form, and each answer must be what its prompt gives alone."""
+
+PROMPTS = (
+    "I am going to",
+    "The fox",
+    "My favourite food is",
+    "The best thing about a long winter is",
+    "In the middle of the night we heard",
+    "Once upon a time there was a king who had",
+    "Let me tell you what I know about",
+    "Anna",
+)
+
+
+ALONE = "every prompt went through the model by itself: one call of `compute` can take all of them."
+TOO_LONG = (
+    "an answer goes on after its last token: the batch runs as long as its longest answer, "
+    "so cut each to its own limit."
+)
+PADDING = "an answer is not what its prompt gives alone: is the padding on the left, and is the mask 0 there?"
+
+
+def check(trial):
+    prompts = trial.rng.sample(PROMPTS, 6)
+    requests = list(zip(prompts, trial.rng.sample(range(4, 16), 6), strict=True))
+    records = trial.at_once("llama-python-batched", requests)
+    largest = max((step.batch for step in trial.steps("llama-python-batched")), default=0)
+    trial.expect("largest batch", "more than 1", largest, largest > 1, ALONE)
+    alone = trial.at_once("llama-python", requests)
+    pairs = [(record.text, right.text) for record, right in zip(records, alone, strict=True)]
+    wrong = [(text, right) for text, right in pairs if text != right]
+    said = TOO_LONG if all(text.startswith(right) for text, right in wrong) else PADDING
+    trial.expect("answers as llama-python gives them", "6 of 6", f"{6 - len(wrong)} of 6", not wrong, said)

@@ -1,0 +1,48 @@
+"""What the learner predicts for prompts and lengths of this seed, and what the server then does."""
+
+PROMPTS = ("I am going to", "The fox", "My favourite food is", "In the middle of the night", "Anna", "The best thing")
+SINGLE, BATCHED, ENGINE = "llama-python", "llama-python-batched", "tensorrt_llm"
+
+SENTENCES = {
+    SINGLE: "llama-python has no batch dimension: every request is an execution of its own, with one row.",
+    BATCHED: "llama-python-batched takes at most `limit` rows at a time, and the rest afterwards.",
+    ENGINE: "in the engine who has all tokens leaves at once, and who waits takes the place in the very next step.",
+}
+
+
+def check(trial):
+    limit = int(trial.settings["hf_batch_size"])
+    count = limit + trial.rng.randint(2, 7)
+    lengths = trial.rng.sample(range(3, 20), count)
+    requests = [(trial.rng.choice(PROMPTS), tokens) for tokens in lengths]
+    measured, seconds = {}, {}
+    for model, asked in ((SINGLE, SINGLE), (BATCHED, BATCHED), (ENGINE, "ensemble")):
+        before = trial.counters()
+        records = trial.at_once(asked, requests)
+        steps = trial.steps(model)
+        measured[model] = [step.batch for step in steps]
+        seconds[model] = sum(step.ended - step.began for step in steps)
+        if model != ENGINE:
+            wanted = before.models[model].inferences + count
+            now = trial.settled(trial.counters, lambda now, m=model, n=wanted: now.models[m].inferences >= n)
+            executions = now.since(before).models[model].exec_count
+            trial.expect(
+                f"{model}: executions by Triton's counter",
+                len(measured[model]),
+                f"{executions:.0f}",
+                executions == len(measured[model]),
+                "Triton and the step log do not count the same: did somebody else ask this server meanwhile?",
+            )
+    # The order in which the engine took them, which only with one connection is that in which they were sent.
+    came = list(dict.fromkeys(id for step in steps for id in step.ids))
+    order = sorted(range(count), key=lambda place: came.index(records[place].id))
+    said = trial.call("predict.py", "predict", [requests[i][0] for i in order], [requests[i][1] for i in order], limit)
+    for model, rows in measured.items():
+        guess = said.get(model) if isinstance(said, dict) else None
+        trial.expect(f"{model}: rows of each execution", shown(rows), shown(guess), guess == rows, SENTENCES[model])
+    whole = " : ".join(f"{seconds[model] / seconds[SINGLE]:.2f}" for model in measured)
+    trial.expect("time in the three models (not judged)", "-", whole, True, "")
+
+
+def shown(rows):
+    return " ".join(map(str, rows)) if isinstance(rows, list) else str(rows)

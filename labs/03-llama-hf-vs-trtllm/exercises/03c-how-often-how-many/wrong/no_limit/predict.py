@@ -1,0 +1,19 @@
+"""How often is each of the three models executed, and with how many rows each time?"""
+
+
+def predict(prompts, max_tokens, limit):
+    """The rows of every execution, in order, for each model.
+
+    All prompts are there before anything is computed, and are taken in their order; answer i is max_tokens[i] tokens
+    long. `limit` is the most rows of one execution, for both models that batch. An execution of tensorrt_llm is a step
+    of the engine: one token for each of its rows.
+    """
+    one_by_one = [1] * len(prompts)
+    batches = [len(prompts)]
+    steps, waiting, running = [], list(max_tokens), []
+    while waiting or running:
+        while waiting and len(running) < limit:
+            running.append(waiting.pop(0))
+        steps.append(len(running))
+        running = [left - 1 for left in running if left > 1]
+    return {"llama-python": one_by_one, "llama-python-batched": batches, "tensorrt_llm": steps}

@@ -1,0 +1,34 @@
+"""Sixteen users, each of whom asks again when it is answered: how large were the batches, by Triton's counters?"""
+
+from collections import Counter
+
+MODEL = "codegen-350M-mono-gptj"
+PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def double(n):", "def largest(items):")
+USERS = 16
+
+ONE_BY_ONE = "the requests were handed over one by one: is `dynamic_batching` in config.pbtxt?"
+INSTANCES = (
+    "every instance still gets its requests one by one, and each has a model of its own in memory: "
+    "batching is one block, `dynamic_batching`."
+)
+SMALL = "batches form, but small ones: what keeps them small, preferred_batch_size or max_batch_size?"
+
+
+def check(trial):
+    requests = [(trial.rng.choice(PROMPTS), trial.rng.randint(8, 16)) for _ in range(8 * USERS)]
+    before = trial.counters()
+    records = trial.users(USERS, "ensemble", requests)
+    wanted = before.models[MODEL].inferences + len(requests)
+    counted = trial.settled(trial.counters, lambda now: now.models[MODEL].inferences >= wanted).since(before)
+    mean = counted.models[MODEL].mean_batch
+    instances = len({step.instance for step in trial.steps(MODEL)})
+    said = SMALL if mean >= 1.2 else INSTANCES if instances > 1 else ONE_BY_ONE
+    trial.expect("mean batch (inference_count / exec_count)", "above 4", f"{mean:.1f}", mean > 4, said)
+    answers = Counter(record.prompt for record in records if record.ok)
+    trial.expect(
+        "requests answered",
+        len(requests),
+        answers.total(),
+        answers.total() == len(requests),
+        "a request was not answered: what turned it away?",
+    )

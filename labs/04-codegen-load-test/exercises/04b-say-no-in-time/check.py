@@ -1,0 +1,61 @@
+"""About 1.5 s of work at once for a model whose queue may hold 0.2 s of it: who is served, who is turned away?"""
+
+from time import monotonic
+
+MODEL = "codegen-350M-mono-gptj"
+PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def double(n):", "def largest(items):")
+MOST_MS = 200
+WORK_S = 1.5
+
+ENDLESS = "nobody was turned away, so the queue was as long as the load: which policy, time-out and action has it?"
+DELAYED = (
+    "nobody was turned away: DELAY lets those whose time is over wait behind everybody else, "
+    "and computes them all the same."
+)
+
+
+def check(trial):
+    tokens = trial.rng.randint(16, 24)
+    batch_s = min(timed(trial, tokens) for _ in range(3))
+    count = min(400, max(48, round(4 * WORK_S / batch_s)))
+    before = trial.counters()
+    with trial.unary() as client:
+        records = [trial.ask(client, "ensemble", trial.rng.choice(PROMPTS), tokens) for _ in range(count)]
+        trial.ended(client, *records)
+    served, refused = [r for r in records if r.ok], [r for r in records if r.error]
+
+    delayed = "DELAY" in (trial.folder / "config.pbtxt").read_text(encoding="utf-8")
+    trial.expect(
+        "turned away", "somebody", f"{len(refused)} of {count}", bool(refused), DELAYED if delayed else ENDLESS
+    )
+    trial.expect(
+        "served",
+        "at least 4",
+        f"{len(served)} of {count}",
+        len(served) >= 4,
+        "almost everybody was turned away: the time-out is in microseconds, and 200 ms are 200000 of them.",
+    )
+    done = trial.settled(trial.counters, lambda now: now.since(before).models[MODEL].rejected >= len(refused))
+    counted = done.since(before).models[MODEL]
+    trial.expect(
+        "refusals that Triton counts as REJECTED",
+        len(refused),
+        f"{counted.rejected:.0f}",
+        counted.rejected == len(refused),
+        "requests failed, but for another reason than the queue policy.",
+    )
+    trial.expect(
+        "time of the served in the queue, on average",
+        f"at most {MOST_MS} ms",
+        f"{counted.queue_ms:.0f} ms",
+        counted.queue_ms <= MOST_MS,
+        "those who were served had waited for longer than 200 ms: is the time-out too long?",
+    )
+
+
+def timed(trial, tokens):
+    """Seconds that one full batch takes: the load is made to measure for this machine."""
+    began = monotonic()
+    with trial.unary() as client:
+        trial.ended(client, *[trial.ask(client, "ensemble", prompt, tokens) for prompt in PROMPTS[:4]])
+    return monotonic() - began

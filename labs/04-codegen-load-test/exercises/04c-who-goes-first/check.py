@@ -1,0 +1,40 @@
+"""Forty ordinary requests, then eight that are in a hurry: who was finished after whom?"""
+
+MODEL = "codegen-350M-mono-gptj"
+PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def double(n):", "def largest(items):")
+ORDINARY, HURRIED, FIRST = 40, 8, 1
+
+ONE_QUEUE = "nobody was overtaken: does the queue of this model know of priorities?"
+ALL_FIRST = (
+    "nobody was overtaken: 1 is the highest level, and with default_priority_level 1 all who say nothing have it too."
+)
+
+
+def check(trial):
+    tokens = trial.rng.randint(40, 60)
+    with trial.unary() as client:
+        ordinary = [trial.ask(client, "ensemble", trial.rng.choice(PROMPTS), tokens) for _ in range(ORDINARY)]
+        trial.ended(client, ordinary[0])
+        hurried = [
+            trial.ask(client, "ensemble", trial.rng.choice(PROMPTS), tokens, priority=FIRST) for _ in range(HURRIED)
+        ]
+        trial.ended(client, *ordinary, *hurried)
+    every = [*ordinary, *hurried]
+    answered = sum(record.ok for record in every)
+    trial.expect(
+        "requests answered",
+        len(every),
+        answered,
+        answered == len(every),
+        "somebody was turned away: those without priority wait for longer, but they are answered.",
+    )
+    last = max(record.end for record in hurried)
+    overtaken = sum(record.end > last for record in ordinary)
+    levels = "priority_levels" in (trial.folder / "config.pbtxt").read_text(encoding="utf-8")
+    trial.expect(
+        "ordinary requests that all those in a hurry overtook",
+        f"at least {ORDINARY // 4} of {ORDINARY}",
+        overtaken,
+        overtaken >= ORDINARY // 4,
+        ALL_FIRST if levels else ONE_QUEUE,
+    )
