@@ -14,7 +14,11 @@ from labctl.errors import LabError
 from labctl.learn import desk, gate, sandbox
 from labctl.learn.exercise import Exercise, find_all, named
 from labctl.learn.progress import PASSED, STARTED, Progress
+from labctl.learn.trial import Stuck, Trial
 from labctl.manifest.catalog import load
+from labctl.measure.clients.base import InFlight
+from labctl.measure.records import RequestRecord
+from labctl.runtimes.base import Endpoints
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,3 +200,50 @@ def test_a_broken_manifest_is_refused_with_its_file_and_key(
         find_all(workspace, load(workspace))
     assert "02a-broken/exercise.yaml" in f"{caught.value}"
     assert said in f"{caught.value}"
+
+
+class Silent(InFlight):
+    """A connection on which nothing comes any more."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1")
+
+    def answered(self, error: str = "") -> RequestRecord:
+        record = self.send_inputs("m", "a prompt", [])
+        with self._changed:
+            self._end(record, record.start + 1, error)
+        return record
+
+    def _hand_over(self, record: RequestRecord, inputs: list[object], priority: int) -> None:
+        pass
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
+    return Trial(1, nowhere, tmp_path, tmp_path, {}, "", patience=0.05)
+
+
+def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
+    with Silent() as client:
+        refused = client.answered("Request timeout expired")
+        trial.ended(client, client.answered(), refused)
+        with pytest.raises(LabError, match="Request timeout expired"):
+            trial.wait(client, refused)
+        with pytest.raises(Stuck, match=r"m has not answered within 0\.05 s"):
+            trial.ended(client, refused, client.send_inputs("m", "a prompt", []))
+
+
+def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(workspace: Workspace) -> None:
+    from labctl.learn.server import STACK, lab_with
+
+    few = lab_with(named(EXERCISES, "03a"), workspace).stacks[STACK]
+    assert few.models == ["llama-python", "llama-python-batched"]
+    assert few.replacements == []  # those of the stack are for models that are not served
+    all_of_them = lab_with(named(EXERCISES, "03c"), workspace).stacks[STACK]
+    assert "ensemble" in all_of_them.models
+    assert [edit.file for edit in all_of_them.replacements] == [
+        "tensorrt_llm/config.pbtxt",
+        "llama-python-batched/config.pbtxt",
+        "tensorrt_llm/config.pbtxt",
+    ]
