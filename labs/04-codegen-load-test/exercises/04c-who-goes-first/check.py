@@ -11,10 +11,9 @@ ALL_FIRST = (
 
 
 def check(trial):
-    tokens = trial.rng.randint(40, 60)
+    tokens = trial.rng.randint(24, 32)
     with trial.unary() as client:
         ordinary = [trial.ask(client, "ensemble", trial.rng.choice(PROMPTS), tokens) for _ in range(ORDINARY)]
-        trial.ended(client, ordinary[0])
         hurried = [
             trial.ask(client, "ensemble", trial.rng.choice(PROMPTS), tokens, priority=FIRST) for _ in range(HURRIED)
         ]
