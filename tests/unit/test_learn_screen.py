@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from labctl.cli import learn_screen, learn_view
+from labctl.cli import fullscreen, learn_view
 
 TASK = "A paragraph that is\nhard-wrapped in its file.\n\n- one\n- two\n\n" + "Long. " * 200
 FOUND = ["ok  steps: expected 3, measured 3", "NO  rows: expected 2, measured 1", "", "not yet: " + "why " * 30]
@@ -53,5 +53,5 @@ def test_an_arrow_key_is_not_taken_for_its_letters(monkeypatch: pytest.MonkeyPat
     with os.fdopen(read) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         os.write(write, typed)
-        assert learn_screen._key() == heard
+        assert fullscreen.key(1.0) == heard
         os.close(write)

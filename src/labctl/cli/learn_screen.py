@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
-import shutil
-import sys
-import termios
 import threading
-import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
-from labctl.cli import learn_view
+from labctl.cli import fullscreen, learn_view
 from labctl.errors import LabError
 from labctl.learn import desk, judge
 from labctl.learn.exercise import Exercise
@@ -22,9 +16,6 @@ from labctl.learn.progress import PASSED, Progress
 from labctl.listener import Silent
 from labctl.orchestrator.session import Session
 
-HOME, CLEAR_LINE, CLEAR_REST = "\033[H", "\033[K", "\033[J"
-OWN_SCREEN, BACK = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
-ESCAPE = b"\033"
 TICK_S = 0.2
 
 
@@ -55,8 +46,8 @@ class Screen:
     def run(self) -> None:
         """Until q or Ctrl-C; the exercise server stays for its idle time."""
         self._begin(self.exercise)
-        with _raw():
-            while (key := _key()) != "q":
+        with fullscreen.fullscreen():
+            while (key := fullscreen.key(TICK_S)) != "q":
                 self._act(key)
                 if self._saved():
                     self._check()
@@ -143,11 +134,8 @@ class Screen:
     # -- drawing ---------------------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        width, height = shutil.get_terminal_size()
-        shown = learn_view.lines(self._view(), width, height, color="NO_COLOR" not in os.environ)
-        text = "\r\n".join(f"{line}{CLEAR_LINE}" for line in shown)
-        sys.stdout.write(f"{HOME}{text}{CLEAR_REST}")
-        sys.stdout.flush()
+        color = "NO_COLOR" not in os.environ
+        fullscreen.draw(lambda width, height: learn_view.lines(self._view(), width, height, color=color))
 
     def _view(self) -> learn_view.View:
         exercise, folder = self.exercise, f"exercises/{self.exercise.id}"
@@ -164,27 +152,3 @@ class Screen:
 def _told(outcome: judge.Outcome) -> list[str]:
     rows = [f"{'ok' if c.ok else 'NO'}  {c.name}: expected {c.expected}, measured {c.measured}" for c in outcome.checks]
     return [*rows, "", f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}"]
-
-
-def _key() -> str:
-    """The key that was pressed; "" for none, and for those that send more than a letter (arrows, a paste)."""
-    if select.select([sys.stdin], [], [], TICK_S)[0]:
-        data = os.read(sys.stdin.fileno(), 64)
-        if data.startswith(ESCAPE) or len(data) > 1:
-            return ""
-        return data.decode(errors="replace").lower() or "q"
-    return ""
-
-
-@contextlib.contextmanager
-def _raw() -> Iterator[None]:
-    """Single keys, a screen of our own; as it was afterwards, however the block ends."""
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        tty.setcbreak(sys.stdin)
-        sys.stdout.write(OWN_SCREEN)
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        sys.stdout.write(BACK)
-        sys.stdout.flush()

@@ -18,11 +18,15 @@ MAY = "watch, send requests and cancel them"
 @click.option("--port", type=click.IntRange(0, 65535), default=7861, show_default=True,
               help="The page's port; 0 takes a free one.")  # fmt: skip
 @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
-def watch_command(stack: str, port: int, expose: bool) -> None:
+@click.option("--terminal", is_flag=True, help="Show it here, without a page; q ends it.")
+def watch_command(stack: str, port: int, expose: bool, terminal: bool) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
     RESULT is a folder below results/. Ctrl-C ends the page.
     """
+    if terminal:
+        _in_terminal(stack)
+        return
     try:
         from labctl.watch import live
     except ImportError as error:
@@ -41,3 +45,14 @@ def watch_command(stack: str, port: int, expose: bool) -> None:
             click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
         threading.Event().wait()
+
+
+def _in_terminal(stack: str) -> None:
+    from labctl.cli.watch_screen import WatchScreen
+
+    session = opt.open_session()
+    _, name = session.catalog.stack(stack)
+    found = session.find(name)
+    if not found:
+        raise LabError(f"{name} is not up", "", f"labctl up {name}")
+    WatchScreen(session.workspace.run_dir(name), found[1]).run()

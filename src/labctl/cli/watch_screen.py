@@ -1,0 +1,130 @@
+"""``labctl watch STACK --terminal``: the live view without a browser, with keys for the clock."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from labctl.cli import fullscreen
+from labctl.errors import LabError
+from labctl.orchestrator.clock import Clock
+from labctl.runtimes.base import Record
+from labctl.watch.state import State
+from labctl.watch.tail import Tail
+from labctl.watch.terminal import STRIP, Screen
+
+TICK_S = 0.1
+RENEW_S = 3.0
+WATCHED = "watched"  # a file in the run folder: models write texts while it is fresh
+FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+# Okabe and Ito's colours, which colour-blind people tell apart, as far as 256 colours have them.
+PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
+
+
+class WatchScreen:
+    """Reads the log as it grows, draws, listens to keys; steps are taken in a thread, so that keys are always heard."""
+
+    def __init__(self, run_dir: Path, record: Record) -> None:
+        self._run_dir, self._endpoint = run_dir, record.endpoints.metrics
+        self._models = tuple(record.models)
+        self._clock = Clock(run_dir, self._models)
+        self._tail, self._state = Tail(run_dir), State()
+        self._screen = Screen(record.stack)
+        self._stepping: threading.Thread | None = None
+        self._factor = 0  # its place in FACTORS
+        self._colour = "NO_COLOR" not in os.environ and os.environ.get("TERM", "").find("256") >= 0
+
+    def run(self) -> None:
+        """Until q or Ctrl-C. Raises LabError where this is no terminal."""
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise LabError("this is no terminal", "keys are read and lines drawn in place", "labctl watch STACK")
+        renewed = float("-inf")
+        with fullscreen.fullscreen():
+            while (key := fullscreen.key(TICK_S)) != "q":
+                if time.monotonic() - renewed > RENEW_S:
+                    renewed = time.monotonic()
+                    (self._run_dir / WATCHED).touch()
+                self._state.feed(self._tail.read())
+                self._look_at_the_clock()
+                self._act(key)
+                fullscreen.draw(self._lines)
+        if self._clock.paused:
+            click.echo(f"its clock still stands still: labctl clock {self._screen.title} run", err=True)
+
+    def _look_at_the_clock(self) -> None:
+        for view in self._state.models.values():
+            view.mode, view.held = self._clock.mode(view.model)["mode"], None
+        if self._clock.modes():
+            for told in (told for model in self._models for told in self._clock.told(model)):
+                view = self._state.of(told["model"], told["instance"])
+                view.mode = self._clock.mode(view.model)["mode"]
+                view.held = told if told["state"] == "held" else None
+
+    def _act(self, key: str) -> None:
+        model, which = self._screen.chosen, self._screen.chosen or "all models"
+        match key:
+            case "p":
+                self._do(lambda: self._clock.pause(model), f"{which}: paused")
+            case "s" | " ":
+                self._step(1)
+            case "t":
+                self._step(10)
+            case "r":
+                self._factor = 0
+                self._do(lambda: self._clock.run(model), f"{which}: running")
+            case "+" | "-":
+                self._factor = max(0, min(len(FACTORS) - 1, self._factor + (1 if key == "+" else -1)))
+                factor = FACTORS[self._factor]
+                if factor == 1.0:
+                    self._do(lambda: self._clock.run(model), f"{which}: running")
+                else:
+                    self._do(lambda: self._clock.slow(factor, model), f"{which}: {factor:g} times as slow")
+            case "m":
+                seen = ["", *dict.fromkeys(view.model for view in self._state.models.values())]
+                self._screen.chosen = seen[(seen.index(model) + 1) % len(seen)] if model in seen else ""
+
+    def _do(self, action: Callable[[], None], said: str) -> None:
+        try:
+            action()
+            self._screen.note = said
+        except LabError as error:
+            self._screen.note = f"{error.what}: {error.why}"
+
+    def _step(self, count: int) -> None:
+        if self._stepping and self._stepping.is_alive():
+            return
+        model = self._screen.chosen
+
+        def work() -> None:
+            try:
+                done = self._clock.step(count, model, self._endpoint)
+                told = ", ".join(f"{name} {steps}" for name, steps in done.items())
+                self._screen.note = f"stepped: {told}" if done else "nothing waited for a step"
+            except LabError as error:
+                self._screen.note = error.what
+
+        self._stepping = threading.Thread(target=work, name="step", daemon=True)
+        self._stepping.start()
+
+    def _lines(self, width: int, height: int) -> Sequence[str]:
+        lines = self._screen.lines(self._state, width, height)
+        if not self._colour:
+            return lines
+        return [_coloured(line) if line[:3].strip().isdigit() else line for line in lines]
+
+
+def _coloured(line: str) -> str:
+    """A seat's row, each letter of its strip in its request's colour; the text behind it as it is."""
+    end = line.find("  ", STRIP + 1)
+    strip = line[STRIP:] if end < 0 else line[STRIP:end]
+    colours = "".join(
+        f"\033[38;5;{PALETTE[(ord(one.lower()) - ord('a')) % len(PALETTE)]}m{one}" if one.isalpha() else one
+        for one in strip
+    )
+    return f"{line[:STRIP]}{colours}\033[0m{line[STRIP + len(strip) :]}"

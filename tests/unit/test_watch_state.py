@@ -1,0 +1,155 @@
+"""What a viewer shows, from the lines of the log: who sits, who waits, what each has got; and the terminal's screen."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.orchestrator.clock import Clock
+from labctl.watch.state import ENDED, State
+from labctl.watch.terminal import STRIP, Screen
+from labserve.steplog import StepLog
+
+SECONDS = 30.0
+
+
+def line(n: int, ids: list[str], **more: Any) -> dict[str, Any]:
+    each = {"rows": list(range(len(ids))), "phase": "d" * len(ids), "made": [1] * len(ids)}
+    return {"v": 2, "n": n, "t": 10.0 + n, "dur": 0.5, "model": "m", "instance": "0_0", "kind": "step",
+            "batch": len(ids), "ids": ids, **each, **more}  # fmt: skip
+
+
+def fed(*lines: dict[str, Any]) -> State:
+    state = State()
+    state.feed(lines)
+    return state
+
+
+def test_whoever_comes_late_sees_from_one_line_who_sits_and_who_waits() -> None:
+    last = line(90, ["7", "9"], seats=["7", "", "9"], rows=[0, 2], slots=3, waiting=["10"], queue=1, why="no slot",
+                blocks=[3, 2], kv_blocks=8, kv_blocks_used=5, before={"7": "Once upon"}, texts=[" a", "x"])  # fmt: skip
+    view = fed(last).of("m", "0_0")
+    assert (view.seats, view.batch, view.waiting, view.why, view.queue) == (
+        ["7", "", "9"], ["7", "9"], ["10"], "no slot", 1,
+    )  # fmt: skip
+    assert (view.blocks, view.kv_blocks, view.kv_blocks_used) == ({"7": 3, "9": 2}, 8, 5)
+    assert view.requests["7"].text == "Once upon a"
+    assert view.requests["10"].waited_for == "no slot"
+
+
+def test_a_request_is_followed_from_its_wait_to_its_end() -> None:
+    state = fed(
+        line(1, ["7"], waiting=["8"], queue=1, why="no slot", prompts={"7": "The"}, texts=[" fox"]),
+        line(2, ["7"], waiting=["8"], queue=1, why="no slot", ended={"7": "length"}, texts=[" ran"]),
+        line(3, ["8"], joined=["8"], phase="p", made=[0]),
+        line(4, ["8"], ended={"8": "stop"}),
+    )
+    seven, eight = (state.of("m", "0_0").requests[name] for name in "78")
+    assert (seven.prompt, seven.text, seven.tokens, seven.why) == ("The", " fox ran", 2, "length")
+    assert (eight.first_seen, eight.joined, eight.first_token, eight.ended) == (10.5, 12.5, 14.0, 14.0)
+    assert state.of("m", "0_0").live == []
+
+
+def test_a_client_that_left_without_a_step_is_gone_and_a_name_can_come_again() -> None:
+    gone = line(2, [], kind="change", ended={"7": "cancelled"}, seats=[""])
+    view = fed(line(1, ["7"]), gone).of("m", "0_0")
+    assert (view.requests["7"].why, view.seats, len(view.steps)) == ("cancelled", [""], 1)
+    view.feed(line(3, ["7"]))
+    assert (view.requests["7"].ended, view.requests["7"].tokens) == (None, 1)
+
+
+def test_rates_are_those_of_the_last_moments() -> None:
+    lines = [line(n, ["7", "8"]) | {"t": 10 + n / 100} for n in range(1, 501)]
+    assert fed(*lines).of("m", "0_0").rates() == pytest.approx((100.0, 200.0))
+
+
+def test_what_is_kept_is_bounded() -> None:
+    state = fed(*(line(n, [str(n)], ended={str(n): "length"}) for n in range(1, 2000)))
+    assert len(state.of("m", "0_0").requests) == ENDED
+
+
+def shown(state: State, width: int = 80, height: int = 24) -> list[str]:
+    lines = Screen("iterative").lines(state, width, height)
+    assert len(lines) == height and all(len(one) <= width for one in lines)
+    return lines
+
+
+def test_the_screen_shows_prefill_decode_and_an_empty_seat_apart_without_colour() -> None:
+    state = fed(
+        line(1, ["7"], phase="p", slots=2, seats=["7", ""]),
+        line(2, ["7"], slots=2, seats=["7", ""], texts=[" fox"], prompts={"7": "The"}),
+        line(3, ["7", "9"], phase="dp", slots=2, seats=["7", "9"], waiting=["10"], queue=1, why="no slot"),
+    )
+    state.of("m", "0_0").held = {"ids": ["7", "9"], "waiting": ["10"], "why": "no slot"}
+    screen = shown(state)
+    seats = [one for one in screen if one[:3].strip().isdigit()]
+    assert [one[STRIP : STRIP + 3] for one in seats] == ["Aaa", "..B"]
+    assert seats[0].endswith("fox")
+    text = "\n".join(screen)
+    assert "waiting 1 (no slot): c:10" in text
+    assert "the step that waits: a:7 b:9; not in it (no slot): 10" in text
+
+
+def test_the_screen_fits_however_many_seats_and_models_there_are() -> None:
+    names = [f"request-{n}" for n in range(64)]
+    many = [line(n, names, slots=64, seats=names, texts=["long text " * 50] * 64, blocks=[9] * 64, kv_blocks=600,
+                 kv_blocks_used=576, waiting=names, queue=900, why="no KV block") for n in range(1, 300)]  # fmt: skip
+    state = fed(*many, *({**one, "model": "other"} for one in many))
+    for size in ((80, 24), (200, 60), (40, 10)):
+        assert any("more seats" in one for one in shown(state, *size)) or size[1] < 24
+
+
+STACK = """
+import sys
+from pathlib import Path
+from labctl.cli.watch_screen import WatchScreen
+from labctl.runtimes.base import Endpoints, Record
+record = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
+WatchScreen(Path(sys.argv[1]), record).run()
+"""
+
+
+def test_the_keys_of_the_terminal_move_the_clock(tmp_path: Path) -> None:
+    log = StepLog(str(tmp_path), "m", "0_0")
+    log.write(time.monotonic(), ["7"], rows=[0], phase="p", made=[1], slots=2, seats=["7", ""])
+    log.close()
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", STACK, str(tmp_path)], stdin=terminal, stdout=terminal, stderr=terminal,
+        env={**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+    )  # fmt: skip
+    os.close(terminal)
+    clock, said = Clock(tmp_path, ("m",)), b""
+    try:
+
+        def until(condition: Callable[[], bool]) -> None:
+            nonlocal said
+            deadline = time.monotonic() + SECONDS
+            while not condition():
+                assert time.monotonic() < deadline, said.decode(errors="replace")
+                said += os.read(screen, 4096)
+
+        until(lambda: b"m  run  seats 1 of 2" in said)
+        os.write(screen, b"p")
+        until(lambda: clock.paused == ["m"])
+        os.write(screen, b"s")
+        until(lambda: b"nothing waited for a step" in said)
+        os.write(screen, b"r")
+        until(lambda: clock.modes() == {})
+        os.write(screen, b"+")
+        until(lambda: clock.mode("m").get("factor") == 2.0)
+        os.write(screen, b"q")
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(screen)
+    assert (tmp_path / "watched").exists(), "texts are asked for while somebody watches"
