@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import codegen, compose_up, fuzz, iterative, kills, llm, sequence, start_up
+from benchmarks import checks, codegen, compose_up, fuzz, iterative, kills, llm, sequence, start_up
 from labctl.measure.results import machine, versions
 from labctl.workspace import Workspace, atomic_write
 
 YARDSTICKS = {
     "start-up": start_up.run,
+    "checks": lambda options: checks.run(options.rounds),
     "iterative": lambda options: iterative.run(options.rounds),
     "batching": lambda options: llm.batching(options.rounds),
     "hundred": lambda options: llm.hundred(options.rounds),

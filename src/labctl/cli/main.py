@@ -42,6 +42,7 @@ COMMANDS = {
     "bundle": ("bundle", "Pack the labs for a machine without a network."),
     "exercise": ("exercise", "Exercises: you write the lines, your running server judges."),
     "learn": ("exercise", "Show exercises as one screen; check whenever you save a file."),
+    "workshop": ("workshop", "Show the progress of a group as one table."),
     "reload": ("edit", "Load the edited models of a running stack again."),
     "undo": ("edit", "Put the shipped files of a stack back; yours are kept beside them."),
     "restart": ("edit", "Take a running stack down and up again, with the same settings."),
