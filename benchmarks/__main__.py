@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import checks, codegen, compose_up, fuzz, iterative, kills, llm, sequence, start_up
+from benchmarks import checks, codegen, compose_up, fuzz, iterative, kills, llm, sequence, start_up, watch
 from labctl.measure.results import machine, versions
 from labctl.workspace import Workspace, atomic_write
 
@@ -25,6 +25,7 @@ YARDSTICKS = {
     "codegen": lambda options: codegen.stepped(options.rounds),
     "codegen-350m": lambda options: codegen.true_shape(options.rounds),
     "compose-up": lambda options: compose_up.run(options.rounds),
+    "watch": watch.run,
 }
 # They look for faults, and take long: only by name.
 LONG = {"kills": lambda options: kills.run(options.count or 1000), "fuzz": fuzz.run}

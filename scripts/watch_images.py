@@ -146,7 +146,7 @@ def watched(stack: str, settings: tuple[str, ...]) -> Iterator[str]:
 
 def take(browser: Any, address: str, picture: Picture, path: Path) -> None:
     width, height = picture.size
-    page = browser.new_page(viewport={"width": width, "height": height})
+    page = browser.new_page(viewport={"width": width, "height": height}, bypass_csp=True)
     try:
         page.goto(address)
         page.locator("#clock").wait_for()

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +62,7 @@ class Visitor:
         self.page.fill("#prompt", prompt)
         self.page.fill("#tokens", str(tokens))
         self.page.click("#one")
-        self.page.wait_for_function(f"watching.store.asked.size > {len(before)}")
+        self.until(f"watching.store.asked.size > {len(before)}")
         (name,) = set(self.names()) - before
         return name
 
@@ -69,9 +70,16 @@ class Visitor:
         found: list[str] = self.page.evaluate("[...watching.store.asked.values()].map((ask) => ask.name)")
         return found
 
+    def until(self, expression: str) -> None:
+        """Wait for something on the page. Not with ``wait_for_function``: the page lets nobody evaluate texts in it."""
+        deadline = time.monotonic() + TIMEOUT_MS / 1e3
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+            self.page.wait_for_timeout(20)
+
     def pause(self) -> None:
         self.page.click("#pause")
-        self.page.get_by_text("paused: nothing runs").wait_for()
+        self.page.locator("#state", has_text="paused").wait_for()
 
     def resume(self) -> None:
         self.page.get_by_role("button", name="Run", exact=True).click()
@@ -127,7 +135,7 @@ def test_a_request_is_seen_to_arrive_grow_and_leave(visitor: Visitor, server: La
     visitor.lane(ITERATIVE).locator(".seat", has_text=name).wait_for()
     visitor.resume()
     visitor.over(name)
-    visitor.page.wait_for_function(f"!document.querySelector('.lane[data-lane={ITERATIVE}] .seat:not(.empty)')")
+    visitor.until(f"!document.querySelector('.lane[data-lane={ITERATIVE}] .seat:not(.empty)')")
     own = [step for step in steps(server, ITERATIVE) if name in step["ids"]]
     assert len(own) == 30
     text = "".join(step["texts"][step["ids"].index(name)] for step in own)
@@ -181,7 +189,7 @@ def test_a_request_is_cancelled_from_the_page(visitor: Visitor, server: LabServe
     visitor.lane(SIMPLE).locator(".seat", has_text=name).wait_for()
     visitor.page.get_by_role("button", name=f"Cancel request {name}").click()
     visitor.page.locator(f".request[data-state='cancelled']:has(b:text-is('{name}'))").wait_for()
-    visitor.page.wait_for_function(f"!document.querySelector('.lane[data-lane={SIMPLE}] .seat:not(.empty)')")
+    visitor.until(f"!document.querySelector('.lane[data-lane={SIMPLE}] .seat:not(.empty)')")
     assert len([step for step in steps(server, SIMPLE) if name in step["ids"]]) < 400
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from labctl.errors import LabError
 from labctl.measure.evidence import metrics
-from labctl.orchestrator.clock import Clock
+from labctl.orchestrator.clock import CONTROL, Clock
 from labctl.watch.counters import Counters
 from labctl.watch.feed import HELD, Event, Feed
 from labctl.watch.tail import Tail
@@ -62,6 +62,16 @@ class Hub:
                 await self._count()
             await asyncio.sleep(LOOK_S)
 
+    def close(self) -> None:
+        """Let every page go, from any thread."""
+
+        def leave() -> None:
+            for queue in self._pages:
+                queue.put_nowait(None)
+
+        if self._loop and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(leave)
+
     def tell(self, event: Event) -> None:
         """Pass an event on to every page, from any thread."""
         if self._loop:
@@ -95,7 +105,11 @@ class Hub:
         """Tell how it is set, and the steps that wait for it, where either has changed."""
         modes = [self._clock.mode(model) for model in self._clock.models]
         factor = max((float(mode.get("factor", 1.0)) for mode in modes), default=1.0)
-        event = {"k": "clock", "paused": any(mode["mode"] == "pause" for mode in modes), "slow": factor}
+        try:
+            since = (self._clock.run_dir / CONTROL).stat().st_mtime
+        except OSError:
+            since = 0.0
+        event = {"k": "clock", "at": since, "paused": any(mode["mode"] == "pause" for mode in modes), "slow": factor}
         if event != self._set:
             self._set = event
             self._pass_on([], [event])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labctl.manifest.schema import Lab
-from labctl.orchestrator.clock import Clock
+from labctl.orchestrator.clock import Clock, idle_limit
 from labctl.runtimes.base import Record
 from labctl.watch import replay
 from labctl.watch.asking import Asker
@@ -30,6 +30,7 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
         "stack": record.stack,
         "send": asker.models,
         "into": asker.into,
+        "limit": idle_limit(workspace.repository_dir(record.stack)),
         "chosen": chosen.model if chosen else "",
     }
     return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics), exposed)

@@ -139,6 +139,8 @@ class WatchServer:
             try:
                 yield f"http://127.0.0.1:{port}/{self.token}/"
             finally:
+                if self._hub:
+                    self._hub.close()
                 server.should_exit = True
                 thread.join(5.0)
 

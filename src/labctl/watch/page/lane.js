@@ -144,8 +144,9 @@ class LaneView {
     const size = now.step ? now.step.r.length / FIELDS : 0;
     const time = page.live ? Math.max(store.last, 0) : page.now;
     const rate = lane.rate(place, time);
+    const idle = now.step && ![...now.seated.keys()].some((seat) => !now.gone.has(now.seated.get(seat)));
     this.facts.replaceChildren(
-      "batch ", el("b", { textContent: size }), ` of ${lane.seats} · step `, el("b", { textContent: now.step ? now.step.n : 0 }),
+      idle ? "idle; the last batch " : "batch ", el("b", { textContent: size }), ` of ${lane.seats} · step `, el("b", { textContent: now.step ? now.step.n : 0 }),
       " · ", el("b", { textContent: rate < 10 ? rate.toFixed(1) : Math.round(rate) }), " tokens/s",
       ...(now.step && now.step.kv ? [" · KV ", el("b", { textContent: now.step.kv[0] }), ` of ${now.step.kv[1]} blocks`] : []));
     this.held.hidden = !now.next || !now.next.length || page.hidden;

@@ -26,6 +26,7 @@ class Page {
     controls(this);
     window.addEventListener("resize", () => (this.dirty = this.stale = true));
     requestAnimationFrame((at) => this.frame(at));
+    setInterval(() => (this.stale = true), 1000);
   }
 
   listen() {
@@ -48,9 +49,12 @@ class Page {
   }
 
   take(events) {
+    const first = events[0]?.k === "head"; // what follows it was before
     for (const event of events) {
       if (event.k === "head") this.restart(event);
       else this.store.take(event);
+      if (event.k === "clock") this.heard = event.at * 1e3;
+      else if (event.r && !first) this.heard = Date.now();
     }
     while (this.views.length < this.store.lanes.length) {
       const view = new LaneView(this.store, this.views.length, this);
@@ -204,10 +208,10 @@ class Page {
 
   panels() {
     const clock = this.store.clock, state = $("state");
-    const words = this.live ? clockWords(clock) : "a recording";
+    const words = this.live ? clockWords(clock, this.left()) : "a recording";
     const nothing = this.live && !this.store.last ? "nothing has happened yet: send a request" : "";
     state.textContent = this.broken || [words, nothing].filter(Boolean).join("; ");
-    state.classList.toggle("alarm", Boolean(this.broken));
+    state.classList.toggle("alarm", Boolean(this.broken) || this.left() < 60);
     $("clock").hidden = !clock;
     if (clock) showClock(this, clock);
     if (!this.live) {
@@ -218,6 +222,12 @@ class Page {
     showAsked(this);
     showCounters(this);
     this.quiz.show();
+  }
+
+  /** Seconds that a pause may still last before Triton forgets a sequence of which it hears nothing. */
+  left() {
+    const { clock } = this.store;
+    return clock?.paused && this.head.limit ? this.head.limit - (Date.now() - this.heard) / 1e3 : Infinity;
   }
 
   tip(text, where) {
@@ -231,8 +241,12 @@ class Page {
   }
 }
 
-function clockWords(clock) {
+function clockWords(clock, left) {
   if (!clock) return "";
+  if (left <= 0) return "paused for so long that Triton may have forgotten sequences";
+  if (left < 60) return `step or run within ${Math.ceil(left)} s: Triton forgets sequences that are idle`;
+  if (left < 120) return `paused, for up to ${Math.floor(left)} s`;
+  if (left < Infinity) return `paused, for up to ${Math.floor(left / 60)} min`;
   return clock.paused ? "paused: nothing runs until you step or run" : clock.slow > 1 ? `slow motion, ${clock.slow} times` : "running";
 }
 
