@@ -115,7 +115,7 @@ def policy(visitor: Visitor) -> None:
 SMALL = ("max_num_sequences=4",)
 TIGHT = (*SMALL, "batch_scheduler_policy=max_utilization", "max_tokens_in_paged_kv_cache=128")
 PICTURES = {
-    "watch-lab01": Picture("sequence-batcher", (), sequences),
+    "watch-lab01": Picture("sequence-batcher", ("max_sequence_idle_microseconds=600000000",), sequences),
     "watch-lab02": Picture("iterative", (), newcomers),
     "watch-lab02-phone": Picture("iterative", (), newcomers, PHONE),
     "watch-lab03": Picture("llama", ("max_num_sequences=4",), engine),

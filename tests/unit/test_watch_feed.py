@@ -88,3 +88,14 @@ def test_a_tail_follows_a_log_that_is_rotated(tmp_path: Path) -> None:
     path.rename(tmp_path / "steps-m-0.1.jsonl")
     path.write_text(json.dumps(line(2, ["2"])) + "\n")
     assert [found["ids"] for found in tail.read()] == [["2"]]
+
+
+def test_a_sequence_keeps_its_seat_between_its_requests() -> None:
+    _, first, second, third = Feed().events(
+        [
+            full(1, ["1001"], rows=[2], start=[1], end=[0]),
+            full(2, ["1002"], rows=[0], start=[1], end=[0]),
+            full(3, ["1001"], rows=[2], start=[0], end=[1], ended={"1001": "client"}),
+        ]
+    )
+    assert "s" not in first and second["s"] == [1, 0, 0, 2] and third["s"] == [1, 0]

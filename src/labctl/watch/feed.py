@@ -25,6 +25,7 @@ class _Lane:
         self.steps = 0
         self.known: dict[str, int] = {}  # a live request's name in the log -> its number on the page
         self.seats: dict[str, int] = {}  # of a log that does not tell (version 1)
+        self.sitting: dict[int, str] = {}  # of sequences, by seat
 
 
 class Feed:
@@ -84,7 +85,12 @@ class Feed:
         evicted = [number(name) for name in line.get("evicted", ())]
         ended = [[number(name), why] for name, why in line.get("ended", {}).items()]
         seated = [part for seat, name in enumerate(line.get("seats", ())) if name for part in (number(name), seat)]
-        told = "seats" in line
+        if "start" in line:  # sequences: one keeps its seat between its requests, and only their ends are told
+            lane.sitting |= {rows[place]: name for place, name in enumerate(ids)}
+            for seat in [seat for seat, name in lane.sitting.items() if name in line.get("ended", {})]:
+                del lane.sitting[seat]
+            seated = [part for seat, name in sorted(lane.sitting.items()) for part in (number(name), seat)]
+        told = "seats" in line or "start" in line
         for name in line.get("ended", {}):
             lane.known.pop(name, None)
         event = _lean(
@@ -92,7 +98,8 @@ class Feed:
             z=line.get("slots"), more=max(0, line.get("queue", 0) - len(waiting)),
         )  # fmt: skip
         if line.get("kind") == HELD:
-            return event | {"k": "state", "s": seated, "t": line["t"], "next": members[::5]}
+            event |= {"s": seated} if told else {}
+            return event | {"k": "state", "t": line["t"], "next": members[::5]}
         if line.get("kind") == "change":
             return event | {"k": "state", "s": seated, "t": line["t"]}
         lane.steps += 1

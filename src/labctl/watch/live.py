@@ -30,6 +30,7 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
         "stack": record.stack,
         "send": asker.models,
         "into": asker.into,
+        "models": list(record.models),
         "limit": idle_limit(workspace.repository_dir(record.stack)),
         "chosen": chosen.model if chosen else "",
     }

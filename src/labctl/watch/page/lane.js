@@ -150,7 +150,7 @@ class LaneView {
       " · ", el("b", { textContent: rate < 10 ? rate.toFixed(1) : Math.round(rate) }), " tokens/s",
       ...(now.step && now.step.kv ? [" · KV ", el("b", { textContent: now.step.kv[0] }), ` of ${now.step.kv[1]} blocks`] : []));
     this.held.hidden = !now.next || !now.next.length || page.hidden;
-    if (!this.held.hidden) this.held.textContent = `The step that waits: ${now.next.join(", ")}`;
+    if (!this.held.hidden) this.held.textContent = `In the step that waits: ${now.next.join(", ")}`;
     this.facts.dataset.batch = size;
     this.facts.dataset.step = now.step ? now.step.n : 0;
     this.waits(now, page.unseen(lane));

@@ -59,6 +59,7 @@ class Page {
     while (this.views.length < this.store.lanes.length) {
       const view = new LaneView(this.store, this.views.length, this);
       this.views.push(view);
+      view.root.style.order = String((this.head.models || []).indexOf(view.lane.model) + 1);
       $("lanes").append(view.root);
       this.quiz.lane(view.lane.name);
     }
@@ -243,8 +244,8 @@ class Page {
 
 function clockWords(clock, left) {
   if (!clock) return "";
-  if (left <= 0) return "paused for so long that Triton may have forgotten sequences";
-  if (left < 60) return `step or run within ${Math.ceil(left)} s: Triton forgets sequences that are idle`;
+  if (left <= 0) return "paused too long: sequences may be lost";
+  if (left < 60) return `step within ${Math.ceil(left)} s, or sequences are lost`;
   if (left < 120) return `paused, for up to ${Math.floor(left)} s`;
   if (left < Infinity) return `paused, for up to ${Math.floor(left / 60)} min`;
   return clock.paused ? "paused: nothing runs until you step or run" : clock.slow > 1 ? `slow motion, ${clock.slow} times` : "running";
