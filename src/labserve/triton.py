@@ -71,8 +71,13 @@ def text_of(request: Any, name: str) -> bytes:
     return raw if isinstance(raw, bytes) else str(raw).encode()
 
 
-def respond(request: Any, text: str, last: bool) -> None:
-    """Answer with a piece of text; the last one carries the final flag itself (no empty response follows)."""
+def respond(request: Any, text: str | Exception, last: bool) -> None:
+    """Answer with a piece of text; the last one carries the final flag itself (no empty response follows).
+
+    What a decoder has instead of a text, where it failed for one sequence, is raised.
+    """
+    if isinstance(text, Exception):
+        raise text
     tensor = pb_utils.Tensor("text_output", np.array([text.encode()], dtype=object))
     request.get_response_sender().send(pb_utils.InferenceResponse([tensor]), FINAL if last else 0)
 

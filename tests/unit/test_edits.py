@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,12 +19,15 @@ from labctl.workspace import Workspace
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Workspace:
-    """A git checkout with one shipped file."""
+@pytest.fixture(params=["a clone", "a bundle"])
+def checkout(tmp_path: Path, request: pytest.FixtureRequest) -> Workspace:
+    """A checkout with one shipped file."""
     model = tmp_path / "model_repos" / "r" / "m" / "1" / "model.py"
     model.parent.mkdir(parents=True)
     model.write_text("shipped\n")
+    if request.param == "a bundle":
+        shutil.copytree(tmp_path / "model_repos", tmp_path / ".bundle" / "shipped" / "model_repos")
+        return Workspace(tmp_path, tmp_path / "cache")
     for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "s"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     return Workspace(tmp_path, tmp_path / "cache")

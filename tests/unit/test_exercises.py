@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +13,7 @@ from click.testing import CliRunner
 
 from labctl.cli.main import cli
 from labctl.errors import LabError
-from labctl.learn import desk, gate, sandbox
+from labctl.learn import desk, gate, judge, sandbox
 from labctl.learn.exercise import Exercise, find_all, named
 from labctl.learn.progress import PASSED, STARTED, Progress
 from labctl.learn.trial import Stuck, Trial
@@ -247,3 +249,17 @@ def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(w
         "llama-python-batched/config.pbtxt",
         "tensorrt_llm/config.pbtxt",
     ]
+
+
+def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    exercise = named(EXERCISES, "02a")
+    said = (
+        "Failed to process the request(s) for model 'm_0_0', message: KeyError: 'b'\n\nAt:\n"
+        "  /lib/labserve/triton.py(76): respond\n  exercises/02a/model.py(40): one_step\n"
+    )
+    monkeypatch.setattr(judge, "explainer", lambda *_: str)
+    monkeypatch.setattr("labctl.learn.server.lab_with", lambda *_: None)
+    session: Any = SimpleNamespace(workspace=workspace)
+    running: Any = (None, None)
+    text = judge._in_learners_files(said, session, exercise, running)
+    assert text == "KeyError: 'b'\nAt:\n  exercises/02a/model.py(40): one_step"

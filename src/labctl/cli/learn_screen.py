@@ -150,5 +150,12 @@ class Screen:
 
 
 def _told(outcome: judge.Outcome) -> list[str]:
-    rows = [f"{'ok' if c.ok else 'NO'}  {c.name}: expected {c.expected}, measured {c.measured}" for c in outcome.checks]
+    rows = []
+    for check in outcome.checks:
+        first, *more = check.measured.splitlines() or [""]
+        mark = "ok" if check.ok else "NO"
+        rows += [
+            f"{mark}  {check.name}: expected {check.expected}, measured {first}",
+            *(f"    {line}" for line in more),
+        ]
     return [*rows, "", f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}"]

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,9 @@ from labctl.runtimes.base import Record, Runtime
 from labctl.workspace import Workspace, atomic_write
 
 SEEDS = 2
+MOST_LINES = 10
+FRAME = re.compile(r"\s+\S+\(\d+\): ")  # of Triton's "At:"
+WHOSE = re.compile(r"Failed to process the request\(s\) for model '[^']*', message: ")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
     with stack_lock(workspace, "exercises", "exercise check"):
         checks = _syntax(exercise, files) or _judged(session, exercise, files, runtime, seeds)
         failed = next((check for check in checks if not check.ok), None)
-        sentence = failed.sentence if failed else f"{exercise.id} holds: {exercise.title}"
+        held = f"everything holds, with {len(seeds)} seeds" if len(seeds) > 1 else "everything holds"
+        sentence = failed.sentence if failed else f"{exercise.id}, {exercise.title}: {held}"
         outcome = Outcome(exercise.id, failed is None, seeds, checks, sentence)
         server.clean(workspace).parent.mkdir(parents=True, exist_ok=True)
         server.clean(workspace).touch() if outcome.passed else server.clean(workspace).unlink(missing_ok=True)
@@ -145,12 +150,15 @@ def _try(
 
 
 def _in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
-    """The text with paths of the served copy replaced by ``exercises/ID/...``; at most ten lines."""
+    """The text with the served copy's paths as ``exercises/ID/...``; of a stack only the learner's own lines."""
     if running is not None:
         names = {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
         lab = server.lab_with(exercise, session.workspace)
         text = explainer(session, lab, *running, names)(text)
-    return "\n".join(text.strip().splitlines()[:10])
+    lines = WHOSE.sub("", text.strip()).splitlines()
+    if own := [line for line in lines if FRAME.match(line) and f"exercises/{exercise.id}/" in line]:
+        lines = [line for line in lines if line in own or not FRAME.match(line)]
+    return "\n".join(line for line in lines[:MOST_LINES] if line.strip())
 
 
 def _load(exercise: Exercise) -> Any:

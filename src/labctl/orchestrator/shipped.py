@@ -41,6 +41,8 @@ def edited(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
     """Those of the files that are not as they were shipped. Raises LabError as :func:`undo` does."""
     if not files:
         return []
+    if (copy := _copy(workspace)).is_dir():
+        return [path for path in files if _bytes(path) != _bytes(copy / path.relative_to(workspace.root))]
     names = [str(path.relative_to(workspace.root)) for path in files if path.is_relative_to(workspace.root)]
     out = _git(workspace, "status", "--porcelain", "-z", "--untracked-files=all", "--", *names)
     changed = {entry[3:] for entry in out.split("\0") if entry}
@@ -50,9 +52,20 @@ def edited(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
 def _shipped(workspace: Workspace, path: Path) -> bytes | None:
     """The file's shipped content; None where nothing of that name was shipped."""
     name = path.relative_to(workspace.root).as_posix()
+    if (copy := _copy(workspace)).is_dir():
+        return _bytes(copy / name)
     if not _git(workspace, "ls-tree", "--name-only", "HEAD", "--", name):
         return None
     return _git(workspace, "show", f"HEAD:{name}").encode()
+
+
+def _copy(workspace: Workspace) -> Path:
+    """Where a bundle's ``install`` keeps what was shipped; a clone has git for that."""
+    return workspace.root / ".bundle" / "shipped"
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _git(workspace: Workspace, *arguments: str) -> str:
