@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import checks, codegen, compose_up, fuzz, iterative, kills, llm, sequence, start_up, watch
+from benchmarks import checks, codegen, compose_up, fuzz, iterative, kills, llm, sequence, start_up, watch, watch_cost
 from labctl.measure.results import machine, versions
 from labctl.workspace import Workspace, atomic_write
 
@@ -24,6 +24,7 @@ YARDSTICKS = {
     "sequence": lambda options: sequence.run(options.rounds),
     "codegen": lambda options: codegen.stepped(options.rounds),
     "codegen-350m": lambda options: codegen.true_shape(options.rounds),
+    "watch-cost": lambda options: watch_cost.run(options.rounds),
     "compose-up": lambda options: compose_up.run(options.rounds),
     "watch": watch.run,
 }

@@ -17,6 +17,7 @@ MOST_WAITING = 64  # names of those who wait; their number is in `queue`
 MOST_PROMPT = 1000  # characters
 WATCHED = "watched"  # a viewer who wants texts touches this file of the run folder,
 WATCHED_S = 10.0  # and has gone when it is older than this
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 class StepLog:
@@ -89,7 +90,7 @@ class StepLog:
         for name, value in more.items():
             if isinstance(value, int) or value:
                 line[name] = value
-        data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+        data = f"{_ENCODER.encode(line)}\n".encode()
         try:
             if self._size + len(data) > self._most:
                 self._turn_over()

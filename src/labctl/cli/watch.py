@@ -49,10 +49,12 @@ def watch_command(stack: str, port: int, expose: bool, terminal: bool) -> None:
 
 def _in_terminal(stack: str) -> None:
     from labctl.cli.watch_screen import WatchScreen
+    from labctl.orchestrator.clock import idle_limit
 
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
     found = session.find(name)
     if not found:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    WatchScreen(session.workspace.run_dir(name), found[1]).run()
+    limit = idle_limit(session.workspace.repository_dir(name))
+    WatchScreen(session.workspace.run_dir(name), found[1], limit).run()

@@ -22,6 +22,7 @@ from labctl.watch.terminal import STRIP, Screen
 TICK_S = 0.1
 RENEW_S = 3.0
 WATCHED = "watched"  # a file in the run folder: models write texts while it is fresh
+WARN = 0.75  # of the time that a pause may last
 FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 # Okabe and Ito's colours, which colour-blind people tell apart, as far as 256 colours have them.
 PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
@@ -30,13 +31,14 @@ PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
 class WatchScreen:
     """Reads the log as it grows, draws, listens to keys; steps are taken in a thread, so that keys are always heard."""
 
-    def __init__(self, run_dir: Path, record: Record) -> None:
+    def __init__(self, run_dir: Path, record: Record, idle_limit: float | None = None) -> None:
         self._run_dir, self._endpoint = run_dir, record.endpoints.metrics
         self._models = tuple(record.models)
         self._clock = Clock(run_dir, self._models)
         self._tail, self._state = Tail(run_dir), State()
         self._screen = Screen(record.stack)
         self._stepping: threading.Thread | None = None
+        self._idle_limit = idle_limit  # seconds until Triton forgets a sequence
         self._factor = 0  # its place in FACTORS
         self._colour = "NO_COLOR" not in os.environ and os.environ.get("TERM", "").find("256") >= 0
 
@@ -65,6 +67,12 @@ class WatchScreen:
                 view = self._state.of(told["model"], told["instance"])
                 view.mode = self._clock.mode(view.model)["mode"]
                 view.held = told if told["state"] == "held" else None
+        paused = self._clock.paused_s
+        self._screen.warning = ""
+        if paused and self._idle_limit and paused > WARN * self._idle_limit:
+            left = self._idle_limit - paused
+            soon = f"in {left:.0f} s" if left > 0 else "now"
+            self._screen.warning = f"Triton forgets idle sequences {soon}: r run"
 
     def _act(self, key: str) -> None:
         model, which = self._screen.chosen, self._screen.chosen or "all models"

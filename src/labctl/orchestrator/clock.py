@@ -65,7 +65,18 @@ class Clock:
 
     def pause(self, model: str = "") -> None:
         """No model, or this one no more, begins a step."""
-        self._set(model, {"mode": "pause"})
+        self._set(model, self._pause(model))
+
+    def _pause(self, model: str) -> dict[str, Any]:
+        """The mode of a clock that stands still, and since when (seconds of the monotonic clock)."""
+        since = self.modes().get(model or EVERY, {}).get("since")
+        return {"mode": "pause", "since": since or round(time.monotonic(), 3)}
+
+    @property
+    def paused_s(self) -> float:
+        """For how many seconds some model has stood still, steps by hand not counted."""
+        since = [mode["since"] for mode in self.modes().values() if mode.get("since")]
+        return time.monotonic() - min(since) if since else 0.0
 
     def slow(self, factor: float, model: str = "") -> None:
         """A step and the time to the next one take ``factor`` times as long as the step."""
@@ -114,11 +125,11 @@ class Clock:
         """
         grant = secrets.token_hex(4)
         wanted = [model] if model else list(self.models)
-        self._set(model, {"mode": "pause", "grant": grant, "steps": count})
+        self._set(model, {**self._pause(model), "grant": grant, "steps": count})
         try:
             self._await(wanted, grant, count, endpoint)
         finally:
-            self._set(model, {"mode": "pause"})
+            self._set(model, self._pause(model))
             for one in wanted:  # whoever takes a step holds this lock, and looks again at what is granted
                 with contextlib.suppress(FileNotFoundError), (self.run_dir / f"clock-{one}.claims").open() as claims:
                     fcntl.flock(claims, fcntl.LOCK_EX)

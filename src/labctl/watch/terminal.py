@@ -43,11 +43,13 @@ class Screen:
     Attributes:
         chosen: the model that the keys mean; "" for all.
         note: what the last key did.
+        warning: stands before the note.
     """
 
     title: str
     chosen: str = ""
     note: str = ""
+    warning: str = ""
     letters: Letters = field(default_factory=Letters)
 
     def lines(self, state: State, width: int, height: int) -> list[str]:
@@ -66,8 +68,9 @@ class Screen:
         for view in seated:
             body += self._model(view, width, share)
         body += [_head(view)[:width] for view in others]
+        said = "  ".join(filter(None, (self.warning, self.note)))
         return [
-            head[:width], "-" * width, *body[:room], *[""] * (room - len(body[:room])), self.note[:width], KEYS[:width]
+            head[:width], "-" * width, *body[:room], *[""] * (room - len(body[:room])), said[:width], KEYS[:width]
         ]  # fmt: skip
 
     def _model(self, view: ModelView, width: int, height: int) -> list[str]:

@@ -1,0 +1,115 @@
+"""What the step log and the clock cost: the labs' decode loop, and beside each step all that a model does for them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from typing import Any
+
+from labctl import weights
+from labctl.listener import Silent
+from labctl.orchestrator.session import Session
+from labctl.tables import table
+from labserve.clock import Clock
+from labserve.gpt2.decoders import CachedDecoder, step
+from labserve.gpt2.model import GPT2
+from labserve.gpt2.sequences import Sequence, told
+from labserve.seats import Seats
+from labserve.steplog import StepLog, queued
+from labserve.text.detok import Detokenizer
+from labserve.text.prompts import open_tokenizer
+from labserve.text.sampling import Sampler
+from labserve.text.told import Growing, Told
+
+SHAPES = {"GPT-2, 124M": "random:gpt2", "tiny-gpt2, shipped": "shipped:tiny-gpt2"}
+BATCH, PROMPT, NEW, WAITING = 8, 64, 48, 8
+KINDS = ("texts", "steps", "off")  # what is written
+
+
+def run(rounds: int) -> dict[str, Any]:
+    """Measure both shapes, each in a process of its own; print and return medians in microseconds."""
+    session = Session.open(Silent())
+    found, rows = {}, []
+    for name, spec in SHAPES.items():
+        folder = weights.pull(weights.parse(spec), session.workspace, lambda text: None).path
+        argv = [sys.executable, "-m", "benchmarks.watch_cost", str(folder), "--rounds", str(rounds)]
+        done = subprocess.run(argv, cwd=session.workspace.root, capture_output=True, text=True, check=True)
+        one = found[name] = json.loads(done.stdout)
+        for kind in KINDS:
+            rows.append((name, f"{one['step'] / 1e3:,.2f}", kind, f"{one[kind]:.0f}", f"{one[kind] / one['step']:.2%}",
+                         f"{one['clock']:.1f}"))  # fmt: skip
+    print(f"batch {BATCH}, {PROMPT}-token prompts, {NEW} steps, {WAITING} who wait; medians")
+    print(table(rows, ("model", "step ms", "written", "log us", "of a step", "clock us"), right=(1, 3, 4, 5)))
+    return found
+
+
+def measure(folder: str, rounds: int) -> dict[str, float]:
+    """Medians in microseconds: of a decode step, of what a model does for each kind of log, of a clock that is free."""
+    tokenizer = open_tokenizer(folder)
+    model = GPT2(folder, threads=2)
+    decoder = CachedDecoder(model, BATCH)
+    times: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as run_dir:
+        clock = Clock(run_dir, "m", "0_0")
+        writers = {}
+        for kind in KINDS:
+            os.environ["LABS_STEP_LOG"] = kind
+            log = StepLog(run_dir, kind, "0_0")
+            writers[kind] = (log, Told(log, lambda: tokenizer))
+        for _ in range(rounds):
+            chance = random.Random(0)
+            names = [str(n) for n in range(BATCH)]
+            seats = Seats(BATCH)
+            for name in names:
+                seats.take(name)
+            batch = [
+                Sequence([chance.randrange(256, 1000) for _ in range(PROMPT)], PROMPT, PROMPT + NEW, None, Sampler(),
+                         Detokenizer(tokenizer)) for _ in names
+            ]  # fmt: skip
+            while not batch[0].finished:
+                began, started = time.perf_counter(), time.monotonic()
+                assert clock.ready(dict)
+                asked = time.perf_counter()
+                fields = told(batch)
+                pieces = [piece for piece in step(decoder, batch) if isinstance(piece, str)]
+                computed = time.perf_counter()
+                clock.done(left=BATCH)
+                done = time.perf_counter()
+                if batch[0].cached > PROMPT:  # not the first step: it computes the prompts
+                    times["step"].append(computed - asked)
+                    times["clock"].append(asked - began + done - computed)
+                for kind, (log, texts) in writers.items():
+                    before = time.perf_counter()
+                    made = [1] * BATCH
+                    grown = [Growing(name, s.ids, s.prompt, 1) for name, s in zip(names, batch, strict=True)]
+                    log.write(
+                        started, names, rows=[seats.of(name) for name in names], **fields, made=made,
+                        **queued([f"waiting-{n}" for n in range(WAITING)], "no slot"), **texts.fields(grown, pieces),
+                        joined=[], evicted=[], ended={}, slots=BATCH, slots_used=seats.used, seats=seats.names,
+                    )  # fmt: skip
+                    if batch[0].cached > PROMPT:
+                        times[kind].append(time.perf_counter() - before)
+            for sequence in batch:
+                decoder.release(sequence)
+            for _, texts in writers.values():
+                for name in names:
+                    texts.forget(name)
+        for log, _ in writers.values():
+            log.close()
+    return {name: statistics.median(values) * 1e6 for name, values in times.items()}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    print(json.dumps(measure(options.folder, options.rounds)))
