@@ -7,7 +7,6 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-import transformers
 
 from labserve.text.hf_generate import Generator
 
@@ -20,6 +19,8 @@ from labserve.text.hf_generate import Generator
 def test_weights_are_loaded_in_the_type_that_is_served_by_the_name_of_that_transformers(
     monkeypatch: pytest.MonkeyPatch, version: str, argument: str, device: str, served: Any
 ) -> None:
+    import transformers  # here: another test may have imported it anew
+
     load = MagicMock()
     monkeypatch.setattr(transformers, "__version__", version)
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", load)
