@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
 
 import pytest
 
 from labctl.cli import fullscreen, learn_view
 
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 30.0
 TASK = "A paragraph that is\nhard-wrapped in its file.\n\n- one\n- two\n\n" + "Long. " * 200
 FOUND = ["ok  steps: expected 3, measured 3", "NO  rows: expected 2, measured 1", "", "not yet: " + "why " * 30]
 
@@ -55,3 +66,47 @@ def test_an_arrow_key_is_not_taken_for_its_letters(monkeypatch: pytest.MonkeyPat
         os.write(write, typed)
         assert fullscreen.key(1.0) == heard
         os.close(write)
+
+
+@pytest.fixture
+def learner(tmp_path: Path) -> Path:
+    """A checkout of the learner's own."""
+    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "compose.yaml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("more", [{}, {"NO_COLOR": "1"}])
+def test_a_session_in_a_real_terminal(learner: Path, more: dict[str, str]) -> None:
+    """The task is there, h shows a hint, a solution is not given away, and q leaves the terminal as it was."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    before = termios.tcgetattr(theirs)
+    env = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "LINES")}
+    env |= {"LABS_ROOT": str(learner), "TERM": "xterm", **more}
+    argv = [sys.executable, "-m", "labctl", "learn", "iterative"]
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, cwd=learner) as process:
+        seen = b""
+
+        def until(text: bytes) -> None:
+            nonlocal seen
+            deadline = time.monotonic() + DEADLINE_S
+            while text not in seen:
+                assert time.monotonic() < deadline, seen.decode(errors="replace")[-2000:]
+                if select.select([ours], [], [], 0.2)[0]:
+                    seen += os.read(ours, 65536)
+
+        until(b"c check")
+        assert b"02a  One step at a time" in seen and b"exercises/02a/model.py" in seen
+        assert (b"\033[1m" in seen) == (not more)
+        os.write(ours, b"h")
+        until(b"hint 1 of")
+        os.write(ours, b"s")
+        until(b"after it has passed")
+        assert b"RELEASE_RESCHEDULE)" not in seen
+        os.write(ours, b"q")
+        until(b"labctl exercise stop")
+        assert process.wait(DEADLINE_S) == 0
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
