@@ -263,3 +263,13 @@ def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypa
     running: Any = (None, None)
     text = judge._in_learners_files(said, session, exercise, running)
     assert text == "KeyError: 'b'\nAt:\n  exercises/02a/model.py(40): one_step"
+
+
+def test_a_config_that_cannot_be_read_is_told_in_the_learners_file(root: Path) -> None:
+    from labctl.learn.judge import _in_learners_files
+    from labctl.listener import Silent as Quiet
+    from labctl.orchestrator.session import Session
+
+    said = 'codegen-350M-mono-gptj/config.pbtxt:7: no field named "dynamic_batchng"'
+    told = _in_learners_files(said, Session.open(Quiet()), named(EXERCISES, "04a"), None)
+    assert told == 'exercises/04a/config.pbtxt:7: no field named "dynamic_batchng"'

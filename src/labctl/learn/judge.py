@@ -151,10 +151,12 @@ def _try(
 
 def _in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
     """The text with the served copy's paths as ``exercises/ID/...``; of a stack only the learner's own lines."""
+    names = {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
     if running is not None:
-        names = {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
         lab = server.lab_with(exercise, session.workspace)
         text = explainer(session, lab, *running, names)(text)
+    for place, name in names.items():  # what cannot be rendered is told by its place in the repository
+        text = re.sub(rf"(?<![\w/.-]){re.escape(place)}", name, text)
     lines = WHOSE.sub("", text.strip()).splitlines()
     if own := [line for line in lines if FRAME.match(line) and f"exercises/{exercise.id}/" in line]:
         lines = [line for line in lines if line in own or not FRAME.match(line)]
