@@ -24,7 +24,7 @@ from labctl.workspace import Workspace
 TRANSFORMERS = {"4.31.0": "0.13.3", "4.36.2": "0.15.2", "4.51.3": "0.21.4", "4.57.6": "0.22.1"}
 HUB = "huggingface-hub==0.36.2"
 # What a model without PyTorch computes with, and what its tests need.
-ON_310 = ("numpy==1.26.4", "tokenizers==0.22.2", "tritonclient[grpc]", "pytest")
+ON_310 = ("numpy==1.26.4", "tokenizers==0.22.2", "tritonclient[grpc]", "pydantic", "pytest")
 # Tests of the models that compute without PyTorch, which run there as they are.
 TESTS = {
     "test_model_errors.py": "processing or tokenizer or tensorrt_llm",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -60,7 +60,7 @@ class StepLine(BaseModel):
     warm_up: bool = False
 
     @model_validator(mode="after")
-    def _agrees(self) -> Self:
+    def _agrees(self) -> StepLine:  # not Self: models' tests read it on Python 3.10 too
         if self.batch != len(self.ids):
             raise ValueError(f"batch is {self.batch}, but there are {len(self.ids)} ids")
         if len(set(self.ids)) != len(self.ids):
