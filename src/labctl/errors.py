@@ -12,7 +12,7 @@ from typing import ClassVar
 
 
 class LabError(Exception):
-    """A foreseeable fault, told in a person's words.
+    """A foreseeable fault, explained in plain words.
 
     Args:
         what: what happened, one sentence, without a final full stop.

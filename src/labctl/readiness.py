@@ -242,7 +242,7 @@ def wait_ready(
             raise LabError(
                 f"not ready within {timeout:g} s: {', '.join(missing) or 'the server'}",
                 "the server is still loading" if answered else "the server does not answer yet",
-                "give it longer with --timeout, or see labctl logs",
+                "allow more time with --timeout, or see labctl logs",
                 details=[*tail()][-LOG_TAIL:],
             )
         pause(POLL_S)

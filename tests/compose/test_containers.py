@@ -59,7 +59,7 @@ def test_up_with_other_settings_is_refused(in_containers: Callable[..., dict[str
     assert "already up with these settings" in again.stderr
     other = labctl("up", "quick", "--runtime", "compose", "--set", "seconds=1", root=shared, check=False)
     assert other.returncode == 1
-    assert "seconds: it runs with 0.0, asked for 1.0" in other.stderr
+    assert "seconds: it runs with 0.0, you asked for 1.0" in other.stderr
 
 
 def test_auto_takes_compose_and_says_why(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:

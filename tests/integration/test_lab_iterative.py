@@ -42,7 +42,7 @@ def test_up_again_says_so_and_with_other_settings_refuses(lab_server: Callable[.
     assert "already up with these settings" in again.stderr
     other = labctl("up", STACK, "--runtime", "local", "--set", "max_batch_size=2", root=checkout, check=False)
     assert other.returncode == 1
-    assert "max_batch_size: it runs with 8, asked for 2" in other.stderr
+    assert "max_batch_size: it runs with 8, you asked for 2" in other.stderr
     assert f"labctl down {STACK}" in other.stderr
 
 

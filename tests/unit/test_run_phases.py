@@ -56,7 +56,7 @@ def test_a_lab_without_a_run_has_no_dry_run_of_one(checkout: Path) -> None:
 def test_a_phases_setting_that_means_nothing_with_what_was_chosen_is_left_out_and_told() -> None:
     done = dry("run", "llama", "--set", "engine=transformers", "--set", "model=random:tiny-llama")
     assert done.exception is None
-    assert "phase exact: engine_precision is left out, it means nothing with engine=transformers" in done.stdout
+    assert "phase exact: engine_precision is left out, it has no meaning with engine=transformers" in done.stdout
     assert done.stdout.count("03-llama-hf-vs-trtllm/client.py") == 3
 
 

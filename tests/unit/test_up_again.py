@@ -56,8 +56,8 @@ def test_the_same_again_is_already_up(session: Session, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (options("0.11.0"), "--release: it runs with 0.17.0, asked for 0.11.0"),
-        (options("0.17.0", expose=True), "address (--expose): it runs with 127.0.0.1, asked for 0.0.0.0"),
+        (options("0.11.0"), "--release: it runs with 0.17.0, you asked for 0.11.0"),
+        (options("0.17.0", expose=True), "address (--expose): it runs with 127.0.0.1, you asked for 0.0.0.0"),
     ],
 )
 def test_another_release_or_address_is_refused(
@@ -86,7 +86,7 @@ def test_other_templates_are_refused(session: Session, monkeypatch: pytest.Monke
     running(session, monkeypatch, options("0.17.0"))
     with pytest.raises(LabError, match="already up") as caught:
         up(session, *session.catalog.stack(STACK), options("0.17.0", tmp_path))
-    assert caught.value.details == (f"--templates: it runs with none, asked for {tmp_path}",)
+    assert caught.value.details == (f"--templates: it runs with none, you asked for {tmp_path}",)
 
 
 def test_what_is_asked_travels_with_the_server(session: Session) -> None:

@@ -18,7 +18,7 @@ def bundle_command() -> None:
 @bundle_command.command("create")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--labs", "names", default="", metavar="LAB,LAB", help="Only what these labs need (default: all labs).")
-@click.option("--images", is_flag=True, help="Take the container images too; needs Docker.")
+@click.option("--images", is_flag=True, help="Include the container images; needs Docker.")
 @opt.verbose
 def create_command(file: Path, names: str, images: bool, verbose: bool) -> None:
     """Write FILE with the checkout, locked wheels, weights and engines.

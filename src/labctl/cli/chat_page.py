@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is told to anybody
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent to anybody
 
 import gradio as gr
 from starlette.middleware import Middleware
@@ -96,7 +96,7 @@ class Page:
 
 
 def wishes(values: dict[str, float]) -> dict[str, Any]:
-    """The dials as a model is told them: whole numbers where it wants them, no seed below 0."""
+    """The sliders' values as the model takes them: whole numbers where it needs them, no seed below 0."""
     whole = ("top_k", "seed")
     said = {name: int(value) if name in whole else float(value) for name, value in values.items()}
     return {name: value for name, value in said.items() if name != "seed" or value >= 0}

@@ -22,7 +22,7 @@ from labctl.tables import table
 
 @click.command("doctor")
 @click.argument("stack", required=False)
-@click.option("--expose", is_flag=True, help="Ask of a stack that listens beyond loopback, too.")
+@click.option("--expose", is_flag=True, help="Also check for a stack that listens beyond loopback.")
 @opt.choices
 @click.option("--workshop", is_flag=True, help="Also check room, memory and speed, the night before.")
 @opt.as_json

@@ -13,7 +13,7 @@ from labctl.orchestrator.todo import Todo
 from labctl.runtimes.actions import Command
 
 dry_option = click.option(
-    "--dry-run", "dry", is_flag=True, help="Print every command, file and container that there would be; do nothing."
+    "--dry-run", "dry", is_flag=True, help="Print every command, file and container that would be made; do nothing."
 )
 
 

@@ -42,7 +42,7 @@ def list_(json_output: bool) -> None:
 
 @images_command.command("prune")
 @click.argument("names", nargs=-1)
-@click.option("--old", is_flag=True, help="All that this checkout's sources do not need (another checkout's may).")
+@click.option("--old", is_flag=True, help="All that this checkout does not need (another checkout may).")
 @click.option("--all", "every", is_flag=True, help="All of them.")
 def prune(names: tuple[str, ...], old: bool, every: bool) -> None:
     """Remove images of the labs by their NAMES."""

@@ -89,7 +89,7 @@ def _tidy() -> None:
 
     with contextlib.suppress(LabError, OSError):  # no checkout, or nothing that is ours to remove
         for what in tidy(Workspace.find()):
-            click.echo(f"  --  ended, left behind by a command that was killed: {what}", err=True)
+            click.echo(f"  --  ended what a killed command had left behind: {what}", err=True)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -27,7 +27,7 @@ HEADER = (
 
 @click.command("metrics")
 @opt.stack_argument
-@click.option("--watch", is_flag=True, help="Every second what has changed, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show every second what has changed, until Ctrl-C.")
 def metrics_command(stack: str, watch: bool) -> None:
     """Show Triton's counters of STACK: mean time of a request in the queue and in the model, mean batch, KV cache."""
     session = opt.open_session()

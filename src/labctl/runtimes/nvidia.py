@@ -58,7 +58,7 @@ def _gpu(line: str) -> Gpu:
         name, capability, driver, total, free = (part.strip() for part in line.split(","))
         return Gpu(name, capability, driver, int(total) * MIB, int(free) * MIB)
     except ValueError:
-        raise LabError("nvidia-smi gives an answer that cannot be read", line) from None
+        raise LabError("the answer of nvidia-smi cannot be read", line) from None
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """The one place that starts processes.
 
-Every child is told to die with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
+Every child dies with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights from the model hub: resumable, with each way of not getting them told apart. The token is never shown."""
+"""Weights from the model hub: resumable, each way of failing has its own message. The token is never shown."""
 
 from __future__ import annotations
 

@@ -64,7 +64,9 @@ def parse(spec: str) -> Source:
         if name not in shapes.SHAPES:
             raise LabError(f"there is no random shape '{name}'", f"there are: {', '.join(shapes.SHAPES)}")
         if dtype and dtype not in shapes.DTYPES:
-            raise LabError(f"random weights are not made in '{dtype}'", f"but in: {', '.join(shapes.DTYPES)}")
+            raise LabError(
+                f"random weights cannot be made in '{dtype}'", f"it must be one of: {', '.join(shapes.DTYPES)}"
+            )
         return Source("random", name, dtype)
     elif colon and kind == "local" and rest:
         return Source("local", str(Path(rest).expanduser().absolute()))

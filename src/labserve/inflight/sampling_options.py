@@ -1,4 +1,4 @@
-"""What an engine behind ``tensorrt_llm`` is told of how to choose tokens."""
+"""How an engine behind ``tensorrt_llm`` chooses tokens."""
 
 from dataclasses import dataclass
 

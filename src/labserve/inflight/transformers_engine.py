@@ -117,4 +117,4 @@ def _only_greedy(sampling: Sampling) -> None:
         ("min_length", "min_length"),
     ):
         if getattr(sampling, name) != getattr(neutral, name):
-            raise BadInput(word, "engine=transformers takes the likeliest token only")
+            raise BadInput(word, "engine=transformers always takes the likeliest token")

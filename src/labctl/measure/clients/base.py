@@ -79,7 +79,7 @@ class InFlight(Client):
 
         Args:
             timeout: seconds.
-            tell: is told, a few times a second, how many have ended, and of how many.
+            tell: called a few times a second with how many have ended, and of how many.
 
         Raises:
             LabError: a request failed, the connection broke, or the time is over.

@@ -19,7 +19,7 @@ SHOWN_S = 0.1  # a page that is drawn anew for each of some hundred tokens a sec
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer so far: ``text`` is prompt and continuation; ``speed`` is told when it is whole."""
+    """An answer so far: ``text`` is prompt and continuation; ``speed`` is set when it is whole."""
 
     text: str
     speed: str = ""

@@ -2,7 +2,7 @@
 
 Text models differ on the wire: limits are request parameters or tensors, with or without a batch dimension, under any
 name. What an input is for follows from its type: the first text that must be sent is the prompt, the first whole number
-the limit, further texts are lists of words. A person who types ``labctl infer`` or ``labctl bench`` need not know.
+the limit, further texts are lists of words. A person who types ``labctl infer`` or ``labctl bench`` need not know that.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class TextModel:
 
 
 def _asked(name: str) -> bool:
-    """Whether an input is sent although it is optional: the limit, and the wish for a stream."""
+    """Whether an input is sent although it is optional: the limit, and the request for a stream."""
     return _streams(name) or name.endswith(LIMIT)
 
 

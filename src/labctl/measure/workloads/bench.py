@@ -82,7 +82,7 @@ def run(
     asked = TextModel.of(grpc, model)
     if workload.goodput_ttft_ms is not None and not asked.decoupled:
         raise LabError(
-            "goodput cannot be told of a model that answers whole",
+            "goodput cannot be measured for a model that answers whole",
             f"{model} has no time to first token",
             "without --goodput, or a model that streams",
         )

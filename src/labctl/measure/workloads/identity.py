@@ -71,7 +71,7 @@ def run(
 
     Args:
         timeout: seconds, for the warm-up and for the answers each.
-        tell: is told how many are answered, and of how many.
+        tell: called with how many are answered, and of how many.
 
     Raises:
         LabError: a request failed, or is of the wrong length: nothing is averaged.
@@ -94,7 +94,7 @@ def run(
             gc.unfreeze()
     wrong = [r for r, q in zip(records, requests, strict=True) if r.tokens != q.output_tokens]
     if wrong:
-        raise LabError(f"{len(wrong)} answers are not as long as was asked for", f"{wrong[0].label}: {wrong[0].tokens}")
+        raise LabError(f"{len(wrong)} answers have the wrong length", f"{wrong[0].label}: {wrong[0].tokens}")
     return records
 
 

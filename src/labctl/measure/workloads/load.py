@@ -28,7 +28,7 @@ def open_loop(
 ) -> list[RequestRecord]:
     """Send request ``i`` at ``arrivals[i]`` seconds from now, whatever has become of the earlier ones.
 
-    ``tell`` is told, a few times a second, how many are answered, and of how many.
+    ``tell`` is called a few times a second with how many are answered, and of how many.
     """
     began = time.monotonic()
     records: list[RequestRecord] = []
@@ -53,7 +53,7 @@ def closed_loop(
 
     Args:
         timeout: seconds, for each answer.
-        tell: is told, by this thread alone and a few times a second, how many are answered, and of how many.
+        tell: called, by this thread alone and a few times a second, with how many are answered, and of how many.
 
     Raises:
         LabError: a request failed, or had no answer within ``timeout``.
