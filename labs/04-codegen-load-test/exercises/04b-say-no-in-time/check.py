@@ -40,9 +40,9 @@ def check(trial):
     counted = done.since(before).models[MODEL]
     trial.expect(
         "refusals that Triton counts as REJECTED",
-        len(refused),
+        f"at least {len(refused)}",
         f"{counted.rejected:.0f}",
-        counted.rejected == len(refused),
+        counted.rejected >= len(refused),
         "requests failed, but for another reason than the queue policy.",
     )
     trial.expect(
