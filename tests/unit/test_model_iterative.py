@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import fake_backend
@@ -13,6 +15,8 @@ import pytest
 from fake_backend import END, RESCHEDULE, START, Request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from labctl.orchestrator.clock import Clock
 
 SLOTS = 3
 IDLE = 60.0
@@ -31,9 +35,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     yield now
 
 
-def make(folder: str) -> Any:
+def make(folder: str, run_dir: str = "nowhere") -> Any:
     return fake_backend.load(
-        "iterative/iterative-gpt2", model_path=folder, max_batch_size=SLOTS, kv_cache="true", run_dir="nowhere",
+        "iterative/iterative-gpt2", model_path=folder, max_batch_size=SLOTS, kv_cache="true", run_dir=run_dir,
         max_sequence_idle_microseconds=int(IDLE * 1e6),
     )  # fmt: skip
 
@@ -150,6 +154,51 @@ def test_scores_that_are_no_numbers_fail_their_sequence_alone(model: Any, monkey
     assert good.flags_out == RESCHEDULE
     assert not good.error
     assert slots_used(model) == 1
+
+
+def texts_of_three(model: Any, clock: list[float], pause: Callable[[Callable[[], None]], None]) -> list[str]:
+    """What three sequences are answered; the third is not there for a while, in which ``pause`` surrounds a step."""
+    three = [request(id, text) for id, text in ((1, b"the fox"), (2, b"a small stone"), (3, b"in winter"))]
+    texts = ["", "", ""]
+
+    def turn(batch: list[Request]) -> None:
+        """Schedule them until they have a token each: they may first be asked to wait for the one who is not there."""
+        before = [len(each.responses) for each in batch]
+        while [len(each.responses) for each in batch] == before:
+            clock[0] += 0.01
+            model.execute([again(each) if each.responses else each for each in batch])
+
+    turn(three)
+    pause(lambda: turn(three[:2]))
+    turn(three)
+    for _ in range(9):
+        for each in three:
+            if not each.final:
+                turn([each])
+    for place, each in enumerate(three):
+        assert not each.error and each.final
+        texts[place] = b"".join(response.outputs["text_output"][0] for response in each.responses).decode()
+    return texts
+
+
+def test_a_pause_beyond_the_idle_limit_changes_no_text(folder: str, clock: list[float], tmp_path: Path) -> None:
+    """A step stands still for longer than any limit of the model, and a sequence is not even in that step."""
+
+    def stand_still(step: Callable[[], None]) -> None:
+        remote = Clock(tmp_path, ("iterative-gpt2",))
+        remote.pause()
+        thread = threading.Thread(target=step)
+        thread.start()
+        while not [told for told in remote.told("iterative-gpt2") if told["state"] == "held"]:
+            assert thread.is_alive()
+        clock[0] += 10 * IDLE
+        remote.run()
+        thread.join()
+
+    free = texts_of_three(make(folder), clock, lambda step: step())
+    paused = make(folder, run_dir=str(tmp_path))
+    assert texts_of_three(paused, clock, stand_still) == free
+    paused.finalize()
 
 
 Event = tuple[str, int]
