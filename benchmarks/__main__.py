@@ -17,7 +17,7 @@ from labctl.workspace import Workspace, atomic_write
 
 YARDSTICKS = {
     "start-up": start_up.run,
-    "checks": lambda options: checks.run(options.rounds),
+    "checks": checks.run,
     "iterative": lambda options: iterative.run(options.rounds),
     "batching": lambda options: llm.batching(options.rounds),
     "hundred": lambda options: llm.hundred(options.rounds),
@@ -43,6 +43,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant")
     parser.add_argument("--count", type=int, help="kills: how often (1000); fuzz: requests (10000)")
+    checks.options(parser)
     fuzz.options(parser)
     start_up.options(parser)
     options = parser.parse_args()

@@ -117,7 +117,8 @@ def test_an_exception_in_a_models_own_try_is_told_with_type_message_and_the_edit
         asked = labctl("infer", "iterative", "-m", "iterative-gpt2", "-p", "A fox", "-o", "4", root=up, check=False)
         assert f"KeyError: 'b' ({MODEL}:{number + 1})" in asked.stderr
         assert "Traceback" not in asked.stderr
-        assert "KeyError: 'b'" in labctl("logs", "iterative", root=up).stdout
+        log = labctl("logs", "iterative", root=up).stdout
+        assert f'File "{MODEL}", line {number + 1}, in sequence_of\n' in log and "\nKeyError: 'b'\n" in log
     labctl("reload", "iterative", root=up)
 
 

@@ -77,6 +77,6 @@ def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path) -> None
     lab, stack = load(workspace).stack("iterative")
     plan = make_plan(workspace, lab, stack, Choices(), str)
     said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/iterative-gpt2/1/model.py(42): execute\n"
-    text = faults.in_your_files(said, plan, LocalRuntime(workspace))
+    text = faults.in_your_files(plan, LocalRuntime(workspace))(said)
     assert "model_repos/iterative/iterative-gpt2/1/model.py(42)" in text
     assert str(plan.request.output) not in text

@@ -144,7 +144,8 @@ class Screen:
             f"{exercise.id}  {exercise.title}", self.progress.of(exercise.id).state,
             f"{passed} of {len(self.exercises)} passed",
             (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
-            f"Edit {', '.join(f'{folder}/{name}' for name in exercise.manifest.files)}, and save.",
+            f"Edit {', '.join(f'{folder}/{name}' for name in exercise.manifest.files)}, and save. "
+            "What it prints: labctl logs exercise",
             self.below, self.page,
         )  # fmt: skip
 

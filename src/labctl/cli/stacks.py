@@ -10,6 +10,7 @@ import click
 from labctl import tritonlog
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
+from labctl.orchestrator import faults, running
 from labctl.orchestrator.down import down, down_all
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions, dry_up, up
@@ -66,14 +67,23 @@ def status_command(stack: str | None, json_output: bool) -> None:
 @opt.stack_argument
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the server ends.")
 def logs_command(stack: str, follow: bool) -> None:
-    """Show the server's log of STACK."""
+    """Show the server's log of STACK, or of the exercise server with STACK "exercise".
+
+    What a model prints is in it. Tracebacks name the files that you edit.
+    """
+    from labctl.learn import server
+
     session = opt.open_session()
-    _, name = session.catalog.stack(stack)
-    found = session.find(name)
-    record = session.remembered(name)
+    name = stack if stack == server.STACK else session.catalog.stack(stack)[1]
+    found, record = session.find(name), session.remembered(name)
     runtime = found[0] if found else session.runtime(record.runtime if record else "local")
+    mine: faults.Explain = str
+    if record and name == server.STACK:
+        mine = server.in_your_files(session, runtime, record)
+    elif record:
+        mine = running.in_your_files(session, session.catalog.stack(name)[0], runtime, record)
     for line in tritonlog.readable(runtime.logs(name, follow)):
-        click.echo(line)
+        click.echo(mine(line))
 
 
 @click.command("down")

@@ -151,7 +151,7 @@ def _try(
 
 def _in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
     """The text with the served copy's paths as ``exercises/ID/...``; of a stack only the learner's own lines."""
-    names = {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
+    names = server.names(exercise)
     if running is not None:
         lab = server.lab_with(exercise, session.workspace)
         text = explainer(session, lab, *running, names)(text)

@@ -11,10 +11,13 @@ from pathlib import Path
 from labctl import repository
 from labctl.errors import LabError
 from labctl.learn import idle
-from labctl.learn.exercise import Exercise
+from labctl.learn.exercise import Exercise, find_all
+from labctl.learn.progress import Progress
 from labctl.manifest.schema import Lab
+from labctl.orchestrator import running
 from labctl.orchestrator.down import take_down
 from labctl.orchestrator.edits import edited, reload
+from labctl.orchestrator.faults import Explain
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions, up
@@ -65,6 +68,21 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     atomic_write(_what(workspace), json.dumps(_told(exercise)))
     idle.watch(workspace)
     return started.runtime, started.record
+
+
+def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain:
+    """What puts the learner's files in the place of the served copies, for the exercise that was begun last."""
+    exercises = find_all(session.workspace, session.catalog)
+    current = Progress(session.workspace).current
+    exercise = next((e for e in exercises if e.id == current and e.lab.folder == record.lab), None)
+    if exercise is None:
+        return str
+    return running.in_your_files(session, lab_with(exercise, session.workspace), runtime, record, names(exercise))
+
+
+def names(exercise: Exercise) -> dict[str, str]:
+    """The learner's files as a person calls them, by their place in the model repository."""
+    return {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
 
 
 def stop(session: Session) -> bool:

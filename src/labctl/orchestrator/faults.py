@@ -6,7 +6,6 @@ stranger's. Here the log is at hand, and its owner is asking.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -18,6 +17,7 @@ from labctl.runtimes.base import Runtime
 ENTRY = re.compile(r"internal error in (?P<model>[\w.-]+) \(see the server's log, entry (?P<number>\d+)\)")
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
 RAISED = re.compile(r"^(?P<words>[A-Za-z_][\w.]*(: .*)?)$")
+SHORT = re.compile(r"(?<![\w/.])(?P<place>[\w-]+/\d+/model\.py)")
 MODEL_FILE = re.compile(r"/\d+/[\w-]+\.py:\d+$")
 
 Explain = Callable[[str], str]
@@ -32,6 +32,8 @@ def explainer(plan: Plan, runtime: Runtime, log: Callable[[], Iterable[str]],
         names: other names for files, by their path in the repository; else paths below the checkout.
     """
 
+    mine = in_your_files(plan, runtime, names)
+
     def explain(text: str) -> str:
         lines: list[str] = []
 
@@ -39,10 +41,7 @@ def explainer(plan: Plan, runtime: Runtime, log: Callable[[], Iterable[str]],
             lines[:] = lines or log()
             return raised(lines, match[0]) or match[0]
 
-        text = ENTRY.sub(entry, text)
-        with contextlib.suppress(LabError):  # templates that are gone
-            text = in_your_files(text, plan, runtime, names)
-        return text
+        return mine(ENTRY.sub(entry, text))
 
     return explain
 
@@ -75,14 +74,17 @@ def entries(log: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(match[0] for line in log if (match := ENTRY.search(line))))
 
 
-def in_your_files(text: str, plan: Plan, runtime: Runtime, names: Mapping[str, str] | None = None) -> str:
-    """Triton's words with the paths of the rendered repository replaced by those that a person edits.
+def in_your_files(plan: Plan, runtime: Runtime, names: Mapping[str, str] | None = None) -> Explain:
+    """A function that replaces the paths of the rendered repository by those that a person edits.
 
     Args:
         names: as :func:`explainer` takes them.
     """
-    root = runtime.server_path(plan.request.output)
-    origins = repository.origins(plan.request)
+    try:
+        origins = repository.origins(plan.request)
+    except LabError:  # templates that are gone
+        return lambda text: text
+    served = re.compile(re.escape(runtime.server_path(plan.request.output)) + r"/(?P<place>[\w./-]+)")
 
     def mine(match: re.Match[str]) -> str:
         place = match["place"]
@@ -93,6 +95,5 @@ def in_your_files(text: str, plan: Plan, runtime: Runtime, names: Mapping[str, s
             return "/".join(parts[parts.index("model_repos") :])
         return str(origins.get(place, match[0]))
 
-    text = re.sub(re.escape(root) + r"/(?P<place>[\w./-]+)", mine, text)
     # A syntax error names only the file: "(model.py, line 28)".
-    return re.sub(r"(?<![\w/.])(?P<place>[\w-]+/\d+/model\.py)", mine, text)
+    return lambda text: SHORT.sub(mine, served.sub(mine, text))

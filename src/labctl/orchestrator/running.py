@@ -38,6 +38,15 @@ def explainer(session: Session, lab: Lab, runtime: Runtime, record: Record,
     return faults.explainer(plan, runtime, lambda: whole_log(runtime, record.stack), names)
 
 
+def in_your_files(session: Session, lab: Lab, runtime: Runtime, record: Record,
+                  names: Mapping[str, str] | None = None) -> faults.Explain:  # fmt: skip
+    """What puts a person's files in the place of the served copies, and does no more."""
+    try:
+        return faults.in_your_files(plan_of(session, lab, runtime, record), runtime, names)
+    except LabError:
+        return lambda text: text
+
+
 def stuck_models(session: Session, stack: str, explain: faults.Explain) -> list[str]:
     """What the stack's models say of executions that do not come back."""
     return [explain(sentence) for sentence in stuck.stuck(session.workspace.run_dir(stack))]
