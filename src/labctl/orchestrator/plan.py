@@ -26,11 +26,6 @@ from labctl.workspace import Workspace
 PathMap = Callable[[Path], str]
 
 
-# Threads of PyTorch's that wait for each other give the processor back soon: two models beside each other on a busy
-# machine of two cores need 0.4 s for what takes 1.5 s otherwise; on a quiet one nothing changes (docs/security.md).
-THREADS = {"GOMP_SPINCOUNT": "1000"}
-
-
 @dataclass(frozen=True)
 class Choices:
     """What a person chose on the command line, beyond the stack's name."""
@@ -209,7 +204,7 @@ def make_plan(
             *([] if stack.server.auto_complete else ["--disable-auto-complete-config"]),
             *(text for item in stack.server.args if (text := str(expand(item, scope)))),
         ],
-        server_env={**THREADS, **{key: str(expand(value, scope)) for key, value in stack.server.env.items()}},
+        server_env={key: str(expand(value, scope)) for key, value in stack.server.env.items()},
         image=_image(stack, release, choices.profile),
         tokenizer_dir=str(expand(stack.tokenizer, host)),
         release=release,

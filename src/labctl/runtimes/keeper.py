@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -37,8 +38,9 @@ def describe_exit(code: int) -> str:
 class Keeper:
     """Keeps one server until it ends in good order, is told to stop, or has died too often."""
 
-    def __init__(self, argv: list[str], restarts: int, ended: Path, regions: Path) -> None:
+    def __init__(self, argv: list[str], restarts: int, ended: Path, regions: Path, largest: int) -> None:
         self._argv, self._restarts, self._ended, self._regions = argv, restarts, ended, regions
+        self._largest = largest
         self._server: subprocess.Popen[bytes] | None = None
         self._stopping = False
 
@@ -54,7 +56,7 @@ class Keeper:
                 self._argv,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # its stubs share its group, and are found by it
-                preexec_fn=lambda: _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+                preexec_fn=self._bounded,
             )
             code = self._wait(self._server)
             if self._stopping or code == 0:
@@ -68,6 +70,12 @@ class Keeper:
             for region in self._regions.parent.glob(self._regions.name):
                 region.unlink(missing_ok=True)
         return code
+
+    def _bounded(self) -> None:
+        """Of the server, before it begins: it ends with its keeper, and no region of its shared memory is larger."""
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then what goes beyond it fails, and nobody dies of it
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self._largest, self._largest))
 
     def _wait(self, server: subprocess.Popen[bytes]) -> int:
         """Its exit status. Meanwhile its shared memory is its owner's alone: Boost gives it to everybody to read."""
@@ -91,10 +99,11 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--ended", type=Path, required=True)
     parser.add_argument("--regions", type=Path, required=True)
+    parser.add_argument("--largest", type=int, required=True, help="bytes of any file, and so of a region")
     parser.add_argument("argv", nargs="+")
     options = parser.parse_args()
     _LIBC.prctl(PR_SET_NAME, NAME.encode())
-    keeper = Keeper(options.argv, options.restarts, options.ended, options.regions)
+    keeper = Keeper(options.argv, options.restarts, options.ended, options.regions, options.largest)
     signal.signal(signal.SIGTERM, keeper.stop)
     code = keeper.keep()
     if code < 0:  # the same end, without a core of our own

@@ -34,6 +34,8 @@ from labctl.workspace import Workspace
 
 OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_guard.NAMES)
 
+LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
+
 
 # what, why and remedy of whatever only NVIDIA's image can do
 NEEDS_IMAGE = (
@@ -166,7 +168,8 @@ class LocalRuntime:
         shown = secret.arguments(secret.SHOWN, record.client_shm)
         ended = self.workspace.ended_file(record.stack)
         kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(launch.restarts),
-                "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*", "--"]  # fmt: skip
+                "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*",
+                "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
         command = Command([*kept, str(found.binary), *arguments, *shown], launch.env, cwd=launch.run_dir)
 
         def do(listener: Listener) -> LocalServer:
