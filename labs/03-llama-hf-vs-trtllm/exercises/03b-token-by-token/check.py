@@ -5,7 +5,7 @@ import json
 PROMPTS = ("I am going to", "The fox", "My favourite food is", "In the middle of the night", "Anna", "The best thing")
 
 REFUSED = "Triton refused the client's request: a decoupled model is asked over a stream."
-ONE = "the client has taken one response and gone: it goes on until the last one."
+ONE = "the client took one response and left: it must go on until the last one."
 WHOLE = "the whole answer came in one response: the engine streams where the input `stream` is true."
 
 

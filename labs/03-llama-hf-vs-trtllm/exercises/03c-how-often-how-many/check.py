@@ -6,7 +6,8 @@ SINGLE, BATCHED, ENGINE = "llama-python", "llama-python-batched", "tensorrt_llm"
 SENTENCES = {
     SINGLE: "llama-python has no batch dimension: every request is an execution of its own, with one row.",
     BATCHED: "llama-python-batched takes at most `limit` rows at a time, and the rest afterwards.",
-    ENGINE: "in the engine who has all tokens leaves at once, and who waits takes the place in the very next step.",
+    ENGINE: "in the engine a request that has all its tokens leaves at once, "
+    "and one that waits takes its place in the next step.",
 }
 
 

@@ -8,7 +8,7 @@ USERS = 16
 
 ONE_BY_ONE = "the requests were handed over one by one: is `dynamic_batching` in config.pbtxt?"
 INSTANCES = (
-    "every instance still gets its requests one by one, and each has a model of its own in memory: "
+    "each instance still gets its requests one by one, and each holds the model in memory again: "
     "batching is one block, `dynamic_batching`."
 )
 SMALL = "batches form, but small ones: what keeps them small, preferred_batch_size or max_batch_size?"

@@ -7,11 +7,11 @@ PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def
 MOST_MS = 500
 WORK_S = 1.5
 
-ENDLESS = "nobody was turned away, so the queue was as long as the load: which policy, time-out and action has it?"
-DELAYED = (
-    "nobody was turned away: DELAY lets those whose time is over wait behind everybody else, "
-    "and computes them all the same."
+ENDLESS = (
+    "nobody was turned away, so the queue grew with the load: "
+    "does it have a time-out, and an action for when it is over?"
 )
+DELAYED = "nobody was turned away: DELAY puts a request whose time is over behind the others, and still computes it."
 
 
 def check(trial):
