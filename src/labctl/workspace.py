@@ -124,18 +124,18 @@ def require_own(path: Path, kind: str) -> None:
         LabError: it is a link, of another kind, or somebody else's; nothing is touched.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
     except NotADirectoryError:
         return  # what it lies in is named
     right = stat.S_ISDIR if kind == "folder" else stat.S_ISREG
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         why = "it is a link, and labctl follows none there"
-    elif not right(found.st_mode):
+    elif not right(status.st_mode):
         why = f"it is no {kind}"
-    elif kind == "file" and found.st_uid != os.getuid():  # a server in a container may own its run folder
-        why = f"it belongs to another user ({found.st_uid})"
+    elif kind == "file" and status.st_uid != os.getuid():  # a server in a container may own its run folder
+        why = f"it belongs to another user ({status.st_uid})"
     else:
         return
     raise LabError(f"{path} cannot be used", why, f"see what it is, then remove it: rm -r {path}")

@@ -35,9 +35,9 @@ def words(tensor: Any) -> list[list[int]]:
     if tensor is None or tensor.size == 0:
         return []
     ids, ends = tensor.reshape(2, -1).tolist()
-    found, start = [], 0
+    parts, start = [], 0
     for end in ends:
         if end > start:
-            found.append(ids[start:end])
+            parts.append(ids[start:end])
             start = end
-    return found
+    return parts

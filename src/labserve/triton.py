@@ -45,11 +45,11 @@ def instance(args: dict[str, str]) -> str:
 
 def names(requests: Sequence[Any]) -> list[str]:
     """What the step log calls requests that are executed together: by their sequence, or by their own id."""
-    found: list[str] = []
+    names: list[str] = []
     for place, request in enumerate(requests):
         name = str(request.correlation_id() or request.request_id() or f"row {place}")
-        found.append(f"{name}#{place}" if name in found else name)
-    return found
+        names.append(f"{name}#{place}" if name in names else name)
+    return names
 
 
 def reader(request: Any) -> Callable[[str], Any]:

@@ -15,8 +15,8 @@ def files(root: Path) -> list[Path]:
     if (root / ".git").exists():
         listed = processes.ask(["git", "-C", str(root), "ls-files", "-z"], timeout=60)
         if listed.returncode == 0:
-            found = [Path(name) for name in listed.stdout.split("\0") if name]
-            return sorted(path for path in found if (root / path).is_file())
+            paths = [Path(name) for name in listed.stdout.split("\0") if name]
+            return sorted(path for path in paths if (root / path).is_file())
     ignored = [line.strip("/\n") for line in (root / ".gitignore").read_text(encoding="utf-8").splitlines() if line]
     return sorted(
         relative

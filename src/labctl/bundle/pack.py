@@ -161,8 +161,8 @@ def _run(command: Command, failed: str, remedy: str, listener: Listener) -> None
 
 def _below(places: Iterable[Path]) -> list[Path]:
     """All files of folders, and files themselves; nothing of a cache that is in the making."""
-    found = [path for place in places for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()]
-    return sorted(path for path in found if not path.name.endswith(".lock"))
+    paths = [path for place in places for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()]
+    return sorted(path for path in paths if not path.name.endswith(".lock"))
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str, sums: dict[str, str]) -> None:

@@ -79,12 +79,12 @@ def bench_command(
         warmup_request_count, request_rate, random_seed, goodput,
     )  # fmt: skip
     outcome = bench(session, lab, name, options, model, workload, concurrency)
-    rows = [_row(title, metrics) for title, metrics in outcome.found.items()]
+    rows = [_row(title, metrics) for title, metrics in outcome.metrics.items()]
     click.echo(table(rows, COLUMNS, right=range(1, len(COLUMNS))))
     if outcome.edited:
         click.echo(f"\nedited: {', '.join(outcome.edited)}")
     click.echo(f"\nresults in {outcome.folder}")
-    if any("time_to_first_token" not in metrics for metrics in outcome.found.values()):
+    if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
         click.echo(f"{model} answers whole: there is no first token to time")
     if json_file:
         atomic_write(json_file.absolute(), (outcome.folder / "result.json").read_bytes())

@@ -25,10 +25,10 @@ def chat_command(stack: str, port: int, endpoint: str, expose: bool) -> None:
     tokenizer_dir = ""
     models = list(lab.stacks[name].models)
     if not endpoint:
-        found = session.find(name)
-        if not found:
+        live = session.find(name)
+        if not live:
             raise LabError(f"{name} is not up", "", f"labctl up {name}")
-        endpoint, tokenizer_dir, models = found[1].endpoints.grpc, found[1].tokenizer_dir, list(found[1].models)
+        endpoint, tokenizer_dir, models = live[1].endpoints.grpc, live[1].tokenizer_dir, list(live[1].models)
     try:
         from labctl.cli import chat_page
     except ImportError as error:

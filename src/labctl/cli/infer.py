@@ -31,10 +31,10 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, strea
             f"{name} is asked by its lab's own clients: labctl run {lab.short}",
             f"labctl infer {texts[0]} -m MODEL -p PROMPT (or {', '.join(texts[1:])})",
         )
-    found = session.find(name)
-    if not found:
+    live = session.find(name)
+    if not live:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    runtime, record = found
+    runtime, record = live
     if model not in record.models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
     explain = running.explainer(session, lab, runtime, record)

@@ -32,10 +32,10 @@ def metrics_command(stack: str, watch: bool) -> None:
     """Show Triton's counters of STACK: mean time of a request in the queue and in the model, mean batch, KV cache."""
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
-    found = session.find(name)
-    if not found:
+    live = session.find(name)
+    if not live:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    endpoint = found[1].endpoints.metrics
+    endpoint = live[1].endpoints.metrics
     before = metrics.scrape(endpoint)
     click.echo(shown(before))
     drawn = 0

@@ -62,8 +62,8 @@ class Build:
             return False
         manifest = self.manifest(workspace)
         if manifest.get("key") != self.key:
-            found = f"its manifest is that of {manifest.get('key', 'no engine of ours')}"
-            raise LabError(f"{path} is not this engine", found, self._remedy)
+            why = f"its manifest is that of {manifest.get('key', 'no engine of ours')}"
+            raise LabError(f"{path} is not this engine", why, self._remedy)
         for pattern in self.engine.essential:
             if not any(Path(name).match(pattern) for name in manifest["files"]):
                 raise LabError(f"{path} is no {self.engine.name} engine", f"it has no {pattern}", self._remedy)

@@ -71,18 +71,18 @@ class Gpt2Export:
         with _quietly(), torch.no_grad():
             self.export(logits_module(original), path)
         tell("comparing with the original")
-        found = differences(original, self.load(path))
-        difference = max(found.values())
+        by_shape = differences(original, self.load(path))
+        difference = max(by_shape.values())
         if difference > TOLERANCE:
             raise LabError(
                 f"the {self.name} export does not compute what the model computes",
                 f"its logits differ by up to {difference:g} (at most {TOLERANCE:g} is rounding)",
             )
-        tell(f"largest difference of a logit at {len(found)} shapes: {difference:.1e}")
+        tell(f"largest difference of a logit at {len(by_shape)} shapes: {difference:.1e}")
         return {
             "target": "any",
             "max_abs_difference": difference,
-            "differences": {f"{batch}x{length}": value for (batch, length), value in found.items()},
+            "differences": {f"{batch}x{length}": value for (batch, length), value in by_shape.items()},
             "vocab_size": int(original.config.vocab_size),
             "versions": {name: version(name) for name in self.packages},
         }
@@ -183,14 +183,14 @@ def differences(original: Any, run: Run) -> dict[tuple[int, int], float]:
 
     draw = torch.Generator().manual_seed(SEED)
     longest = int(original.config.n_positions)
-    found = {}
+    by_shape = {}
     for batch, length in (*((b, min(n, longest)) for b, n in SHAPES), (1, longest)):
         ids = torch.randint(original.config.vocab_size, (batch, length), generator=draw)
         with torch.no_grad():
             expected, given = original(ids).logits, run(ids)
         same = given.shape == expected.shape and bool(torch.isfinite(given).all())
-        found[batch, length] = float((expected - given).abs().max()) if same else float("inf")
-    return found
+        by_shape[batch, length] = float((expected - given).abs().max()) if same else float("inf")
+    return by_shape
 
 
 def _example(module: Any) -> Any:

@@ -113,8 +113,8 @@ def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> N
     Raises:
         LabError: another dimension, or none.
     """
-    found = json.loads((engine / "config.json").read_text(encoding="utf-8"))
-    built = found.get("pretrained_config", found).get("rotary_dim")
+    config = json.loads((engine / "config.json").read_text(encoding="utf-8"))
+    built = config.get("pretrained_config", config).get("rotary_dim")
     if built is None:
         words = [word for argv in steps for word in argv]
         built = int(words[words.index("--rotary_dim") + 1]) if "--rotary_dim" in words else None

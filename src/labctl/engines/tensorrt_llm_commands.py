@@ -80,10 +80,10 @@ def num_tokens(options: Options) -> int:
 
 def rotary_dim(weights: Path) -> int:
     """What of each head GPT-J and CodeGen rotate, of the folder's config.json. Raises LabError where it has none."""
-    found = json.loads((weights / "config.json").read_text(encoding="utf-8")).get("rotary_dim")
-    if not isinstance(found, int):
+    dimension = json.loads((weights / "config.json").read_text(encoding="utf-8")).get("rotary_dim")
+    if not isinstance(dimension, int):
         raise LabError(f"{weights / 'config.json'} has no rotary_dim", "GPT-J and CodeGen are built with it")
-    return found
+    return dimension
 
 
 def _rotary_word(weights: Path, source: Source | None) -> str:

@@ -67,11 +67,11 @@ async def process(requests: AsyncIterator[Any], _: Any) -> AsyncIterator[Any]:
 
 def _headers(shown: Any) -> dict[str, str]:
     """By name, in lower case as Envoy gives them; one that comes twice is joined, and then is no number."""
-    found: dict[str, str] = {}
+    joined: dict[str, str] = {}
     for header in shown.headers.headers:
         value = header.raw_value.decode("latin-1") or header.value
-        found[header.key] = f"{found[header.key]},{value}" if header.key in found else value
-    return found
+        joined[header.key] = f"{joined[header.key]},{value}" if header.key in joined else value
+    return joined
 
 
 def _refusal(error: Refused, grpc_call: bool) -> Any:

@@ -83,10 +83,10 @@ def _length(text: str, size: int) -> int:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Of two members of one name the judge would see the last and Triton the first."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("an object has two members of one name")
-    return found
+    return members
 
 
 def _check_depth(document: Any) -> None:

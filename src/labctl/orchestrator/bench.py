@@ -25,7 +25,7 @@ class BenchResult:
     """``found``: the metrics of each load, by its title. ``edited``: files that were not as shipped."""
 
     folder: Path
-    found: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, Mapping[str, Any]]
     edited: Sequence[str] = ()
 
 
@@ -49,7 +49,7 @@ def bench(
     Raises:
         LabError: a request failed; nothing is averaged.
     """
-    found: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, dict[str, Any]] = {}
     records = []
     listener = session.listener
     rate = workload.rate
@@ -61,7 +61,7 @@ def bench(
             listener.step(f"{model}, {title}")
             try:
                 with running.watched(session, stack, explain):
-                    found[title], one = workloads.run(
+                    metrics[title], one = workloads.run(
                         vars(record.endpoints), model, workload, number, listener.progress
                     )
             except LabError as error:
@@ -71,10 +71,10 @@ def bench(
         triton = readiness.server_version(record.endpoints.http)
         edited = edits.not_shipped(session, running.plan_of(session, lab, handle.runtime, record))
     out = new_results_folder(session, lab)
-    results.write_phase(out, "bench", found, records)
+    results.write_phase(out, "bench", metrics, records)
     settings = {**record.settings, "bench_model": model, "output_tokens": workload.output_tokens}
-    results.write_result(out, lab.folder, settings, found, triton, edited)
-    return BenchResult(out, found, edited)
+    results.write_result(out, lab.folder, settings, metrics, triton, edited)
+    return BenchResult(out, metrics, edited)
 
 
 def dry_bench(session: Session, lab: Lab, stack: str, options: UpOptions, model: str) -> Todo:

@@ -123,14 +123,14 @@ def _fresh(plan: Plan) -> Iterator[Path]:
 
 def _differences(plan: Plan, fresh: Path) -> list[Edited]:
     served, origins = plan.request.output, repository.origins(plan.request)
-    found = []
+    edited = []
     for model in plan.stack.models:
         names = {name for root in (fresh, served) for name in _names(root / model)}
         changed = sorted(name for name in names if not _same(fresh / model / name, served / model / name))
         if changed:
             files = [origins.get(f"{model}/{name}", served / model / name) for name in changed]
-            found.append(Edited(model, files))
-    return found
+            edited.append(Edited(model, files))
+    return edited
 
 
 def _names(folder: Path) -> set[str]:

@@ -102,10 +102,10 @@ class Plan:
     @property
     def engines(self) -> list[Step]:
         """What ``labctl engines build`` makes. Raises LabError where there is nothing to build."""
-        found = [step for step in self.steps if step.build]
-        if not found:
+        engine_steps = [step for step in self.steps if step.build]
+        if not engine_steps:
             raise LabError(f"stack {self.name} has no engine", "its models are served from their weights")
-        return found
+        return engine_steps
 
     @property
     def stack_settings(self) -> dict[str, Any]:
@@ -216,14 +216,14 @@ def make_plan(
 
 def _release(stack: Stack, choices: Choices) -> Release | None:
     if stack.tensorrt_llm is not None or stack.llmapi is not None:
-        found = releases.release(choices.release)
-        if stack.tensorrt_llm is not None and not found.steps:
+        release = releases.release(choices.release)
+        if stack.tensorrt_llm is not None and not release.steps:
             raise LabError(
-                f"TensorRT-LLM {found.name} has no engines here",
+                f"TensorRT-LLM {release.name} has no engines here",
                 "what it serves is the LLM API",
                 "--set engine=llmapi, or an older --release",
             )
-        return found
+        return release
     if choices.release:
         raise LabError(
             f"--release {choices.release} does not apply here",
@@ -235,8 +235,8 @@ def _release(stack: Stack, choices: Choices) -> Release | None:
 
 def _engine_model(stack: Stack) -> str:
     """Which architecture the stack's TensorRT-LLM engine is built for; "" where it has none."""
-    found = (a for a in stack.artifacts.values() if a.engine == TensorRtLlm.name)
-    return next((str(a.options.get("model", TensorRtLlm.options["model"].default)) for a in found), "")
+    built = (a for a in stack.artifacts.values() if a.engine == TensorRtLlm.name)
+    return next((str(a.options.get("model", TensorRtLlm.options["model"].default)) for a in built), "")
 
 
 def _image(stack: Stack, release: Release | None, profile: str) -> str:

@@ -110,12 +110,12 @@ class Session:
 
     def running(self) -> list[tuple[Runtime, Record]]:
         """Every stack of this checkout that exists now."""
-        found: list[tuple[Runtime, Record]] = []
+        running: list[tuple[Runtime, Record]] = []
         for name in ("local", "compose"):
             runtime = self.runtime(name)
             with contextlib.suppress(LabError):
-                found += [(runtime, record) for record in runtime.running()]
-        return found
+                running += [(runtime, record) for record in runtime.running()]
+        return running
 
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
 

@@ -29,13 +29,13 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         ask: ask the models of an idle stack for a tiny answer each; else what Triton says of them is believed.
     """
     _, action = holder(session.workspace, stack)
-    found = session.find(stack)
-    record = found[1] if found else session.remembered(stack)
+    server = session.find(stack)
+    record = server[1] if server else session.remembered(stack)
     if record is None:
         lab, _ = session.catalog.stack(stack)
         state = "starting" if action == "up" else "absent"
         return _object(stack, lab.folder, state, record=None)
-    if found is None:
+    if server is None:
         state = {"up": "starting", "down": "stopping"}.get(action, "failed")
         ended = session.runtime(record.runtime).ended(stack) if state == "failed" else ""
         return _object(stack, record.lab, state, record, ended=ended)
@@ -43,7 +43,7 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         models = [{"name": n, "version": "", "state": "UNAVAILABLE", "reason": ended} for n in record.models]
         return _object(stack, record.lab, "degraded", record, models, ended=ended)
     models = _models(record, secret.read(session.workspace, stack))
-    runtime = found[0]
+    runtime = server[0]
     taught = _lab(session, record)
     explain = running.explainer(session, taught, runtime, record) if taught else str
     live = readiness.is_live(record.endpoints.http)

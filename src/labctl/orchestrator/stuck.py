@@ -19,19 +19,19 @@ Look = Callable[[], list[str]]
 
 def stuck(run_dir: Path) -> list[str]:
     """One sentence for each model of which an execution takes longer than the labs' models ever do."""
-    found = []
+    sentences = []
     for path in sorted(run_dir.glob("stuck-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if time.time() - path.stat().st_mtime < FRESH_S:
                 told = json.loads(path.read_text(encoding="utf-8"))
                 after = f", after {told['steps']} steps" if told["steps"] else ""
                 since = time.strftime("%H:%M:%S", time.localtime(told["since"]))
-                found.append(
+                sentences.append(
                     f"{told['model']} has not come back from one execution since {since} "
                     f"({time.time() - told['since']:.0f} s){after}; "
                     f"it is at {told['file']}:{told['line']}: is there a loop without an end?"
                 )
-    return found
+    return sentences
 
 
 def looker(run_dir: Path, model: str = "") -> Look:

@@ -145,12 +145,12 @@ def _collect(request: RenderRequest) -> dict[str, Path]:
 
 def _models(source: Path, wanted: Collection[str]) -> dict[str, Path]:
     """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
-    found: dict[str, list[Path]] = {}
+    places: dict[str, list[Path]] = {}
     for config in sorted(source.rglob(CONFIG)):
         if not wanted or config.parent.name in wanted:
-            found.setdefault(config.parent.name, []).append(config.parent)
+            places.setdefault(config.parent.name, []).append(config.parent)
     chosen = {}
-    for model, folders in found.items():
+    for model, folders in places.items():
         candidates = folders if len(folders) == 1 else [f for f in folders if f.parent.name == FAMILY] or folders
         if len(candidates) > 1:
             raise LabError(

@@ -63,16 +63,16 @@ def _arguments(base: str) -> dict[str, str]:
     if not base:
         return {}
     release = next((r for r in releases.table().values() if r.image == base), None)
-    found = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
+    arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
     if release is None:
-        return {**found, "LABS_PACKAGES": PACKAGES}
+        return {**arguments, "LABS_PACKAGES": PACKAGES}
     if release.app:
-        found |= {
+        arguments |= {
             "LABS_APP": "source",
             "LABS_BACKEND_COMMIT": release.app.backend,
             "LABS_TRTLLM_COMMIT": release.app.tensorrt_llm,
         }
-    return {**found, "LABS_INSTALL": release.install}
+    return {**arguments, "LABS_INSTALL": release.install}
 
 
 def one_shot(

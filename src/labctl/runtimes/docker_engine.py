@@ -89,12 +89,12 @@ def require_compose() -> None:
     except (OSError, subprocess.TimeoutExpired):
         version = ""
     try:
-        found = tuple(int(part) for part in version.split(".")[:2])
+        numbers = tuple(int(part) for part in version.split(".")[:2])
     except ValueError:
-        found = ()
-    if found < COMPOSE_NEEDED:
+        numbers = ()
+    if numbers < COMPOSE_NEEDED:
         raise LabError(
-            f"Docker Compose {version} is too old" if found else "there is no docker compose",
+            f"Docker Compose {version} is too old" if numbers else "there is no docker compose",
             f"the labs need {needed} or newer",
             f"install the docker-compose plugin {needed} or newer, or {LOCAL}",
         )

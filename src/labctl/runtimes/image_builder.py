@@ -31,6 +31,6 @@ def target(image: str) -> GpuInfo:
     Raises:
         LabError: no driver, no GPU, no Docker engine.
     """
-    found = nvidia.gpus()
-    first = found[0]
-    return GpuInfo(first.name, first.compute_capability, first.driver, images.digest(image), len(found))
+    gpus = nvidia.gpus()
+    first = gpus[0]
+    return GpuInfo(first.name, first.compute_capability, first.driver, images.digest(image), len(gpus))

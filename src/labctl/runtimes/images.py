@@ -59,10 +59,10 @@ def digest(image: str) -> str:
 
     with speaking(f"looking for image {image}"):
         try:
-            found = engine().images.get(image)
+            built = engine().images.get(image)
         except docker.errors.ImageNotFound:
             return ""
-        return str(next(iter(found.attrs.get("RepoDigests") or [found.id])).rpartition("@")[2])
+        return str(next(iter(built.attrs.get("RepoDigests") or [built.id])).rpartition("@")[2])
 
 
 def exists(image: str) -> bool:
@@ -81,14 +81,14 @@ def exists(image: str) -> bool:
 
 def build_environment() -> dict[str, str]:
     """What a build takes from this machine's pip settings: a wheel folder and a CA bundle, where there are any."""
-    found = {}
+    variables = {}
     wheels = os.environ.get("LABS_WHEELS") or os.environ.get("PIP_FIND_LINKS", "")
     if Path(wheels).is_absolute() and Path(wheels).is_dir():
-        found["LABS_WHEELS"] = wheels
+        variables["LABS_WHEELS"] = wheels
     for name in ("LABS_CA_BUNDLE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
         if (value := os.environ.get(name)) and Path(value).is_file():
-            found.setdefault("LABS_CA_BUNDLE", value)
-    return found
+            variables.setdefault("LABS_CA_BUNDLE", value)
+    return variables
 
 
 def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, sources: str = "") -> str:
@@ -109,7 +109,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     from labctl.runtimes.docker_engine import engine, speaking
 
     with speaking("listing images"):
-        found = engine().images.list(filters={"label": LABEL})
+        ours = engine().images.list(filters={"label": LABEL})
     current = {server_image(workspace, "cpu"), client_image(workspace), guard_image(workspace)}
     current |= {server_image(workspace, "gpu", base) for base in _bases()}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
@@ -120,7 +120,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
             "made": datetime.fromisoformat(image.attrs["Created"]).timestamp(),
             "current": name in current,
         }
-        for image in found
+        for image in ours
         for name in image.tags or [image.short_id]
     ]
     return sorted(rows, key=lambda row: str(row["name"]))

@@ -114,13 +114,13 @@ class LocalRuntime:
     # -- what can be done ----------------------------------------------------------------------------------------
 
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
-        found = wheel.find_wheel()
-        folder = wheel.backends(found, self.workspace.backends_cache)
-        if wheel.is_backend_folder(folder, found):
+        triton = wheel.find_wheel()
+        folder = wheel.backends(triton, self.workspace.backends_cache)
+        if wheel.is_backend_folder(folder, triton):
             return []
 
         def do(listener: Listener) -> str:
-            wheel.make_backend_folder(folder, found)
+            wheel.make_backend_folder(folder, triton)
             return "links into the wheel"
 
         return [Action("Triton's python backend", do, files=[f"{folder}/"])]
@@ -151,7 +151,7 @@ class LocalRuntime:
         return Action(title, lambda listener: processes.run_foreground(command, listener), [command])
 
     def start(self, launch: Launch) -> Action[LocalServer]:
-        record, found = launch.record, wheel.find_wheel()
+        record, triton = launch.record, wheel.find_wheel()
         own = record.behind or record.endpoints
         http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(own))
         prefix = shm_prefix(self.workspace.root, record.stack)
@@ -162,7 +162,7 @@ class LocalRuntime:
             ports=(http, grpc, metrics),
             shm_prefix=prefix,
             exit_timeout=launch.exit_timeout,
-            backends=str(wheel.backends(found, self.workspace.backends_cache)),
+            backends=str(wheel.backends(triton, self.workspace.backends_cache)),
             extra=launch.server_args,
         )
         shown = secret.arguments(secret.SHOWN, record.client_shm)
@@ -170,7 +170,7 @@ class LocalRuntime:
         kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(launch.restarts),
                 "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*",
                 "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
-        command = Command([*kept, str(found.binary), *arguments, *shown], launch.env, cwd=launch.run_dir)
+        command = Command([*kept, str(triton.binary), *arguments, *shown], launch.env, cwd=launch.run_dir)
 
         def do(listener: Listener) -> LocalServer:
             outlive = record.owner is None
@@ -182,12 +182,12 @@ class LocalRuntime:
             for part in guard:
                 listener.command(part.argv)
                 before.append(processes.spawn(part.argv, {**os.environ, **own}, launch.log_file, Path("/"), outlive))
-            env = wheel.environment(found) | dict(launch.env) | own | {RECORD: record.to_json()}
+            env = wheel.environment(triton) | dict(launch.env) | own | {RECORD: record.to_json()}
             listener.command(command.argv)
             # Triton takes its secret in no other way (docs/security.md).
             closed = secret.arguments(secret.read(self.workspace, record.stack), record.client_shm)
             process = processes.spawn(
-                [*kept, str(found.binary), *arguments, *closed],
+                [*kept, str(triton.binary), *arguments, *closed],
                 env,
                 launch.log_file,
                 cwd=launch.run_dir,
@@ -266,8 +266,8 @@ class LocalRuntime:
         yield from processes.follow(path, lambda: follow and self.find(stack) is not None, time.sleep)
 
     def leftovers(self, stack: str) -> list[str]:
-        found = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
-        return found + [str(path) for path in leavings(self.workspace.root, stack)]
+        left = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
+        return left + [str(path) for path in leavings(self.workspace.root, stack)]
 
 
 def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:

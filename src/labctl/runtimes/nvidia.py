@@ -47,10 +47,10 @@ def gpus() -> list[Gpu]:
     if done.returncode:
         why = said.splitlines()[0] if said else f"exit status {done.returncode}"
         raise LabError("the NVIDIA driver does not work", why, "check that nvidia-smi lists your GPU")
-    found = [_gpu(line) for line in done.stdout.splitlines() if line.strip()]
-    if not found:
+    listed = [_gpu(line) for line in done.stdout.splitlines() if line.strip()]
+    if not listed:
         raise LabError("the NVIDIA driver sees no GPU", "", "check that nvidia-smi lists your GPU")
-    return found
+    return listed
 
 
 def _gpu(line: str) -> Gpu:

@@ -29,7 +29,7 @@ def document(release: Release, values: Mapping[str, Any]) -> dict[str, Any]:
             "--release 0.19.0 or 1.2.1",
         )  # fmt: skip
     problems = []
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in values.items():
         if value == "":
             continue
@@ -39,13 +39,13 @@ def document(release: Release, values: Mapping[str, Any]) -> dict[str, Any]:
         elif not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
             problems.append(f"{key}={value}: it must be of type {kind}")
         else:
-            _place(found, key.split("."), value)
+            _place(nested, key.split("."), value)
     ranks = values.get("tensor_parallel_size", 1) * values.get("pipeline_parallel_size", 1) if not problems else 1
     if ranks > 1 and values.get("triton_config.decoupled"):
         problems.append("triton_config.decoupled=True: the launcher for several GPUs switches off what would set it")
     if problems:
         raise LabError("model.yaml cannot be written", "", "correct what is named above", details=problems)
-    return found
+    return nested
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
@@ -60,10 +60,10 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
     return yaml.safe_dump(_over(own, values), sort_keys=False)
 
 
-def _place(found: dict[str, Any], path: list[str], value: Any) -> None:
+def _place(into: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
-        found = found.setdefault(part, {})
-    found[path[-1]] = value
+        into = into.setdefault(part, {})
+    into[path[-1]] = value
 
 
 def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -207,22 +207,22 @@ class Release(BaseModel):
 
     def effective(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         """What will be in force where it is not what the settings ask for: by setting, the words and the reason."""
-        found = self._policy_in_effect(settings)
+        differing = self._policy_in_effect(settings)
         sequences, engine = settings.get("max_num_sequences"), settings.get("max_batch_size")
         if sequences is None or engine is None:
-            return found
+            return differing
         reason = ""
         if not self.knows("max_num_sequences") and sequences != engine:
             reason = f"TensorRT-LLM {self.name} has no such parameter: the engine's own max_batch_size holds"
         elif sequences > engine:
             reason = "the engine's own max_batch_size is the bound"
         if reason:
-            found["max_num_sequences"] = {"asked": str(sequences), "effective": str(engine), "reason": reason}
-        return found
+            differing["max_num_sequences"] = {"asked": str(sequences), "effective": str(engine), "reason": reason}
+        return differing
 
     def _policy_in_effect(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
-        found, reason = effective_policy(
+        in_force, reason = effective_policy(
             self,
             asked,
             decoupled=bool(settings.get("decoupled_mode", False)),
@@ -231,7 +231,7 @@ class Release(BaseModel):
         )
         if not reason:
             return {}
-        return {"batch_scheduler_policy": {"asked": asked, "effective": found, "reason": reason}}
+        return {"batch_scheduler_policy": {"asked": asked, "effective": in_force, "reason": reason}}
 
 
 def _newest_with(batching: str) -> str:

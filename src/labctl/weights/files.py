@@ -61,11 +61,11 @@ def check(folder: Path, entries: Entries, remedy: str) -> None:
     for name, entry in entries.items():
         path = folder / name
         try:
-            found = path.stat()
+            now = path.stat()
         except OSError:
             raise LabError(f"{path} is damaged", f"it is missing, {entry['size']} bytes were written", remedy) from None
-        if found.st_size != entry["size"]:
-            why = f"it has {found.st_size} bytes, {entry['size']} were written"
+        if now.st_size != entry["size"]:
+            why = f"it has {now.st_size} bytes, {entry['size']} were written"
             raise LabError(f"{path} is damaged", why, remedy)
-        if found.st_mtime_ns != entry["mtime_ns"] and sha256(path) != entry["sha256"]:
+        if now.st_mtime_ns != entry["mtime_ns"] and sha256(path) != entry["sha256"]:
             raise LabError(f"{path} is damaged", "its hash is not the one that was written", remedy)

@@ -34,9 +34,9 @@ def convert(source: Path, target: Path) -> None:
     if config.model_type == "codegen":
         weights: dict[str, Any] = {}
         for name, tensor in model.named_parameters():
-            start, found, _ = name.partition("qkv_proj.weight")
-            parts = split(tensor.detach()) if found else {}
-            weights |= {f"{start}{key}.weight": part for key, part in parts.items()} if found else {name: tensor}
+            start, attention, _ = name.partition("qkv_proj.weight")
+            parts = split(tensor.detach()) if attention else {}
+            weights |= {f"{start}{key}.weight": part for key, part in parts.items()} if attention else {name: tensor}
         model = GPTJForCausalLM(GPTJConfig(**{key: getattr(config, key) for key in SAME}, tie_word_embeddings=False))
         if unlike := set(weights) ^ {name for name, _ in model.named_parameters()}:
             raise ValueError(f"{source} has other weights than CodeGen's: {', '.join(sorted(unlike)[:4])}")

@@ -28,7 +28,7 @@ class Dialect:
         """The request's tensors, each with a batch of one. Raises BadInput for what this release cannot do."""
         kind, sampler = INTEGERS[self.integers], row.sampler
         greedy = sampler.temperature == 0.0
-        found: dict[str, Array] = {
+        tensors: dict[str, Array] = {
             "input_ids": np.array([row.ids], dtype=np.int32),
             "input_lengths": np.array([[row.prompt]], dtype=np.int32),
             "request_output_len": np.array([[row.limit]], dtype=kind),
@@ -41,14 +41,14 @@ class Dialect:
             "random_seed": np.array([[sampler.seed]], dtype=np.uint64),
         }
         if row.end_id is not None and row.end_id < self.vocabulary:
-            found |= {name: np.array([[row.end_id]], dtype=kind) for name in ("end_id", "pad_id")}
+            tensors |= {name: np.array([[row.end_id]], dtype=kind) for name in ("end_id", "pad_id")}
         if self.words_and_scores:
             lists = {"stop_words_list": row.stop_words, "bad_words_list": row.bad_words}
-            found |= {name: _flat(words) for name, words in lists.items() if words}
-            found["return_log_probs"] = np.array([[row.wants_log_probs]])
+            tensors |= {name: _flat(words) for name, words in lists.items() if words}
+            tensors["return_log_probs"] = np.array([[row.wants_log_probs]])
         elif row.bad_words:
             raise BadInput("bad_words_list", "this release of TensorRT-LLM cannot forbid words")
-        return found
+        return tensors
 
     def outputs(self, row: Row) -> list[str]:
         """The outputs to ask for, in the order in which :func:`finish` takes them."""

@@ -90,14 +90,14 @@ class GPT2:
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, mapped from the files rather than read: two models of one folder share the memory."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        found |= load_file(path)
-    for path in () if found else sorted(folder.glob("pytorch_model*.bin")):
-        found |= torch.load(path, weights_only=True, mmap=True)
-    if not found:
+        tensors |= load_file(path)
+    for path in () if tensors else sorted(folder.glob("pytorch_model*.bin")):
+        tensors |= torch.load(path, weights_only=True, mmap=True)
+    if not tensors:
         raise FileNotFoundError(f"model_path: {folder} has no weights (*.safetensors, pytorch_model*.bin)")
-    return found
+    return tensors
 
 
 def _refuse_others(config: Mapping[str, Any]) -> None:

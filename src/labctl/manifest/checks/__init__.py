@@ -19,13 +19,13 @@ def problems(lab: Lab, folder: Path, workspace: Workspace) -> list[str]:
     Args:
         folder: the lab's own.
     """
-    found = [] if folder.name == lab.folder else [f"number and name say {lab.folder}, the folder is {folder.name}"]
+    problems = [] if folder.name == lab.folder else [f"number and name say {lab.folder}, the folder is {folder.name}"]
     bad_values = list(values.problems(lab))
-    found += bad_values
+    problems += bad_values
     for name, stack in lab.stacks.items():
-        found += stacks.problems(lab, f"stacks.{name}", stack, workspace)
+        problems += stacks.problems(lab, f"stacks.{name}", stack, workspace)
     if not bad_values:  # what follows resolves settings, and so needs good conditions
         for name, stack in lab.stacks.items():
-            found += stacks.every_case(lab, f"stacks.{name}", stack)
-        found += runs.problems(lab, folder)
-    return list(dict.fromkeys(found))
+            problems += stacks.every_case(lab, f"stacks.{name}", stack)
+        problems += runs.problems(lab, folder)
+    return list(dict.fromkeys(problems))

@@ -62,9 +62,9 @@ def parse(line: str, model: str) -> Event | None:
         return None
     for kind, pattern in _TEXTS:
         if match := pattern.search(line):
-            found = match.groupdict()
-            instance = found.get("instance") or ""
-            owner = found.get("model") or re.sub(r"_\d+_\d+$", "", instance)
+            fields = match.groupdict()
+            instance = fields.get("instance") or ""
+            owner = fields.get("model") or re.sub(r"_\d+_\d+$", "", instance)
             if owner != model:
                 return None
             return Event(
@@ -72,8 +72,8 @@ def parse(line: str, model: str) -> Event | None:
                 at=datetime.strptime(f"2000{stamp['day']} {stamp['clock']}", "%Y%m%d %H:%M:%S.%f").timestamp(),
                 kind=kind,
                 instance=instance.removeprefix(f"{model}_"),
-                id=found.get("id") or "",
-                slot=int(found.get("slot") or -1),
-                size=int(found.get("size") or 0),
+                id=fields.get("id") or "",
+                slot=int(fields.get("slot") or -1),
+                size=int(fields.get("size") or 0),
             )
     return None

@@ -110,11 +110,11 @@ def timeline(events: Sequence[Event], ids: Iterable[object] = ()) -> Timeline:
 
 def rows(steps: Iterable[Step]) -> dict[str, set[Place]]:
     """The places in which each sequence was ever executed, by the model's own log."""
-    found: dict[str, set[Place]] = defaultdict(set)
+    places: dict[str, set[Place]] = defaultdict(set)
     for step in steps:
         for id, row in zip(step.ids, step.more["rows"], strict=True):
-            found[id].add((step.instance, row))
-    return dict(found)
+            places[id].add((step.instance, row))
+    return dict(places)
 
 
 def size(step: Step) -> int:
@@ -122,7 +122,7 @@ def size(step: Step) -> int:
     return step.batch + int(step.more["empty"])
 
 
-def disagreements(found: Timeline, steps: Sequence[Step], direct: bool) -> list[str]:
+def disagreements(timeline: Timeline, steps: Sequence[Step], direct: bool) -> list[str]:
     """Where Triton's log and the model's own log of the same sequences differ, in words; [] if nowhere.
 
     Compared are the number of requests of each sequence, the size of every execution of each instance in order, and
@@ -131,7 +131,7 @@ def disagreements(found: Timeline, steps: Sequence[Step], direct: bool) -> list[
     problems = []
     entered: Counter[str] = Counter()
     places: dict[str, set[Place]] = defaultdict(set)
-    for stay in found.stays:
+    for stay in timeline.stays:
         entered[stay.id] += len(stay.requests)
         places[stay.id].add((stay.instance, stay.slot))
     counted = Counter(id for step in steps for id in step.ids)
@@ -143,7 +143,7 @@ def disagreements(found: Timeline, steps: Sequence[Step], direct: bool) -> list[
         if told != seen:
             problems.append(f"sequence {id}: in {told} by Triton's log, in {seen} by the model's")
     sizes: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for execution in found.executions:
+    for execution in timeline.executions:
         sizes[execution.instance][0].append(execution.size)
     for step in steps:
         sizes[step.instance][1].append(size(step))
@@ -157,16 +157,16 @@ def _shown(places: Iterable[Place], direct: bool) -> str:
     return ", ".join(sorted({f"{instance} slot {slot}" if direct else instance for instance, slot in places}))
 
 
-def with_rows(found: Timeline, steps: Sequence[Step]) -> Timeline:
+def with_rows(timeline: Timeline, steps: Sequence[Step]) -> Timeline:
     """The same, its executions told who sat in which of their rows: the n-th of an instance is the n-th of its log."""
     own: dict[str, list[Step]] = defaultdict(list)
     for step in steps:
         own[step.instance].append(step)
     executions = []
-    for execution in found.executions:
+    for execution in timeline.executions:
         if own[execution.instance]:
             step = own[execution.instance].pop(0)
             sitting = dict(zip(step.more["rows"], step.ids, strict=True))
             execution = replace(execution, rows=[sitting.get(row, "") for row in range(size(step))])  # noqa: PLW2901
         executions.append(execution)
-    return replace(found, executions=executions)
+    return replace(timeline, executions=executions)

@@ -17,20 +17,20 @@ def draw(lanes: Sequence[tuple[str, Timeline]], path: Path, title: str) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    labels = [(_slots(found), _rows(found)) for _, found in lanes]
+    labels = [(_slots(timeline), _rows(timeline)) for _, timeline in lanes]
     heights = [0.6 + 0.3 * len(part) for pair in labels for part in pair]
     figure, axes = plt.subplots(
         len(heights), 1, figsize=(11, 1.2 + sum(heights)),
         gridspec_kw={"height_ratios": heights, "hspace": 0.7}, squeeze=False,
     )  # fmt: skip
-    for index, ((name, found), (slots, rows)) in enumerate(zip(lanes, labels, strict=True)):
+    for index, ((name, timeline), (slots, rows)) in enumerate(zip(lanes, labels, strict=True)):
         upper, lower = axes[2 * index][0], axes[2 * index + 1][0]
-        ids = sorted({stay.id for stay in found.stays})
+        ids = sorted({stay.id for stay in timeline.stays})
         colors = {id: COLORS[number % (len(COLORS) - 1)] for number, id in enumerate(ids)}
-        _stays(upper, found, slots, colors)
+        _stays(upper, timeline, slots, colors)
         upper.set_title(name, loc="left", fontsize=11)
         upper.set_xlabel("milliseconds since the first request (the verbose log slows it down)", fontsize=8)
-        _executions(lower, found, rows, colors)
+        _executions(lower, timeline, rows, colors)
         lower.set_xlabel("executions, one column each; hollow: an empty row", fontsize=8)
     figure.suptitle(title, x=0.01, y=0.95, ha="left", fontsize=13, fontweight="bold")
     temporary = path.with_name(f".{path.name}.part")
@@ -39,33 +39,35 @@ def draw(lanes: Sequence[tuple[str, Timeline]], path: Path, title: str) -> None:
     temporary.replace(path)
 
 
-def _slots(found: Timeline) -> list[str]:
-    slots = sorted({(stay.instance, stay.slot) for stay in found.stays})
-    return [*(f"{instance} slot {slot}" for instance, slot in slots), *(f"{w.id} waits" for w in found.waits)]
+def _slots(timeline: Timeline) -> list[str]:
+    slots = sorted({(stay.instance, stay.slot) for stay in timeline.stays})
+    return [*(f"{instance} slot {slot}" for instance, slot in slots), *(f"{w.id} waits" for w in timeline.waits)]
 
 
-def _rows(found: Timeline) -> list[str]:
-    rows = sorted({(execution.instance, row) for execution in found.executions for row in range(execution.size)})
+def _rows(timeline: Timeline) -> list[str]:
+    rows = sorted({(execution.instance, row) for execution in timeline.executions for row in range(execution.size)})
     return [f"{instance} row {row}" for instance, row in rows]
 
 
-def _stays(axis: Any, found: Timeline, labels: Sequence[str], colors: Mapping[str, str]) -> None:
-    for stay in found.stays:
+def _stays(axis: Any, timeline: Timeline, labels: Sequence[str], colors: Mapping[str, str]) -> None:
+    for stay in timeline.stays:
         at = labels.index(f"{stay.instance} slot {stay.slot}")
-        left, right = _ms(found, stay.began), _ms(found, stay.ended)
+        left, right = _ms(timeline, stay.began), _ms(timeline, stay.ended)
         color = colors[stay.id]
         axis.barh(at, right - left, left=left, height=0.75, color=color, alpha=0.3, linewidth=0)
-        axis.plot([_ms(found, t) for t in stay.requests], [at] * len(stay.requests), "|", color=color, ms=9)
+        axis.plot([_ms(timeline, t) for t in stay.requests], [at] * len(stay.requests), "|", color=color, ms=9)
         box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
         axis.text((left + right) / 2, at, stay.id, ha="center", va="center", fontsize=8, bbox=box)
-    for wait in found.waits:
+    for wait in timeline.waits:
         at = labels.index(f"{wait.id} waits")
-        axis.plot([_ms(found, wait.began), _ms(found, wait.ended)], [at, at], color=GREY, linewidth=1.5, linestyle=":")
+        axis.plot(
+            [_ms(timeline, wait.began), _ms(timeline, wait.ended)], [at, at], color=GREY, linewidth=1.5, linestyle=":"
+        )
     _finish(axis, labels)
 
 
-def _executions(axis: Any, found: Timeline, labels: Sequence[str], colors: Mapping[str, str]) -> None:
-    for number, execution in enumerate(found.executions, 1):
+def _executions(axis: Any, timeline: Timeline, labels: Sequence[str], colors: Mapping[str, str]) -> None:
+    for number, execution in enumerate(timeline.executions, 1):
         for row, id in enumerate(execution.rows):
             at = labels.index(f"{execution.instance} row {row}")
             color = colors.get(id, GREY)
@@ -73,8 +75,8 @@ def _executions(axis: Any, found: Timeline, labels: Sequence[str], colors: Mappi
     _finish(axis, labels)
 
 
-def _ms(found: Timeline, at: float) -> float:
-    return (at - found.began) * 1e3
+def _ms(timeline: Timeline, at: float) -> float:
+    return (at - timeline.began) * 1e3
 
 
 def _finish(axis: Any, labels: Sequence[str]) -> None:
