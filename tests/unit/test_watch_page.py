@@ -5,14 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from labctl.watch import address as address_of_chat
 from labctl.watch.page import document
+from labctl.workspace import Workspace
 
 JSON = {"Content-Type": "application/json"}
 # In a process of its own: an event loop in a thread of the tests would outlive its test.
@@ -123,3 +127,17 @@ def test_no_text_of_a_recording_ends_the_script_that_holds_it() -> None:
     assert evil not in page
     held = re.search(r'id="recording">(.*?)</script>', page, re.S)
     assert held and json.loads(held[1])["head"]["title"] == evil
+
+
+def test_the_live_page_finds_a_chat_page_that_answers_and_no_other(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, tmp_path)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        where = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with address_of_chat.known(workspace, "s", where):
+            assert address_of_chat.of(workspace, "s") == where
+            listening.close()
+            assert address_of_chat.of(workspace, "s") == ""
+    assert address_of_chat.of(workspace, "s") == ""
+    assert not list(workspace.stack_dir("s").iterdir())

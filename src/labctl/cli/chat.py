@@ -6,6 +6,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.errors import LabError
+from labctl.watch.address import known
 
 
 @click.command("chat")
@@ -33,7 +34,10 @@ def chat_command(stack: str, port: int, endpoint: str, expose: bool) -> None:
         from labctl.cli import chat_page
     except ImportError as error:
         raise LabError("the chat page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
-    page = chat_page.Page(endpoint, models, entry.model, tokenizer_dir, lab.title)
-    with chat_page.serve(page, "0.0.0.0" if expose else "127.0.0.1", port) as address:
+    page = chat_page.Page(endpoint, models, entry.model, tokenizer_dir, lab.title, watched=f"labctl watch {name}")
+    with (
+        chat_page.serve(page, "0.0.0.0" if expose else "127.0.0.1", port) as address,
+        known(session.workspace, name, address),
+    ):
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
         chat_page.wait()

@@ -35,10 +35,15 @@ DIALS: dict[str, tuple[str, float, float, float, float]] = {
 
 
 class Page:
-    """The page of one stack. ``models`` are those of the stack; the ones that continue texts can be chosen."""
+    """The page of one stack. ``models`` are those of the stack; the ones that continue texts can be chosen.
 
-    def __init__(self, endpoint: str, models: Sequence[str], chosen: str, tokenizer_dir: str, title: str) -> None:
-        self.endpoint, self.tokenizer_dir, self.title = endpoint, tokenizer_dir, title
+    ``watched`` is the command that shows the scheduler at work.
+    """
+
+    def __init__(
+        self, endpoint: str, models: Sequence[str], chosen: str, tokenizer_dir: str, title: str, watched: str = ""
+    ) -> None:
+        self.endpoint, self.tokenizer_dir, self.title, self.watched = endpoint, tokenizer_dir, title, watched
         self.models: dict[str, TextModel] = {}
         for name in models:
             with contextlib.suppress(LabError):
@@ -51,6 +56,8 @@ class Page:
         heeded = {name for model in self.models.values() for name in model.choices}
         with gr.Blocks(title=self.title, analytics_enabled=False) as blocks:
             gr.Markdown(f"## {self.title}")
+            if self.watched:
+                gr.Markdown(f"`{self.watched}` shows the scheduler while it answers.")
             with gr.Row():
                 with gr.Column(scale=3):
                     chat = gr.Chatbot(show_label=False, height=480, elem_id="texts", buttons=["copy_all"])

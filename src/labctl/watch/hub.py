@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from labctl.errors import LabError
@@ -32,10 +32,12 @@ class Hub:
 
     Attributes:
         head: what a page is told first.
+        chat: gives the address of the stack's chat page, "" where there is none.
     """
 
     def __init__(self, clock: Clock, endpoint: str) -> None:
         self.head: Mapping[str, Any] = {}
+        self.chat: Callable[[], str] = str
         self._clock, self._endpoint = clock, endpoint
         self._tail = Tail(clock.run_dir)
         self._set: Event = {}  # how the clock is set
@@ -82,7 +84,8 @@ class Hub:
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
         feed = Feed(self.head.get("notes"))
         lines = [*self._lines, *self._held.values()]
-        first = [{"k": "head", **self.head}, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
+        head = {"k": "head", **self.head, "chat": self.chat()}
+        first = [head, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from labctl.manifest.schema import Lab
 from labctl.orchestrator.clock import Clock, idle_limit
 from labctl.runtimes.base import Record
-from labctl.watch import replay
+from labctl.watch import address, replay
 from labctl.watch.asking import Asker
 from labctl.watch.hub import Hub
 from labctl.watch.page import document
@@ -23,6 +23,7 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
     """
     clock = Clock(workspace.run_dir(record.stack), tuple(record.models))
     hub = Hub(clock, record.endpoints.metrics)
+    hub.chat = lambda: address.of(workspace, record.stack)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
     chosen = lab.stacks[record.stack].bench
     hub.head = {
