@@ -41,7 +41,7 @@ class Visitor:
 
     def pause(self) -> None:
         self.page.click("#pause")
-        self.page.get_by_text("paused").wait_for()
+        self.page.locator("#pause[aria-pressed=true]").wait_for()
 
     def ask(self, model: str, prompt: str, tokens: int) -> None:
         before = self.page.locator(".request").count()

@@ -79,11 +79,11 @@ class Visitor:
 
     def pause(self) -> None:
         self.page.click("#pause")
-        self.page.locator("#state", has_text="paused").wait_for()
+        self.page.locator("#pause[aria-pressed=true]").wait_for()
 
     def resume(self) -> None:
         self.page.get_by_role("button", name="Run", exact=True).click()
-        self.page.locator("#state", has_text="running").wait_for()
+        self.page.locator("#pause[aria-pressed=false]").wait_for()
 
     def step(self, button: str = "#step") -> None:
         with self.page.expect_response(lambda answer: answer.url.endswith("/clock")):

@@ -169,7 +169,7 @@ class LaneView {
     const most = 40;
     const chips = now.waiting.slice(0, most).map((request, i) => {
       const why = Array.isArray(now.why) ? now.why[i] : now.why;
-      return this.chip(store.name(request), why, store.color(this.index, request).fill, request);
+      return this.chip(store.name(request), why, store.color(request).fill, request);
     });
     chips.push(...unseen.slice(0, Math.max(0, most - chips.length)).map((asked) => this.chip(asked.name, "in Triton's queue", "", asked.name)));
     this.queue.replaceChildren(...chips.map((chip) => el("li", {}, chip)));
@@ -203,7 +203,7 @@ class LaneView {
       entry.button.classList.toggle("picked", here && this.page.picked(this.index, store.name(request)));
       if (here) entry.button.dataset.request = store.name(request);
       else delete entry.button.dataset.request;
-      entry.mark.style.background = here ? store.color(this.index, request).fill : "";
+      entry.mark.style.background = here ? store.color(request).fill : "";
       entry.name.textContent = here ? store.name(request) : row < 16 ? "" : "–";
       const text = here ? store.textOf(request, place, 90).text || store.requests[request].label : "";
       entry.text.textContent = row < 14 ? "" : text.replace(/\s+/g, " ");
@@ -249,12 +249,12 @@ class LaneView {
     const context = this.map.getContext("2d");
     context.scale(scale, scale);
     cells.forEach((owner, i) => {
-      context.fillStyle = owner === -2 ? "#eeebe4" : owner === -1 ? KV : this.store.color(this.index, owner).fill;
+      context.fillStyle = owner === -2 ? "#eeebe4" : owner === -1 ? KV : this.store.color(owner).fill;
       context.fillRect((i % perRow) * side, Math.floor(i / perRow) * side, side - 1, side - 1);
     });
     this.owners.replaceChildren(...[...wanted].slice(0, 24).map(([owner, count]) => {
       const swatch = el("i");
-      swatch.style.background = owner === -1 ? KV : this.store.color(this.index, owner).fill;
+      swatch.style.background = owner === -1 ? KV : this.store.color(owner).fill;
       return el("span", {}, swatch, owner === -1 ? `in use ${count}` : `${this.store.name(owner)}: ${count}`);
     }));
   }

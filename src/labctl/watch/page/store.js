@@ -13,7 +13,6 @@ class Lane {
     Object.assign(this, { seats: 1, blocks: 0, note: "" }, model);
     this.first = 0; // the place of steps[0] in the lane's own count
     this.steps = [];
-    this.order = new Map(); // request -> its number in this lane, which gives its colour
   }
 
   get end() {
@@ -53,6 +52,7 @@ class Store {
     this.lanes = [];
     this.requests = []; // {id, label, lane, t: first seen, at: places of its steps, waited, why, end}
     this.asked = new Map(); // what this page's server has sent: number -> {model, prompt, state, text, ...}
+    this.colors = new Map();
     this.counters = [];
     this.clock = null;
     this.zero = null;
@@ -78,8 +78,7 @@ class Store {
 
   request(index, id, label, lane, t) {
     this.requests[index] = { id, label, lane, t, at: [], waited: 0, why: "", end: "" };
-    const order = this.lanes[lane].order;
-    order.set(index, order.size);
+    if (!this.colors.has(id)) this.colors.set(id, PALETTE[this.colors.size % PALETTE.length]);
   }
 
   step(step) {
@@ -109,8 +108,9 @@ class Store {
     }
   }
 
-  color(laneIndex, request) {
-    return PALETTE[(this.lanes[laneIndex].order.get(request) ?? 0) % PALETTE.length];
+  /** The same for a name in every lane: in an ensemble it is one request. */
+  color(request) {
+    return this.colors.get(this.requests[request].id);
   }
 
   /** The end of a request's text as it stood before a place of its lane, and how many tokens it had. */

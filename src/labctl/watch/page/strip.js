@@ -78,7 +78,7 @@ class Strip {
     for (let place = from; place < to; place++) {
       const step = lane.at(place), x = this.xOf(place, cursor) + pad;
       for (let k = 0; k < step.r.length; k += FIELDS) {
-        const color = store.color(this.index, step.r[k]), first = step.r[k + 2];
+        const color = store.color(step.r[k]), first = step.r[k + 2];
         const high = first ? tall : low, y = step.r[k + 1] * row + (row - high) / 2;
         context.fillStyle = color.fill;
         context.fillRect(x, y, wide, high);
@@ -139,7 +139,7 @@ class Strip {
     const left = Math.max(0, Math.floor(this.xOf(from, cursor))), right = Math.min(this.wide, this.xOf(to, cursor));
     const flush = (seat, x) => {
       if (open[seat] < 0) return;
-      context.fillStyle = store.color(this.index, open[seat]).fill;
+      context.fillStyle = store.color(open[seat]).fill;
       context.fillRect(began[seat], seat * row + (row - high) / 2, x - began[seat], high);
       open[seat] = -1;
     };

@@ -59,8 +59,9 @@ class Page {
     while (this.views.length < this.store.lanes.length) {
       const view = new LaneView(this.store, this.views.length, this);
       this.views.push(view);
-      view.root.style.order = String((this.head.models || []).indexOf(view.lane.model) + 1);
-      $("lanes").append(view.root);
+      const order = (one) => (this.head.models || []).indexOf(one.lane.model);
+      const after = this.views.filter((other) => order(other) > order(view)).sort((a, b) => order(a) - order(b))[0];
+      $("lanes").insertBefore(view.root, after ? after.root : null);
       this.quiz.lane(view.lane.name);
     }
     this.dirty = this.stale = true;
@@ -286,7 +287,7 @@ function showAsked(page) {
       entry.lastChild.scrollTop = 1e6;
     }
     const index = store.shown(ask);
-    if (index >= 0) entry.style.borderLeftColor = store.color(store.requests[index].lane, index).fill;
+    if (index >= 0) entry.style.borderLeftColor = store.color(index).fill;
   });
 }
 
