@@ -44,4 +44,4 @@ def recorded(folder: Path, exposed: bool) -> WatchServer:
     Raises:
         LabError: it has no step log.
     """
-    return WatchServer(document(replay.recording(folder)), None, {}, exposed)
+    return WatchServer(replay.page(folder), None, {}, exposed)

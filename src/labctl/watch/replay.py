@@ -46,6 +46,18 @@ def recording(folder: Path) -> dict[str, Any]:
     return {"head": {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}, "events": events}
 
 
+def page(folder: Path) -> str:
+    """The page of a run: ``timeline.html`` as the run has left it, or made now.
+
+    Raises:
+        LabError: the run has left no step log.
+    """
+    try:
+        return (folder / NAME).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return document(recording(folder))
+
+
 def write(folder: Path) -> Path | None:
     """``timeline.html`` in a run's folder; None where the run has no steps to show."""
     try:

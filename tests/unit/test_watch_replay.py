@@ -1,0 +1,54 @@
+"""A run that is over, as one page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.watch import replay
+
+
+def run(folder: Path, phase: str, began: float, steps: int, **more: Any) -> None:
+    lines = [
+        {"t": began + n, "dur": 0.5, "model": "m", "instance": "0", "kind": "step", "batch": 1, "ids": ["1"], **more}
+        for n in range(steps)
+    ]
+    (folder / f"steps-{phase}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"t": 1')
+
+
+def test_the_phases_of_a_run_stand_one_after_the_other_in_lanes_of_their_own(tmp_path: Path) -> None:
+    run(tmp_path, "b", 100.0, 2)
+    run(tmp_path, "a", 900.0, 2)
+    (tmp_path / "result.json").write_text('{"lab": "02-iterative"}')
+    made = replay.recording(tmp_path)
+    lanes = [event["name"] for event in made["events"] if event.get("k") == "model"]
+    times = [event["t"] for event in made["events"] if "r" in event]
+    assert lanes == ["m (b)", "m (a)"]
+    assert times == [1.0, 2.0, 3.0, 4.0]
+    assert made["head"]["title"].startswith("02-iterative")
+
+
+def test_warm_up_is_not_shown(tmp_path: Path) -> None:
+    run(tmp_path, "a", 100.0, 3, warm_up=True)
+    with pytest.raises(LabError, match="no step that can be shown"):
+        replay.recording(tmp_path)
+    assert replay.write(tmp_path) is None and not (tmp_path / replay.NAME).exists()
+
+
+def test_the_timeline_of_a_run_is_one_whole_file_and_is_what_watch_serves(tmp_path: Path) -> None:
+    run(tmp_path, "a", 100.0, 3)
+    path = replay.write(tmp_path)
+    assert path and [file.name for file in tmp_path.iterdir() if file.suffix != ".jsonl"] == ["timeline.html"]
+    held = re.search(r'id="recording">(.*?)</script>', path.read_text(), re.S)
+    assert held and len(json.loads(held[1])["events"]) == 4
+    assert replay.page(tmp_path) == path.read_text()
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=str(tmp_path)):
+        replay.page(tmp_path)
