@@ -1,9 +1,10 @@
 """Photograph the live page of each lab: scripts/watch_images.py [NAME...]
 
-Each docs/images/NAME.png is `labctl watch` on a stack that is brought up for it, with real requests, its clock stopped
-where there is something to see. Needs a Chromium on this machine.
+Each docs/images/NAME.png (or NAME.gif, with a frame for each step) is `labctl watch` on a stack that is brought up for
+it, with real requests, its clock stopped where there is something to see. Needs a Chromium on this machine.
 """
 
+import io
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +23,7 @@ LABCTL = (sys.executable, "-m", "labctl")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE, PHONE = (1280, 720), (390, 844)
 SETTLED_MS = 700
+FILM, FRAME_MS = (960, 540), 500
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Visitor:
 
     def __init__(self, page: Page) -> None:
         self.page = page
+        self.frames: list[bytes] = []
 
     def pause(self) -> None:
         self.page.click("#pause")
@@ -57,6 +61,12 @@ class Visitor:
             with self.page.expect_response(lambda answer: answer.url.endswith("/clock"), timeout=60_000):
                 self.page.click(button)
         self.page.wait_for_timeout(SETTLED_MS)
+
+    def film(self, steps: int) -> None:
+        """A frame after each of so many steps."""
+        for _ in range(steps):
+            self.step(0, 1)
+            self.frames.append(self.page.screenshot())
 
     def point(self, lane: int, seat: int, steps_ago: int) -> None:
         """Hover over a mark."""
@@ -88,6 +98,16 @@ def newcomers(visitor: Visitor) -> None:
     visitor.point(1, 1, 6)
 
 
+def stepped(visitor: Visitor) -> None:
+    visitor.pause()
+    for model in ("simple-gpt2", "iterative-gpt2"):
+        visitor.ask(model, "I have lived in", 18)
+    visitor.film(6)
+    for model in ("simple-gpt2", "iterative-gpt2"):
+        visitor.ask(model, "Anna writes", 12)
+    visitor.film(24)
+
+
 def engine(visitor: Visitor) -> None:
     visitor.pause()
     for number, tokens in enumerate((10, 16, 22, 30)):
@@ -117,6 +137,7 @@ TIGHT = (*SMALL, "batch_scheduler_policy=max_utilization", "max_tokens_in_paged_
 PICTURES = {
     "watch-lab01": Picture("sequence-batcher", ("max_sequence_idle_microseconds=600000000",), sequences),
     "watch-lab02": Picture("iterative", (), newcomers),
+    "watch-lab02-stepped": Picture("iterative", (), stepped),
     "watch-lab02-phone": Picture("iterative", (), newcomers, PHONE),
     "watch-lab03": Picture("llama", ("max_num_sequences=4",), engine),
     "watch-lab04": Picture("codegen", (), gathering),
@@ -150,14 +171,25 @@ def take(browser: Any, address: str, picture: Picture, path: Path) -> None:
     try:
         page.goto(address)
         page.locator("#clock").wait_for()
-        picture.act(Visitor(page))
-        page.screenshot(path=path)
+        visitor = Visitor(page)
+        picture.act(visitor)
+        if visitor.frames:
+            save_film(visitor.frames, path.with_suffix(".gif"))
+        else:
+            page.screenshot(path=path)
         page.click("#pause")  # on it goes
         page.wait_for_function(
             "[...watching.store.asked.values()].every((ask) => ask.state !== 'sent')", timeout=120_000
         )
     finally:
         page.close()
+
+
+def save_film(frames: list[bytes], path: Path) -> None:
+    """An animated picture, small enough for a README: fewer pixels, few colours."""
+    pictures = [Image.open(io.BytesIO(frame)).convert("RGB").resize(FILM, Image.Resampling.LANCZOS) for frame in frames]
+    few = [picture.quantize(64, dither=Image.Dither.NONE) for picture in pictures]
+    few[0].save(path, save_all=True, append_images=few[1:], duration=FRAME_MS, loop=0, optimize=True)
 
 
 def main(names: list[str]) -> int:
@@ -172,7 +204,7 @@ def main(names: list[str]) -> int:
             picture = PICTURES[name]
             with watched(picture.stack, picture.settings) as address:
                 take(browser, address, picture, ROOT / "docs" / "images" / f"{name}.png")
-            print(f"docs/images/{name}.png")
+            print(name)
         browser.close()
     return 0
 

@@ -135,6 +135,7 @@ class LaneView {
   draw() {
     const row = this.page.rowHeight(this.lane);
     this.strip.resize(row);
+    this.strip.future = !this.page.hidden;
     this.strip.draw(this.page.placeOf(this.index), this.hovered);
   }
 
