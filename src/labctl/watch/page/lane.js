@@ -167,12 +167,14 @@ class LaneView {
   waits(now, unseen) {
     const store = this.store, count = now.waiting.length + now.more + unseen.length;
     this.waitingTitle.textContent = count ? `waiting: ${count}` : "nobody waits";
-    const most = 40;
+    const most = Math.max(6, Math.floor((this.page.rowHeight(this.lane) * this.lane.seats + 60) / 26));
     const chips = now.waiting.slice(0, most).map((request, i) => {
       const why = Array.isArray(now.why) ? now.why[i] : now.why;
       return this.chip(store.name(request), why, store.color(request).fill, request);
     });
     chips.push(...unseen.slice(0, Math.max(0, most - chips.length)).map((asked) => this.chip(asked.name, "in Triton's queue", "", asked.name)));
+    const rest = count - chips.length;
+    if (rest > 0) chips.push(el("small", { textContent: `and ${rest} more` }));
     this.queue.replaceChildren(...chips.map((chip) => el("li", {}, chip)));
   }
 
@@ -206,7 +208,7 @@ class LaneView {
       else delete entry.button.dataset.request;
       entry.mark.style.background = here ? store.color(request).fill : "";
       entry.name.textContent = here ? store.name(request) : row < 16 ? "" : "–";
-      const text = here ? store.textOf(request, place, 90).text || store.requests[request].label : "";
+      const text = here ? store.textOf(request, place, 90) || store.requests[request].label : "";
       entry.text.textContent = row < 14 ? "" : text.replace(/\s+/g, " ");
     });
   }
@@ -215,10 +217,10 @@ class LaneView {
   blocks(place, step) {
     const lane = this.lane;
     this.mapBox.hidden = !lane.blocks;
-    if (!lane.blocks || !step) return;
+    if (!lane.blocks) return;
     const wanted = new Map();
-    for (let k = 0; k < step.r.length; k += FIELDS) if (step.r[k + 4]) wanted.set(step.r[k], step.r[k + 4]);
-    if (!wanted.size && step.kv && step.kv[0]) wanted.set(-1, step.kv[0]);
+    for (let k = 0; step && k < step.r.length; k += FIELDS) if (step.r[k + 4]) wanted.set(step.r[k], step.r[k + 4]);
+    if (!wanted.size && step?.kv && step.kv[0]) wanted.set(-1, step.kv[0]);
     const cells = (this.cells = this.cells?.length === lane.blocks && this.mapped <= place ? this.cells : new Int32Array(lane.blocks).fill(-2));
     this.mapped = place;
     const have = new Map();
@@ -242,7 +244,7 @@ class LaneView {
 
   paint(cells, wanted) {
     const wide = this.map.clientWidth || 300, scale = window.devicePixelRatio || 1;
-    const side = cells.length <= 64 ? 16 : cells.length <= 300 ? 12 : cells.length <= 1500 ? 8 : 4;
+    const side = cells.length <= 32 ? 22 : cells.length <= 64 ? 16 : cells.length <= 300 ? 12 : cells.length <= 1500 ? 8 : 4;
     const perRow = Math.max(1, Math.floor(wide / side)), high = Math.ceil(cells.length / perRow) * side;
     this.map.width = wide * scale;
     this.map.height = high * scale;

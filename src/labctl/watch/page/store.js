@@ -113,15 +113,21 @@ class Store {
     return this.colors.get(this.requests[request].id);
   }
 
-  /** The end of a request's text as it stood before a place of its lane, and how many tokens it had. */
-  textOf(index, before, most = 240) {
-    const request = this.requests[index], lane = this.lanes[request.lane];
-    let low = 0, high = request.at.length;
+  /** How many of a request's steps were before a place. */
+  stepsBefore(index, before) {
+    const { at } = this.requests[index];
+    let low = 0, high = at.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (request.at[middle] < before) low = middle + 1;
+      if (at[middle] < before) low = middle + 1;
       else high = middle;
     }
+    return low;
+  }
+
+  /** The end of a request's text as it stood before a place of its lane. */
+  textOf(index, before, most = 240) {
+    const request = this.requests[index], lane = this.lanes[request.lane], low = this.stepsBefore(index, before);
     const parts = [];
     let length = 0;
     for (let i = low - 1; i >= 0 && length < most; i--) {
@@ -131,7 +137,7 @@ class Store {
       parts.push(text);
       length += text.length;
     }
-    return { text: parts.reverse().join(""), steps: low };
+    return parts.reverse().join("");
   }
 
   /** The request of this page's server as the log knows it; -1 before any step has shown it. */

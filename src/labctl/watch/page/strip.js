@@ -24,9 +24,10 @@ class Strip {
     this.canvas.style.height = `${high}px`;
   }
 
-  /** The place at the right edge; where nobody has scrolled away it is the newest, or the cursor's. */
+  /** The place at the right edge. Where nobody has scrolled away it is the cursor's, or the end of what fits whole. */
   edge(cursor) {
-    return this.right ?? Math.max(cursor, this.lane.first + 1);
+    const lane = this.lane, whole = this.future && (lane.end - lane.first) * this.width <= this.wide + 1;
+    return this.right ?? (whole ? lane.end : Math.max(cursor, lane.first + 1));
   }
 
   placeAt(x, cursor) {
@@ -91,7 +92,7 @@ class Strip {
           context.strokeRect(x + 0.5, y + 0.5, wide - 1, high - 1);
         }
       }
-      this.endings(step, x, wide);
+      this.endings(step, place, x, wide);
       context.fillStyle = BAR;
       const batch = (step.r.length / FIELDS / top) * BATCH_H;
       context.fillRect(x, base - batch, wide, batch);
@@ -104,7 +105,7 @@ class Strip {
   }
 
   /** A bar where a request ended, a cross where one was evicted. */
-  endings(step, x, wide) {
+  endings(step, place, x, wide) {
     const { context, row } = this;
     for (const [request] of step.e || []) {
       const k = member(step, request);
@@ -113,7 +114,7 @@ class Strip {
       context.fillRect(x + wide - 2, step.r[k * FIELDS + 1] * row + row * 0.12, 2, row * 0.76);
     }
     for (const request of step.v || []) {
-      const seat = this.seatBefore(request);
+      const seat = this.seatBefore(request, place);
       if (seat < 0) continue;
       const y = seat * row + row / 2, r = Math.min(4, row / 3, wide);
       context.strokeStyle = "#a11d1d";
@@ -125,8 +126,8 @@ class Strip {
     }
   }
 
-  seatBefore(request) {
-    const places = this.store.requests[request].at, step = this.lane.at(places[places.length - 1]);
+  seatBefore(request, place) {
+    const before = this.store.stepsBefore(request, place), step = this.lane.at(this.store.requests[request].at[before - 1]);
     const k = step ? member(step, request) : -1;
     return k < 0 ? -1 : step.r[k * FIELDS + 1];
   }
