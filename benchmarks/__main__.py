@@ -11,7 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import checks, codegen, compose_up, fuzz, iterative, kills, llm, sequence, start_up, watch, watch_cost
+from benchmarks import (
+    checks,
+    codegen,
+    compose_up,
+    exercises,
+    fuzz,
+    iterative,
+    kills,
+    llm,
+    sequence,
+    start_up,
+    watch,
+    watch_cost,
+)
 from labctl.measure.results import machine, versions
 from labctl.workspace import Workspace, atomic_write
 
@@ -29,7 +42,7 @@ YARDSTICKS = {
     "watch": watch.run,
 }
 # They look for faults, and take long: only by name.
-LONG = {"kills": lambda options: kills.run(options.count or 1000), "fuzz": fuzz.run}
+LONG = {"kills": lambda options: kills.run(options.count or 1000), "fuzz": fuzz.run, "exercises": exercises.run}
 EVERY = {**YARDSTICKS, **LONG}
 
 
@@ -42,7 +55,10 @@ def main() -> None:
         help=f"default: {', '.join(YARDSTICKS)}. By name alone, for they take long: {', '.join(LONG)}",
     )
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant")
-    parser.add_argument("--count", type=int, help="kills: how often (1000); fuzz: requests (10000)")
+    parser.add_argument(
+        "--count", type=int, help="kills: how often (1000); fuzz: requests (10000); exercises: seeds (200)"
+    )
+    exercises.options(parser)
     checks.options(parser)
     fuzz.options(parser)
     start_up.options(parser)

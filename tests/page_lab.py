@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+import page_files
 from machinery import ROOT
 
-PAGE = ROOT / "docs" / "writing-a-lab.md"
-FILE = re.compile(r"^`(labs/[^`]+)`\n\n```\w*\n(.*?)^```$", re.M | re.S)
+NAME = "writing-a-lab.md"
+PAGE = ROOT / "docs" / NAME
 
 
 def files() -> dict[str, str]:
     """Each file's text, by its path in a checkout."""
-    return dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
+    return page_files.files(NAME)
 
 
 def put_into(root: Path) -> None:
     """Add the lab to a checkout; nothing that is there is changed."""
-    for name, text in files().items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+    page_files.put_into(root, NAME)

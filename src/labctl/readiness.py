@@ -94,14 +94,20 @@ def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
     ]
 
 
-def load_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
+def load_model(
+    endpoint: str, model: str, timeout: float, secret: str = "", config: Mapping[str, Any] | None = None
+) -> None:
     """Have Triton load a model anew (explicit model control); its former version serves until then, and on failure.
+
+    Args:
+        config: in the place of the repository's config.pbtxt, until the next load.
 
     Raises:
         LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
     """
+    asked = {"parameters": {"config": json.dumps(config)}} if config else {}
     try:
-        status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/load", {}, timeout, secret)
+        status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/load", asked, timeout, secret)
     except Unreachable as error:
         raise LabError(
             f"{model} was not loaded within {timeout:g} s", "its initialize may never end, or the machine is busy"
@@ -109,6 +115,37 @@ def load_model(endpoint: str, model: str, timeout: float, secret: str = "") -> N
     if status != 200:
         reason = _reason(triton_message(body.decode(errors="replace")))
         raise LabError(f"{model} cannot be loaded", _located(reason, model))
+
+
+def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
+    """Have Triton forget a model. Triton takes one with other parameters but the same files for the one it has.
+
+    Raises:
+        LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    try:
+        status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/unload", {}, timeout, secret)
+        if status != 200:
+            raise LabError(f"{model} cannot be unloaded", triton_message(body.decode(errors="replace")))
+        while any(row.name == model and row.state in ("READY", "UNLOADING") for row in model_states(endpoint, secret)):
+            if time.monotonic() > deadline:
+                raise Unreachable("it is still there")
+            time.sleep(POLL_S)
+    except Unreachable as error:
+        raise LabError(f"{model} was not unloaded within {timeout:g} s", str(error)) from error
+
+
+def model_config(endpoint: str, model: str) -> dict[str, Any]:
+    """A model's configuration as the server has it. Raises LabError where it does not tell."""
+    try:
+        status, body = call(endpoint, "GET", f"/v2/models/{model}/config")
+    except Unreachable as error:
+        raise LabError("the server does not answer", str(error)) from error
+    if status != 200:
+        raise LabError(f"{model} has no configuration", triton_message(body.decode(errors="replace")))
+    config: dict[str, Any] = json.loads(body)
+    return config
 
 
 def _reason(message: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl import secret
 from labctl.errors import LabError
 from labctl.learn import server
 from labctl.learn.desk import files as files_of
@@ -115,6 +116,7 @@ def _judged(
         trial = Trial(
             seed, record.endpoints, session.workspace.run_dir(server.STACK), exercise.yours(session.workspace),
             record.settings, record.tokenizer_dir, exercise.manifest.patience,
+            secret.read(session.workspace, server.STACK),
         )  # fmt: skip
         session.listener.step(f"exercise {exercise.id}, seed {seed}")
         with Limits(runner, record, exercise.manifest.memory_mib) as limits:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from labctl import readiness
 from labctl.errors import LabError
-from labctl.learn import sandbox
+from labctl.learn import full_queue, sandbox
 from labctl.measure.clients.base import InFlight
 from labctl.measure.clients.sequences import SequenceClient
 from labctl.measure.clients.stream import TextStream
@@ -24,6 +25,9 @@ from labctl.measure.records import RequestRecord
 from labctl.measure.workloads.load import closed_loop
 from labctl.runtimes import processes
 from labctl.runtimes.base import Endpoints
+from labctl.trtllm import interface
+
+LOAD_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Trial:
         run_dir: where the models write their step logs, on this machine.
         folder: the learner's files.
         settings: those of the stack, with defaults.
+        key: opens the server's model control.
         since: time.monotonic() at the trial's beginning; :meth:`steps` reads from there on.
     """
 
@@ -64,6 +69,7 @@ class Trial:
     settings: Mapping[str, Any]
     tokenizer_dir: str
     patience: float
+    key: str = ""
     checks: list[Check] = field(default_factory=list)
     Error: ClassVar[type[LabError]] = LabError  # what every way of asking raises
     since: float = field(default_factory=time.monotonic)
@@ -149,6 +155,29 @@ class Trial:
             if record.end or record.error:
                 raise
             raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
+
+    def queued(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
+        """Requests (prompt ids, tokens) to ``tensorrt_llm``, all there before the first one joins; and their steps.
+
+        Only for a stack whose ``max_tokens_in_paged_kv_cache`` is set. Raises as :meth:`answers`.
+        """
+        blocks = int(self.settings["max_tokens_in_paged_kv_cache"]) // full_queue.BLOCK
+        return full_queue.run(self.endpoints.grpc, requests, blocks, lambda: self.steps(interface.MODEL), self.wait)
+
+    def parameters(self, model: str) -> dict[str, str]:
+        """Those of the model's configuration, as the server has it now."""
+        config = readiness.model_config(self.endpoints.http, model)
+        return {name: value["string_value"] for name, value in config["parameters"].items()}
+
+    def load_with(self, model: str, **parameters: str) -> None:
+        """Load the model anew, with other parameters than its config.pbtxt says; they stay until the next load.
+
+        Only where each trial sets what it needs: the next one finds the model as this one leaves it.
+        """
+        config = readiness.model_config(self.endpoints.http, model)
+        config["parameters"] |= {name: {"string_value": value} for name, value in parameters.items()}
+        readiness.unload_model(self.endpoints.http, model, LOAD_S, self.key)
+        readiness.load_model(self.endpoints.http, model, LOAD_S, self.key, config)
 
     def client(self, script: str, *arguments: str) -> Any:
         """Run the learner's script with the endpoints as arguments before ``arguments``; what it prints, as JSON.

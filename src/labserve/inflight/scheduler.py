@@ -100,6 +100,10 @@ class Scheduler:
 
     `static` batching takes a batch when the engine is empty and lets nobody join before its last member is done;
     otherwise jobs join and leave at every step.
+
+    Three questions are asked before each step, and a subclass may answer them otherwise (see ``own.py``): how many
+    may join (`places`), how much memory must stay free beside a newcomer (`reserve`), and who leaves when memory
+    runs out (`victim`).
     """
 
     def __init__(self, engine: Engine, kv: KVBudget, policy: Policy, max_running: int, static: bool) -> None:
@@ -141,6 +145,17 @@ class Scheduler:
     def places(self) -> int:
         """How many may join the batch now."""
         return 0 if self.static and self.running else self.max_running - len(self.running)
+
+    def reserve(self) -> int:
+        """How many blocks must stay free beside what a newcomer needs.
+
+        With evictions allowed that is one for every other to grow into: or somebody would be evicted soon.
+        """
+        return len(self.running) if self.policy is Policy.MAX_UTILIZATION else 0
+
+    def victim(self) -> Job:
+        """Who leaves when memory runs out: whoever came last."""
+        return self.running[-1]
 
     @property
     def blocks_used(self) -> int:
@@ -232,10 +247,10 @@ class Scheduler:
         return self.kv.needed(job.tokens + 1)
 
     def _preempt(self) -> list[Job]:
-        """Evict the youngest until everybody else has room for a token. They are computed again later."""
+        """Evict one after the other until everybody else has room for a token. They are computed again later."""
         evicted = []
         while len(self.running) > 1 and self.blocks_used > self.kv.blocks:
-            job = self.running[-1]
+            job = self.victim()
             self._remove(job)
             # Memory is really free only after the step, but nobody needs it before: see the engine's spare blocks.
             self._leaving = 0
@@ -248,9 +263,7 @@ class Scheduler:
         places = self.places
         while self.waiting and len(admitted) < places:
             job = self.waiting[0]
-            # With evictions allowed, a newcomer leaves every other a block to grow into: or it would be evicted soon.
-            reserve = len(self.running) if self.policy is Policy.MAX_UTILIZATION else 0
-            if self.blocks_used + self._claim(job) + reserve > self.kv.blocks:
+            if self.blocks_used + self._claim(job) + self.reserve() > self.kv.blocks:
                 break
             self.waiting.popleft()
             try:

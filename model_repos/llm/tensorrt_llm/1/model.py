@@ -3,6 +3,7 @@
 `execute` only puts requests into an inbox and returns; Triton may call it again at once, so that a hundred requests
 can be in flight in this one instance. The thread empties the inbox between two steps, lets the scheduler choose who
 is in the batch (labserve/inflight/scheduler.py: there V1 and in-flight batching part), and answers whoever is done.
+A `scheduler.py` beside this file may decide otherwise (labserve/inflight/own.py).
 """
 
 import json
@@ -20,7 +21,8 @@ from labserve.gauges import Gauges
 from labserve.guard import Guard
 from labserve.inflight import request as llm_request
 from labserve.inflight.engines import open_engine
-from labserve.inflight.scheduler import End, Job, Scheduler, effective_policy
+from labserve.inflight.own import scheduler_beside, with_line
+from labserve.inflight.scheduler import End, Job, effective_policy
 from labserve.model_shape import Shape
 from labserve.params import Refusal
 from labserve.steplog import Names, StepLog, queued
@@ -32,6 +34,7 @@ BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": F
 GATHER_S = 0.005  # so long an idle engine waits for the rest of a static batch
 CONTEXT = 8  # ids before a new one that a detokenizer may need
 CLOSE = object()
+HERE = Path(__file__).parent
 
 
 class TritonPythonModel:
@@ -48,7 +51,7 @@ class TritonPythonModel:
 
         self.shape = Shape.of(word("gpt_model_path"))
         engine, kv = open_engine(word, self.shape, limit, device(args))
-        self.scheduler = Scheduler(engine, kv, policy, limit, static)
+        self.scheduler = scheduler_beside(HERE)(engine, kv, policy, limit, static)
 
         self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
         self.guard = Guard(args)
@@ -83,7 +86,7 @@ class TritonPythonModel:
         try:
             self.run()
         except Exception as error:
-            words = self.guard.words(error)
+            words = self.guard.words(with_line(error, HERE))
             while self.open:
                 with suppress(Exception):
                     refuse(self.open.popitem()[1], words)
@@ -105,8 +108,9 @@ class TritonPythonModel:
             started = time.monotonic()
             try:
                 turn = self.scheduler.turn()
-            except Exception as error:  # the engine failed: everybody is told, the server goes on
-                for job in self.scheduler.abandon(Refusal(f"the engine failed: {self.guard.words(error)}")):
+            except Exception as error:  # everybody is told, the server goes on
+                words = self.guard.words(with_line(error, HERE))
+                for job in self.scheduler.abandon(Refusal(f"the step failed: {words}")):
                     self.answer(job)
                 self.clock.done()
                 continue

@@ -79,7 +79,7 @@ class TextStream(InFlight):
             last = final is not None and final.bool_param
             values = result.as_numpy(self._outputs[record.id])
             if values is not None and values.size:
-                text = values.reshape(-1)[0].decode(errors="replace")
+                text = _text(values, record)
                 record.responses.append((now, _new(text, record, last) if record.id in self._so_far else text))
                 if len(record.responses) == 1:
                     self._changed.notify_all()
@@ -98,6 +98,14 @@ class TextStream(InFlight):
         else:
             self._broken = message
             self._changed.notify_all()
+
+
+def _text(values: Any, record: RequestRecord) -> str:
+    """A response's text; token ids of shape [1, beams, n], the prompt's in front, as their numbers."""
+    if values.dtype.kind == "O":
+        return str(values.reshape(-1)[0].decode(errors="replace"))
+    record.tokens = values.shape[-1] - record.input_tokens
+    return " ".join(map(str, values.reshape(-1)[record.input_tokens :]))
 
 
 def _new(text: str, record: RequestRecord, last: bool) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from labctl.errors import LabError
-from labctl.measure.clients.base import Tell
+from labctl.measure.clients.base import InFlight, Tell
 from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
 from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.records import RequestRecord
@@ -78,7 +78,7 @@ def run(
     """
     length = kind_of(endpoint, interface.MODEL, interface.OUTPUT_LENGTH)
     with UnaryClient(endpoint) as client:
-        warming = [_send(client, requests[number % len(requests)], length) for number in range(warmup)]
+        warming = [send(client, requests[number % len(requests)], length) for number in range(warmup)]
         client.wait(*warming, timeout=timeout)
         # A collection of everything that was imported takes tenths of a second: not while requests are being sent.
         gc.collect()
@@ -88,7 +88,7 @@ def run(
             for request in requests:
                 if gap_s and records:
                     time.sleep(gap_s)
-                records.append(_send(client, request, length))
+                records.append(send(client, request, length))
             client.wait(*records, timeout=timeout, tell=tell)
         finally:
             gc.unfreeze()
@@ -126,7 +126,8 @@ def _send_text(client: UnaryClient, request: Ids) -> RequestRecord:
     return client.send_inputs("tensorrt_llm", request.name, inputs, input_tokens=len(request.prompt))
 
 
-def _send(client: UnaryClient, request: Ids, length: type[Any]) -> RequestRecord:
+def send(client: InFlight, request: Ids, length: type[Any]) -> RequestRecord:
+    """One request to the engine. ``length`` is the type of its output length (``kind_of``)."""
     inputs = [
         tensor(interface.PROMPT, request.prompt, np.int32),
         tensor(interface.PROMPT_LENGTH, len(request.prompt), np.int32),

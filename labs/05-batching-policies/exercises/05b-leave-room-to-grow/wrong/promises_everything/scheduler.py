@@ -1,0 +1,20 @@
+"""Memory for the batch. It stands beside tensorrt_llm's model.py."""
+
+from labserve.inflight import scheduler
+
+
+class Scheduler(scheduler.Scheduler):
+    def reserve(self):
+        """How many blocks must stay free beside those that a newcomer needs for its prompt and its next token.
+
+        `self.running` are the requests in the batch, the first come in front; `self.waiting[0]` is the newcomer.
+        Of each, `prompt` and `output` are the tokens so far and `limit` is how many it may generate;
+        `self.kv.needed(tokens)` is the number of blocks for so many tokens.
+        """
+        everybody = [*self.running, self.waiting[0]]
+        whole = sum(self.kv.needed(len(job.prompt) + job.limit) for job in everybody)
+        return whole - sum(self.kv.needed(job.tokens + 1) for job in everybody)
+
+    def victim(self):
+        """Who leaves the batch, because the others need more blocks than there are."""
+        return self.running[-1]  # whoever came last: nobody who came earlier is overtaken

@@ -1,0 +1,61 @@
+"""Requests to a batching engine that are all there before the first of them joins: steps then repeat exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from labctl.errors import LabError
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.tensors import kind_of
+from labctl.measure.evidence.steplog import Step
+from labctl.measure.records import RequestRecord
+from labctl.measure.workloads import identity
+from labctl.trtllm import interface
+
+BLOCK = 32  # tokens in a block of our engines' KV cache
+TRIES = 5
+Request = tuple[Sequence[int], int]  # token ids of the prompt, tokens to generate
+Steps = Callable[[], Sequence[Step]]
+Wait = Callable[[TextStream, RequestRecord], None]
+
+
+def run(
+    endpoint: str, requests: Sequence[Request], blocks: int, steps: Steps, wait: Wait
+) -> tuple[list[RequestRecord], list[Step]]:
+    """Send all requests, in order, behind one that fills the whole KV cache: while that one runs nobody can join.
+
+    Args:
+        blocks: of the KV cache.
+        steps: the engine's step log.
+        wait: for one request to end.
+
+    Returns:
+        the answered requests (``text`` holds the new token ids), and the steps that they were in.
+
+    Raises:
+        LabError: an answer was an error, or the requests never came in time (a very busy machine).
+    """
+    length = kind_of(endpoint, interface.MODEL, interface.OUTPUT_LENGTH)
+    first = identity.Ids("ahead", [1] * (BLOCK * (blocks - 1)), BLOCK)
+    for _ in range(TRIES):
+        with TextStream(endpoint) as stream:  # one stream hands its requests over in order
+            ahead = identity.send(stream, first, length)
+            records = [identity.send(stream, identity.Ids("", list(ids), limit), length) for ids, limit in requests]
+            for record in (ahead, *records):
+                wait(stream, record)
+        found = _steps_of(records, steps, sum(limit for _, limit in requests))
+        if found and found[0].batch + found[0].more["queue"] == len(requests):  # who joined, and who still waits
+            return records, found
+    raise LabError(f"the requests were not all there within {TRIES} attempts", "the machine is very busy")
+
+
+def _steps_of(records: Sequence[RequestRecord], steps: Steps, tokens: int) -> list[Step]:
+    """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
+    ids = {record.id for record in records}
+    deadline = time.monotonic() + 2.0
+    while True:
+        found = [step for step in steps() if ids & {*step.ids}]
+        if sum(step.batch for step in found) >= tokens or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)

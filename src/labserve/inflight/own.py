@@ -1,0 +1,39 @@
+"""A scheduler of one's own: a ``scheduler.py`` beside ``model.py`` whose ``Scheduler`` overrides what it decides."""
+
+import importlib.util
+import traceback
+from pathlib import Path
+
+from labserve.inflight.scheduler import Scheduler
+from labserve.params import Refusal
+
+FILE = "scheduler.py"
+
+
+def scheduler_beside(folder: Path) -> type[Scheduler]:
+    """The class ``Scheduler`` of ``folder/scheduler.py``; the shipped one where there is no such file.
+
+    Raises:
+        ValueError: the file has no such class.
+    """
+    path = folder / FILE
+    spec = importlib.util.spec_from_file_location("own_scheduler", path)
+    if spec is None or spec.loader is None or not path.exists():
+        return Scheduler
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, "Scheduler", None)
+    if not (isinstance(found, type) and issubclass(found, Scheduler)):
+        raise ValueError(f"{FILE}: it needs a class Scheduler(labserve.inflight.scheduler.Scheduler)")
+    return found
+
+
+def with_line(error: Exception, folder: Path) -> Exception:
+    """An error of ``folder/scheduler.py``, as a refusal that names its line; where there is no such file, as it is."""
+    if isinstance(error, Refusal) or not (folder / FILE).exists():
+        return error
+    said = f"{type(error).__name__}: {error}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == folder / FILE]
+    if frames:
+        return Refusal(f"{FILE}, line {frames[-1].lineno}: {said}")
+    return Refusal(f"{said} (what do places, reserve and victim of {FILE} return?)")

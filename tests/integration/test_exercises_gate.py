@@ -1,0 +1,61 @@
+"""The author's gate for every exercise on a real server: starters and wrong answers fail, solutions pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import page_files
+import pytest
+from machinery import ROOT, copy_of_the_checkout
+
+from labctl.learn import gate, server
+from labctl.learn.exercise import Exercise, find_all, named
+from labctl.listener import Silent
+from labctl.manifest.catalog import load
+from labctl.orchestrator.session import Session
+from labctl.workspace import Workspace
+
+SEEDS = (1, 2, 3)
+PAGE = "writing-an-exercise.md"
+EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
+# The exercise server is meant to outlive the check that started it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def by_server() -> list[object]:
+    """Every exercise, those of one stack together and to one worker, so that servers are kept or restarted once."""
+    ordered = sorted(EXERCISES, key=lambda e: (e.manifest.stack, str(e.manifest.settings), e.id))
+    return [pytest.param(e.id, id=e.id, marks=pytest.mark.xdist_group(f"gate-{e.manifest.stack}")) for e in ordered]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A checkout of the gate's own, with the page's exercise; its server stays up from one exercise to the next."""
+    root = copy_of_the_checkout(tmp_path_factory.mktemp("gate") / "checkout")
+    page_files.put_into(root, PAGE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABS_ROOT", str(root))
+        session = Session.open(Silent())
+        try:
+            yield session
+        finally:
+            server.stop(session)
+            assert session.find(server.STACK) is None
+
+
+def problems(session: Session, exercise: Exercise) -> list[str]:
+    found = []
+    for attempt in gate.attempts(exercise):
+        seeds = SEEDS if not attempt.says else SEEDS[:1]
+        found.append(gate.problem(attempt, gate.judged(session, exercise, attempt, "local", seeds)))
+    return [problem for problem in found if problem]
+
+
+@pytest.mark.parametrize("id", by_server())
+def test_the_starter_and_wrong_answers_fail_as_foreseen_and_the_solution_passes(session: Session, id: str) -> None:
+    assert problems(session, named(find_all(session.workspace, session.catalog), id)) == []
+
+
+@pytest.mark.xdist_group("gate-iterative")
+def test_the_pages_exercise_passes_the_gate_as_it_stands_there(session: Session) -> None:
+    assert problems(session, named(find_all(session.workspace, session.catalog), "02x")) == []

@@ -1,0 +1,20 @@
+"""docs/writing-an-exercise.md: it explains every key of a manifest, and everything of a trial that a check may use."""
+
+from __future__ import annotations
+
+import page_files
+from machinery import ROOT
+
+from labctl.learn.exercise import Manifest
+
+NAME = "writing-an-exercise.md"
+PAGE = (ROOT / "docs" / NAME).read_text(encoding="utf-8")
+
+
+def test_the_page_names_every_key_that_a_manifest_may_have() -> None:
+    assert [key for key in Manifest.model_fields if f"`{key}`" not in PAGE] == []
+
+
+def test_the_pages_exercise_is_whole() -> None:
+    names = {name.partition("02x-count-the-rows/")[2] for name in page_files.files(NAME)}
+    assert {"exercise.yaml", "task.md", "check.py", "starter/predict.py", "solution/predict.py"} <= names
