@@ -86,6 +86,7 @@ def only_the_guard_is_published(root: Path) -> None:
     assert host["CapDrop"] == ["ALL"] and host["ReadonlyRootfs"] and host["SecurityOpt"] == ["no-new-privileges:true"]
     assert 0 < host["PidsLimit"] <= 512 and 0 < host["Memory"] <= 2**31
     assert not guard.attrs["Config"]["User"].startswith("0")
+    assert server.attrs["HostConfig"]["Memory"] > 0
 
 
 def post(endpoint: str, path: str, sent: bytes, **headers: str) -> int:

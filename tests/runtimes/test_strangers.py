@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from labctl import secret
 from labctl.readiness import call, model_states
+from labctl.runtimes.marks import regions
 from labctl.workspace import Workspace
 
 STACK = "quick"
@@ -89,6 +90,23 @@ def test_the_secret_lies_in_one_file_for_the_caller_alone_and_goes_with_the_stac
     assert not file.exists()
     up(own, where)
     assert file.read_text() != first
+
+
+@pytest.mark.parametrize("where", ["local"])  # in a container all of /dev/shm is bounded
+def test_a_text_of_100_mb_is_refused_and_nothing_of_it_stays_in_shared_memory(own: Path, where: str) -> None:
+    endpoint = up(own, where)["grpc"]
+    kept = shared_memory(own)
+    request = service_pb2.ModelInferRequest(model_name="echo")
+    request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(bytes(10**8))
+    assert grpc_code(endpoint, "ModelInfer", request) == grpc.StatusCode.INTERNAL
+    assert shared_memory(own) - kept < 10**7
+    request.inputs[0].contents.bytes_contents[0] = b"hello"
+    assert grpc_code(endpoint, "ModelInfer", request) == grpc.StatusCode.OK
+
+
+def shared_memory(root: Path) -> int:
+    """Bytes that the server holds in /dev/shm."""
+    return sum(path.stat().st_size for path in regions(root, STACK))
 
 
 @pytest.mark.parametrize("where", ["local"])
