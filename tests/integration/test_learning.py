@@ -1,9 +1,8 @@
-"""A learner's loop on a real server: edit, reload, undo; and the author's gate, exercise by exercise."""
+"""A learner's loop on a real server: edit, reload, undo."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,18 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, copy_of_the_checkout, labctl, started
-
-from labctl.learn.exercise import find_all
-from labctl.listener import Silent
-from labctl.manifest.catalog import load
-from labctl.orchestrator.session import Session
-from labctl.workspace import Workspace
+from machinery import copy_of_the_checkout, labctl, started
 
 pytestmark = pytest.mark.xdist_group("learning")
-EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
-EVERY_ONE = "LABS_GATE"  # set: every exercise goes through the gate, else one of them
-GATED = [e for e in EXERCISES if os.environ.get(EVERY_ONE) or e.id == "02a"]
 MODEL = "model_repos/iterative/iterative-gpt2/1/model.py"
 
 
@@ -40,12 +30,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield root
     finally:
         labctl("down", "--all", root=root, check=False)
-
-
-@pytest.fixture
-def session(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setenv("LABS_ROOT", str(desk))
-    return Session.open(Silent())
 
 
 @pytest.fixture(scope="module")
