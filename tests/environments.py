@@ -6,6 +6,7 @@ uv makes them: it resolves from metadata alone, in seconds where pip takes minut
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import shutil
 import subprocess
@@ -83,7 +84,8 @@ def environment(cache: Path, name: str, python: str, *wanted: str, torch: str = 
             uv_pip(*install, f"torch=={torch}", index=TORCH_INDEX)
         uv_pip(*install, *wanted)
 
-    return str(kept(cache, name, make) / "bin" / "python")
+    key = hashlib.sha256("\n".join((*version(python), *wanted, torch)).encode()).hexdigest()[:10]
+    return str(kept(cache, f"{name}-{key}", make) / "bin" / "python")
 
 
 def packages(cache: Path, python: str, *wanted: str) -> Path:
