@@ -132,8 +132,17 @@ def policy(visitor: Visitor) -> None:
     visitor.step(3)
 
 
+def evicted(visitor: Visitor) -> None:
+    visitor.pause()
+    for number, tokens in enumerate((100, 100, 100, 100, 40)):
+        visitor.ask("ensemble", ("Once upon a time there was", "The frog works at night and")[number % 2], tokens)
+    visitor.step(6, 4)
+    visitor.page.click("#fit")
+    visitor.page.wait_for_timeout(SETTLED_MS)
+
+
 SMALL = ("max_num_sequences=4",)
-TIGHT = (*SMALL, "batch_scheduler_policy=max_utilization", "max_tokens_in_paged_kv_cache=128")
+TIGHT = (*SMALL, "batch_scheduler_policy=max_utilization", "max_tokens_in_paged_kv_cache=256")
 PICTURES = {
     "watch-lab01": Picture("sequence-batcher", ("max_sequence_idle_microseconds=600000000",), sequences),
     "watch-lab02": Picture("iterative", (), newcomers),
@@ -142,7 +151,7 @@ PICTURES = {
     "watch-lab03": Picture("llama", ("max_num_sequences=4",), engine),
     "watch-lab04": Picture("codegen", (), gathering),
     "watch-lab05-static": Picture("static-batching", SMALL, policy),
-    "watch-lab05-inflight": Picture("inflight-batching", TIGHT, policy),
+    "watch-lab05-inflight": Picture("inflight-batching", TIGHT, evicted),
 }
 
 

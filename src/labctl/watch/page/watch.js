@@ -249,7 +249,7 @@ function clockWords(clock, left) {
   if (left < 60) return `step within ${Math.ceil(left)} s, or sequences are lost`;
   if (left < 120) return `paused, for up to ${Math.floor(left)} s`;
   if (left < Infinity) return `paused, for up to ${Math.floor(left / 60)} min`;
-  return clock.paused ? "paused: nothing runs until you step or run" : clock.slow > 1 ? `slow motion, ${clock.slow} times` : "running";
+  return clock.paused ? "paused" : clock.slow > 1 ? `slow motion, ${clock.slow} times` : "running";
 }
 
 function showClock(page, clock) {
