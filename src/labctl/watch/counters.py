@@ -77,13 +77,14 @@ def notes(triton: ModelCounters, done: Any, batch: float) -> list[str]:
     """Why the two sides differ, where they do."""
     said = []
     executions, steps = triton.exec_count, done.steps
-    if executions and steps > FAR * executions:
+    own_loop = steps and batch > FAR * max(1.0, triton.mean_batch)
+    if executions and steps > FAR * executions and not own_loop:
         said.append(f"Triton counts a batch as one execution; the model made {steps / executions:.0f} steps in each.")
     if executions and steps and executions > FAR * steps:
         said.append("Triton counts an execution for each hand-over; the model's own loop takes several into one step.")
     if done.ended and triton.succeeded > FAR * done.ended:
         said.append("Triton counts a request each time that the model gives it back to be scheduled again.")
-    if steps and batch > FAR * max(1.0, triton.mean_batch):
+    if own_loop:
         said.append(
             f"Triton sees batches of {triton.mean_batch:.1f}; in the model's own loop {batch:.1f} run together."
         )
