@@ -197,7 +197,7 @@ def take(browser: Any, address: str, picture: Picture, path: Path) -> None:
 def save_film(frames: list[bytes], path: Path) -> None:
     """An animated picture, small enough for a README: fewer pixels, few colours."""
     pictures = [Image.open(io.BytesIO(frame)).convert("RGB").resize(FILM, Image.Resampling.LANCZOS) for frame in frames]
-    few = [picture.quantize(64, dither=Image.Dither.NONE) for picture in pictures]
+    few = [picture.quantize(160, dither=Image.Dither.NONE) for picture in pictures]
     few[0].save(path, save_all=True, append_images=few[1:], duration=FRAME_MS, loop=0, optimize=True)
 
 
