@@ -46,6 +46,13 @@ def test_the_shipped_file_comes_back_and_yours_is_kept(checkout: Workspace) -> N
     assert shipped.undo(checkout, [model]) == {}
 
 
+def test_templates_outside_of_the_checkout_are_nobodys_edits(checkout: Workspace, tmp_path: Path) -> None:
+    inside = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
+    inside.write_text("mine\n")
+    assert shipped.edited(checkout, [tmp_path.parent / "elsewhere.py"]) == []
+    assert shipped.edited(checkout, [tmp_path.parent / "elsewhere.py", inside]) == [inside]
+
+
 def test_a_checkout_that_knows_nothing_of_what_was_shipped_says_so(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text("mine")

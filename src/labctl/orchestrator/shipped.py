@@ -38,12 +38,16 @@ def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]
 
 
 def edited(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
-    """Those of the files that are not as they were shipped. Raises LabError as :func:`undo` does."""
+    """Those of the files that are not as they were shipped; who has templates elsewhere knows what is theirs.
+
+    Raises LabError as :func:`undo` does.
+    """
+    files = [path for path in files if path.is_relative_to(workspace.root)]
     if not files:
         return []
     if (copy := _copy(workspace)).is_dir():
         return [path for path in files if _bytes(path) != _bytes(copy / path.relative_to(workspace.root))]
-    names = [str(path.relative_to(workspace.root)) for path in files if path.is_relative_to(workspace.root)]
+    names = [str(path.relative_to(workspace.root)) for path in files]
     out = _git(workspace, "status", "--porcelain", "-z", "--untracked-files=all", "--", *names)
     changed = {entry[3:] for entry in out.split("\0") if entry}
     return [path for path in files if str(path.relative_to(workspace.root)) in changed]
