@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from labctl.cli import options as opt
@@ -23,9 +25,9 @@ def chat_command(stack: str, port: int, endpoint: str, expose: bool) -> None:
     if entry is None:
         texts = [n for other in session.catalog.labs for n, s in other.stacks.items() if s.bench]
         raise LabError(f"{name} has no text model to chat with", "", f"labctl chat {texts[0]} (or {', '.join(texts)})")
-    tokenizer_dir = ""
+    ours, tokenizer_dir = not endpoint, ""
     models = list(lab.stacks[name].models)
-    if not endpoint:
+    if ours:
         live = session.find(name)
         if not live:
             raise LabError(f"{name} is not up", "", f"labctl up {name}")
@@ -37,7 +39,7 @@ def chat_command(stack: str, port: int, endpoint: str, expose: bool) -> None:
     page = chat_page.Page(endpoint, models, entry.model, tokenizer_dir, lab.title, watched=f"labctl watch {name}")
     with (
         chat_page.serve(page, "0.0.0.0" if expose else "127.0.0.1", port) as address,
-        known(session.workspace, name, address),
+        known(session.workspace, name, address) if ours else contextlib.nullcontext(),
     ):
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
         chat_page.wait()
