@@ -28,6 +28,7 @@ from labctl.runtimes.base import Endpoints
 from labctl.trtllm import interface
 
 LOAD_S = 60.0
+QUIET_S, LATE_S = 0.1, 2.0  # nothing new in the step log for so long; waited for at most so long
 
 
 @dataclass(frozen=True)
@@ -213,8 +214,17 @@ class Trial:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def steps(self, model: str = "") -> list[steplog.Step]:
-        """What the models executed since the trial began, in order."""
-        return steplog.read(self.run_dir, model, since=self.since)
+        """What the models executed since the trial began, in order.
+
+        A step's line is written after its answers are sent: what is read is what stays the same for a moment.
+        """
+        deadline, before = time.monotonic() + LATE_S, -1
+        while len(steps := steplog.read(self.run_dir, model, since=self.since)) != before:
+            if time.monotonic() > deadline:  # somebody is still being answered
+                break
+            before = len(steps)
+            time.sleep(QUIET_S)
+        return steps
 
     def counters(self) -> metrics.Snapshot:
         """Triton's own counters now."""
