@@ -19,8 +19,8 @@ from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.orchestrator import ports
 from labctl.orchestrator.session import Session
-from labctl.readiness import call
 from labctl.runtimes import images
+from labctl.server_api import call
 from labctl.tables import table
 
 STACK = "iterative"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
+from labserve.inflight.policy import Policy
 from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Job, Policy, Scheduler
+from labserve.inflight.scheduler import Job, Scheduler
 
 
 def main() -> None:

@@ -16,9 +16,9 @@ from labctl.listener import Silent
 from labctl.orchestrator import ports
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.orchestrator.session import Session
-from labctl.readiness import Unreachable, call
 from labctl.runtimes import wheel
 from labctl.runtimes.arguments import server_arguments
+from labctl.server_api import Unreachable, call
 from labctl.tables import table
 
 STACK = "iterative"

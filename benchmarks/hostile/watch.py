@@ -11,7 +11,7 @@ import psutil
 from benchmarks.hostile.models import Model
 from benchmarks.hostile.send import ANSWERED, Client
 from benchmarks.hostile.sent import Sent
-from labctl import readiness
+from labctl import server_api
 from labctl.measure.evidence import metrics
 from labctl.runtimes.base import Record
 from labctl.runtimes.local import LocalRuntime
@@ -77,7 +77,7 @@ class Watch:
         while time.monotonic() < deadline:
             again = self._runtime.find(self.record.stack)
             pid = (again.server or {}).get("pid") if again else None
-            if again and pid != self.pid and readiness.is_live(self.record.endpoints.http):
+            if again and pid != self.pid and server_api.is_live(self.record.endpoints.http):
                 self._meet(again)
                 return self._runtime.ended(self.record.stack) or "started again"
             time.sleep(POLL_S)

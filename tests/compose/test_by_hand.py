@@ -8,7 +8,7 @@ from typing import Any
 from machinery import labctl, status
 from pytest_docker.plugin import Services
 
-from labctl.readiness import call
+from labctl.server_api import call
 
 STACK = "iterative"
 

@@ -15,8 +15,8 @@ from machinery import ROOT
 from pytest_docker.plugin import Services
 
 from labctl.orchestrator import ports
-from labctl.readiness import call
 from labctl.runtimes import docker_engine, images
+from labctl.server_api import call
 from labctl.workspace import Workspace
 
 MODEL = "iterative-gpt2"

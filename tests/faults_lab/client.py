@@ -5,7 +5,7 @@ import sys
 import time
 
 from labctl.measure import context
-from labctl.readiness import call
+from labctl.server_api import call
 
 given = context.load(sys.argv[1])
 code, body = call(given.endpoints["http"], "POST", "/v2/models/moody/generate", {"text_input": "hello"}, 30)

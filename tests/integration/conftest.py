@@ -14,7 +14,7 @@ import pytest
 from lab_server import LabServer
 from machinery import PARTS, ROOT, labctl
 
-from labctl import readiness
+from labctl import server_api
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -59,7 +59,7 @@ def lab_server(checkout: Path) -> Iterator[Callable[..., LabServer]]:
         key = json.dumps(arguments)
         if stack in up:
             known, server = up[stack]
-            if known == key and readiness.is_live(server.http):
+            if known == key and server_api.is_live(server.http):
                 return server
             labctl("down", stack, root=checkout)
         done = labctl("up", stack, "--json", "--runtime", "local", "--ports", "auto", *arguments, root=checkout)

@@ -12,7 +12,7 @@ import tritonclient.grpc as grpcclient
 from machinery import eventually
 from tritonclient.utils import InferenceServerException
 
-from labctl import readiness
+from labctl import server_api
 from labctl.measure.clients import tensors
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.evidence import metrics, steplog
@@ -173,7 +173,7 @@ def test_who_is_cancelled_while_waiting_leaves_the_queue_of_a_batch_that_stays_f
 
 
 def gauge(server: Any, name: str) -> float:
-    lines = readiness.call(server.metrics, "GET", "/metrics")[1].decode().splitlines()
+    lines = server_api.call(server.metrics, "GET", "/metrics")[1].decode().splitlines()
     return float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2])
 
 

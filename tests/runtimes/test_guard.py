@@ -27,9 +27,9 @@ from machinery import (
 )
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput, service_pb2, service_pb2_grpc
 
-from labctl.readiness import is_live
 from labctl.runtimes import docker_engine
 from labctl.runtimes.marks import ROOT as OF_CHECKOUT
+from labctl.server_api import is_live
 
 STACK = "quick"
 INFER, GENERATE = "/v2/models/echo/infer", "/v2/models/echo/generate"

@@ -13,8 +13,8 @@ from machinery import container, labctl, status
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from labctl import secret
-from labctl.readiness import call, model_states
 from labctl.runtimes.marks import regions
+from labctl.server_api import call, model_states
 from labctl.workspace import Workspace
 
 STACK = "quick"

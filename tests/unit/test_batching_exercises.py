@@ -21,7 +21,8 @@ from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.own import scheduler_beside, with_line
-from labserve.inflight.scheduler import Job, Policy, Scheduler, Turn
+from labserve.inflight.policy import Policy
+from labserve.inflight.scheduler import Job, Scheduler, Turn
 from labserve.params import Refusal
 
 WORKSPACE = Workspace(ROOT, ROOT / ".cache")

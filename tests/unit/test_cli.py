@@ -93,7 +93,7 @@ def test_a_lab_or_a_stack_is_listed_with_its_settings(run: Run, checkout: Path, 
 
 
 def test_a_refused_setting_says_which_word_is_meant(run: Run, checkout: Path) -> None:
-    code, _, err = run("up", "static-batching", "--runtime", "local", "--set", "max_batch_size=8")
+    code, _, err = run("up", "static-batching", "--runtime", "local", "--ports", "auto", "--set", "max_batch_size=8")
     assert code == 1
     assert "here it is max_num_sequences (sequences in the running batch)" in err
     assert "labctl list static-batching" in err

@@ -11,8 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from labserve.inflight.engines import open_engine
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.policy import Policy
 from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Job, Policy, Scheduler
+from labserve.inflight.scheduler import Job, Scheduler
 from labserve.inflight.transformers_engine import BLOCK_SIZE, TransformersEngine
 from labserve.model_shape import Shape
 from labserve.params import BadInput

@@ -8,7 +8,8 @@ import pytest
 from counting_engine import CountingEngine
 
 from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.scheduler import End, Job, Policy, Scheduler, Turn, effective_policy
+from labserve.inflight.policy import Policy, effective_policy
+from labserve.inflight.scheduler import End, Job, Scheduler, Turn
 from labserve.params import BadInput
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl import readiness
+from labctl import server_api
 from labctl.errors import LabError
 from labctl.learn import full_queue, sandbox
 from labctl.measure.clients.base import InFlight
@@ -167,7 +167,7 @@ class Trial:
 
     def parameters(self, model: str) -> dict[str, str]:
         """Those of the model's configuration, as the server has it now."""
-        config = readiness.model_config(self.endpoints.http, model)
+        config = server_api.model_config(self.endpoints.http, model)
         return {name: value["string_value"] for name, value in config["parameters"].items()}
 
     def load_with(self, model: str, **parameters: str) -> None:
@@ -175,10 +175,10 @@ class Trial:
 
         Only where each trial sets what it needs: the next one finds the model as this one leaves it.
         """
-        config = readiness.model_config(self.endpoints.http, model)
+        config = server_api.model_config(self.endpoints.http, model)
         config["parameters"] |= {name: {"string_value": value} for name, value in parameters.items()}
-        readiness.unload_model(self.endpoints.http, model, LOAD_S, self.key)
-        readiness.load_model(self.endpoints.http, model, LOAD_S, self.key, config)
+        server_api.unload_model(self.endpoints.http, model, LOAD_S, self.key)
+        server_api.load_model(self.endpoints.http, model, LOAD_S, self.key, config)
 
     def client(self, script: str, *arguments: str) -> Any:
         """Run the learner's script with the endpoints as arguments before ``arguments``; what it prints, as JSON.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl import readiness
+from labctl import server_api
 from labctl.errors import LabError
 from labctl.manifest.schema import Lab
 from labctl.measure import results
@@ -68,7 +68,7 @@ def bench(
                 raise death(session, stack) or faults.explained(error, explain) from error
             listener.done(f"{workload.requests} requests")
             records += one
-        triton = readiness.server_version(record.endpoints.http)
+        triton = server_api.server_version(record.endpoints.http)
         edited = edits.not_shipped(session, running.plan_of(session, lab, handle.runtime, record))
     out = new_results_folder(session, lab)
     results.write_phase(out, "bench", metrics, records)

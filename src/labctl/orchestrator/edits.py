@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl import readiness, repository, secret
+from labctl import readiness, repository, secret, server_api
 from labctl.errors import LabError
 from labctl.manifest.schema import Lab
 from labctl.orchestrator import faults, shipped, stuck
@@ -155,7 +155,7 @@ def _load(
     (fresh / model).rename(served)
     loaded = False
     try:
-        readiness.load_model(http, model, patience, key)
+        server_api.load_model(http, model, patience, key)
         loaded = True
         if probe := plan.stack.probes.get(model):
             readiness.probe(http, model, probe, patience, stuck.looker(session.workspace.run_dir(record.stack), model))
@@ -165,7 +165,7 @@ def _load(
         if loaded:  # it loads, but does not answer: the former version has to be loaded again
             _touch(served)  # Triton loads only what is newer than what it has
             with contextlib.suppress(LabError):
-                readiness.load_model(http, model, patience, key)
+                server_api.load_model(http, model, patience, key)
         why = error.why
         if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
             why = readiness.refusals(runtime.logs(record.stack)).get(model, why)

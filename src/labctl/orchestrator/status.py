@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from labctl import readiness, secret
+from labctl import readiness, secret, server_api
 from labctl.errors import LabError
 from labctl.manifest.overlays import overlaid, probes
 from labctl.manifest.schema import Lab, Probe
@@ -46,7 +46,7 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
     runtime = server[0]
     taught = _lab(session, record)
     explain = running.explainer(session, taught, runtime, record) if taught else str
-    live = readiness.is_live(record.endpoints.http)
+    live = server_api.is_live(record.endpoints.http)
     clock = Clock(session.workspace.run_dir(stack), tuple(record.models))
     paused = live and bool(clock.paused)
     stuck = running.stuck_models(session, stack, explain) if live and not action and not paused else []
@@ -114,9 +114,9 @@ def _waiting(record: Record) -> dict[str, float]:
 def _models(record: Record, key: str) -> list[dict[str, str]]:
     """One row per expected model; a model that Triton does not know is UNAVAILABLE."""
     rows: dict[str, dict[str, str]] = {}
-    with contextlib.suppress(readiness.Unreachable):
+    with contextlib.suppress(server_api.Unreachable):
         rows = {s.name: {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
-                for s in readiness.model_states(record.endpoints.http, key)}  # fmt: skip
+                for s in server_api.model_states(record.endpoints.http, key)}  # fmt: skip
     unknown = {"version": "", "state": "UNAVAILABLE", "reason": "not in Triton's repository index"}
     return [rows.get(name, {"name": name, **unknown}) for name in record.models]
 
@@ -167,7 +167,7 @@ def _object(
         "settings": settings,
         "effective": dict(effective or {}),
         "ended": ended,
-        "triton": readiness.server_version(record.endpoints.http) if models else "",
+        "triton": server_api.server_version(record.endpoints.http) if models else "",
         "stuck": [],
         "edited": [],
     }

@@ -10,15 +10,9 @@ from enum import Enum
 from typing import Any, Protocol
 
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.policy import Policy
 from labserve.params import BadInput
 from labserve.seats import Seats
-
-
-class Policy(Enum):
-    """When a request may join."""
-
-    MAX_UTILIZATION = "max_utilization"  # its prompt fits now; whoever came last makes room when memory runs out
-    GUARANTEED_NO_EVICT = "guaranteed_no_evict"  # its prompt and whole output fit, so it never has to leave
 
 
 class End(Enum):
@@ -285,19 +279,3 @@ class Scheduler:
             self._leaving += self.kv.needed(job.tokens)
             self.engine.drop(job.handle)
         job.handle = None
-
-
-def effective_policy(asked: str, static: bool) -> tuple[Policy, str]:
-    """The policy that is in force for the word in a configuration, and why where it is another.
-
-    Raises:
-        ValueError: it is no policy.
-    """
-    words = {policy.value: policy for policy in Policy} | {"guaranteed_completion": Policy.GUARANTEED_NO_EVICT}
-    if asked not in words:
-        raise ValueError(f"batch_scheduler_policy: '{asked}' is none of {', '.join(words)}")
-    if static and words[asked] is Policy.MAX_UTILIZATION:
-        return Policy.GUARANTEED_NO_EVICT, "V1 runs a batch to its end, so it takes only what fits to its end"
-    if asked != words[asked].value:
-        return words[asked], f"{asked} is the workshop's word for {words[asked].value}"
-    return words[asked], ""

@@ -22,7 +22,8 @@ from labserve.guard import Guard
 from labserve.inflight import request as llm_request
 from labserve.inflight.engines import open_engine
 from labserve.inflight.own import scheduler_beside, with_line
-from labserve.inflight.scheduler import End, Job, effective_policy
+from labserve.inflight.policy import effective_policy
+from labserve.inflight.scheduler import End, Job
 from labserve.model_shape import Shape
 from labserve.params import Refusal
 from labserve.steplog import Names, StepLog, queued

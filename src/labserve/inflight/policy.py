@@ -1,0 +1,26 @@
+"""When a request may join: the two policies, and the words for them in a configuration."""
+
+from enum import Enum
+
+
+class Policy(Enum):
+    """When a request may join."""
+
+    MAX_UTILIZATION = "max_utilization"  # its prompt fits now; whoever came last makes room when memory runs out
+    GUARANTEED_NO_EVICT = "guaranteed_no_evict"  # its prompt and whole output fit, so it never has to leave
+
+
+def effective_policy(asked: str, static: bool) -> tuple[Policy, str]:
+    """The policy that is in force for the word in a configuration, and why where it is another.
+
+    Raises:
+        ValueError: it is no policy.
+    """
+    words = {policy.value: policy for policy in Policy} | {"guaranteed_completion": Policy.GUARANTEED_NO_EVICT}
+    if asked not in words:
+        raise ValueError(f"batch_scheduler_policy: '{asked}' is none of {', '.join(words)}")
+    if static and words[asked] is Policy.MAX_UTILIZATION:
+        return Policy.GUARANTEED_NO_EVICT, "V1 runs a batch to its end, so it takes only what fits to its end"
+    if asked != words[asked].value:
+        return words[asked], f"{asked} is the workshop's word for {words[asked].value}"
+    return words[asked], ""
