@@ -27,7 +27,7 @@ OTHERS = (
     "Anna",
 )
 GAP_S = 0.05  # the second prompt comes so much later
-LONGEST, SHORTEST = 400, 32  # tokens of an answer
+LONGEST, SHORTEST = 400, 64  # tokens of an answer
 TIMEOUT_S = 120.0
 
 
@@ -35,7 +35,7 @@ def tokens_for(endpoint: str, seconds: float) -> int:
     """How many tokens make an answer that takes about ``seconds`` here: measured, after a warm-up of both models."""
     with TextStream(endpoint) as stream:
         for model in MODELS:
-            record = stream.send(model, PROMPTS[0], max_tokens=SHORTEST, ignore_eos=True)
+            record = stream.send(model, PROMPTS[0], max_tokens=SHORTEST // 2, ignore_eos=True)
             stream.wait(record, timeout=TIMEOUT_S)
         return max(SHORTEST, min(LONGEST, int(seconds * 1e3 / max(record.itl_ms, 0.1))))
 
