@@ -1,4 +1,4 @@
-"""``labctl up`` (warm) to READY, against the same tritonserver started by hand and polled."""
+"""``labctl up`` (warm) to READY, against the same tritonserver started by hand and polled; and one model's reload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labctl.runtimes.arguments import server_arguments
 from labctl.server_api import Unreachable, call
 from labctl.tables import table
 
-STACK = "iterative"
+STACK, MODEL = "iterative", "iterative-gpt2"
 LIMIT_S = 1.0
 
 
@@ -35,6 +35,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     ways: dict[str, Callable[[], float]] = {
         "by hand": lambda: by_hand(session),
         "labctl up": lambda: by_labctl(session.workspace.root),
+        "labctl reload": lambda: by_labctl(session.workspace.root, reload=True),
     }
     if asked.against:
         ways["the other checkout"] = lambda: by_labctl(asked.against.resolve())
@@ -50,14 +51,18 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     return {"rounds_s": rounds, "median_s": median, "added_s": added}
 
 
-def by_labctl(root: Path) -> float:
-    """Seconds of the whole command, the Python start of ``labctl`` included."""
-    labctl = root / ".venv" / "bin" / "labctl"
-    command = [str(labctl), "up", STACK, "--runtime", "local", "--ports", "auto", "--json"]
-    began = time.monotonic()
-    subprocess.run(command, cwd=root, check=True, capture_output=True)
-    took = time.monotonic() - began
-    subprocess.run([str(labctl), "down", STACK], cwd=root, check=True, capture_output=True)
+def by_labctl(root: Path, reload: bool = False) -> float:
+    """Seconds of the whole command, the Python start of ``labctl`` included: ``up``, or then ``reload`` of a model."""
+
+    def command(*words: str) -> float:
+        began = time.monotonic()
+        subprocess.run([str(root / ".venv" / "bin" / "labctl"), *words], cwd=root, check=True, capture_output=True)
+        return time.monotonic() - began
+
+    took = command("up", STACK, "--runtime", "local", "--ports", "auto", "--json")
+    if reload:
+        took = command("reload", STACK, MODEL)
+    command("down", STACK)
     return took
 
 

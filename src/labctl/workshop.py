@@ -59,10 +59,12 @@ def _best(work: Callable[[], object], budget: float) -> float:
 
 def speed_check(times: float) -> Check:
     """One number, and what it means for the labs."""
-    found = f"{times:.1f} (lab 02 takes about {_time(times * LAB_02_S)}, --quick runs at most {_time(times * QUICK_S)})"
+    measured = (
+        f"{times:.1f} (lab 02 takes about {_time(times * LAB_02_S)}, --quick runs at most {_time(times * QUICK_S)})"
+    )
     if times <= SLOW:
-        return Check("time, reference 1.0", "ok", found)
-    return Check("time, reference 1.0", "warn", found, "close other programs, plug the laptop in, or use --quick")
+        return Check("time, reference 1.0", "ok", measured)
+    return Check("time, reference 1.0", "warn", measured, "close other programs, plug the laptop in, or use --quick")
 
 
 def _time(seconds: float) -> str:
@@ -71,19 +73,19 @@ def _time(seconds: float) -> str:
 
 def _memory() -> Check:
     available = psutil.virtual_memory().available
-    found = f"{available / 1e9:.1f} GB available"
+    measured = f"{available / 1e9:.1f} GB available"
     if available >= MEMORY:
-        return Check("memory", "ok", found)
-    return Check("memory", "warn", found, f"close other programs: the labs need {MEMORY / 1e9:.0f} GB")
+        return Check("memory", "ok", measured)
+    return Check("memory", "warn", measured, f"close other programs: the labs need {MEMORY / 1e9:.0f} GB")
 
 
 def _room(root: Path, docker: bool) -> Check:
     free, needed = free_bytes(root), SETUP_DISK + (IMAGES_DISK if docker else 0)
-    found = f"{free / 1e9:.1f} GB free for {root}"
+    measured = f"{free / 1e9:.1f} GB free for {root}"
     if free >= needed:
-        return Check("room", "ok", found)
+        return Check("room", "ok", measured)
     remedy = f"free some space: {needed / 1e9:.0f} GB are needed" + (" with Docker's images" if docker else "")
-    return Check("room", "fail", found, remedy)
+    return Check("room", "fail", measured, remedy)
 
 
 def _cores() -> Check:

@@ -40,9 +40,9 @@ class Guard:
         if isinstance(error, Refusal):
             return str(error)
         self._entries += 1
-        told = f"internal error in {self.model} (see the server's log, entry {self._entries})"
-        pb_utils.Logger.log_error(f"{told}\n{''.join(traceback.format_exception(error))}")
-        return told
+        message = f"internal error in {self.model} (see the server's log, entry {self._entries})"
+        pb_utils.Logger.log_error(f"{message}\n{''.join(traceback.format_exception(error))}")
+        return message
 
     def failed(self, error: Exception) -> Any:
         """The response that tells it."""

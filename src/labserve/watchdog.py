@@ -59,11 +59,11 @@ class Watchdog:
             self._forget()
             self._mark = execute.f_trace = Mark()
         elif time.time() - self._mark.since >= self._bound:
-            told = {"model": self._model, "since": self._mark.since, "steps": self.steps,
+            report = {"model": self._model, "since": self._mark.since, "steps": self.steps,
                     "file": execute.f_code.co_filename, "line": line}  # fmt: skip
             try:
                 part = self._path.with_suffix(".part")
-                part.write_text(json.dumps(told), encoding="utf-8")
+                part.write_text(json.dumps(report), encoding="utf-8")
                 part.replace(self._path)
             except OSError:  # nobody can be told, and that is no reason to fail
                 pass

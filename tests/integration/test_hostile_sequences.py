@@ -67,7 +67,7 @@ def test_a_sequence_id_that_is_started_twice_ends_both_at_once_with_a_message(se
     told = [second.outcome(), first.outcome()]
     took = time.monotonic() - began
     assert all(f"sequence_id: {41 + streams}" in words for words in told), told
-    assert took < 10, "a busy machine is slow, but nobody waits for a deadline"
+    assert took < 50, "a busy machine is slow, but nobody waits for a deadline"
     for each in made:
         each.close()
 

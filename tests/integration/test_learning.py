@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
-from machinery import copy_of_the_checkout, labctl, started
+from machinery import copy_of_the_checkout, labctl, runtime, started
 
 pytestmark = pytest.mark.xdist_group("learning")
 MODEL = "model_repos/iterative/iterative-gpt2/1/model.py"
@@ -36,6 +37,19 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def up(desk: Path) -> Path:
     labctl("up", "iterative", "--runtime", "local", "--ports", "auto", root=desk)
     return desk
+
+
+def served(root: Path) -> tuple[int, dict[str, set[int]]]:
+    """The server's process, and of each Python model those that compute it."""
+    record = runtime(root, "local").find("iterative")
+    assert record
+    server = psutil.Process(record.server["pid"])
+    stubs: dict[str, set[int]] = {}
+    for process in server.children(recursive=True):
+        for model in record.models:
+            if f"/{model}/" in " ".join(process.cmdline()):
+                stubs.setdefault(model, set()).add(process.pid)
+    return server.pid, stubs
 
 
 def ask(root: Path) -> str:
@@ -104,12 +118,15 @@ def test_status_and_results_name_the_edited_files(up: Path) -> None:
     assert json.loads(labctl("status", "iterative", "--json", root=up).stdout)["edited"] == []
 
 
-def test_a_reload_of_an_edit_takes_at_most_eight_seconds(up: Path) -> None:
+def test_a_reload_loads_the_edited_model_alone_into_the_server_that_runs(up: Path) -> None:
+    """Why it takes seconds: benchmarks/start_up.py measures them."""
+    server, before = served(up)
     with edit(up, "PATIENCE = 1.0", "PATIENCE = 1.25"):
-        began = time.monotonic()
         labctl("reload", "iterative", root=up)
-        assert time.monotonic() - began < 8
     labctl("reload", "iterative", root=up)
+    assert served(up)[0] == server
+    changed = {model for model, stub in served(up)[1].items() if before[model] != stub}
+    assert set(before) == {"simple-gpt2", "iterative-gpt2"} and changed == {"iterative-gpt2"}
 
 
 def test_a_syntax_error_is_told_in_the_edited_file_and_the_old_model_serves_on(up: Path) -> None:
@@ -162,13 +179,13 @@ def test_a_syntax_error_ends_the_start_as_soon_as_triton_has_seen_it(up: Path) -
     slow = up / "model_repos/iterative/simple-gpt2/1/model.py"
     shipped = slow.read_text()
     slow.write_text(
-        shipped.replace("    def initialize(self, args):", "    def initialize(self, args):\n        time.sleep(60)")
+        shipped.replace("    def initialize(self, args):", "    def initialize(self, args):\n        time.sleep(300)")
     )
     try:
         with edit(up, "    def finalize(self):", "    def finalize(self:") as number:
             began = time.monotonic()
             refused = labctl("up", "iterative", "--runtime", "local", "--ports", "auto", root=up, check=False)
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 200, "it waited for the other model"
         assert refused.returncode == 1
         assert "SyntaxError" in refused.stderr and f"({MODEL}, line {number}" in refused.stderr
     finally:

@@ -35,14 +35,14 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: 
         lab, name = session.catalog.stack(stack)
         plan = make_plan(session.workspace, lab, name, choices, session.runtime("local").server_path)
     runtimes = ("compose",) if plan and plan.release else ("local", "compose")
-    found = [_runtime(session, runtime, choices.profile) for runtime in runtimes]
-    if any(check.state == "ok" for check in found):  # one of them is enough
-        found = [Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in found]
-    checks += [*found, preflight.from_error("ports 8000-8002", lambda: _ports(session), "warn")]
+    servers = [_runtime(session, runtime, choices.profile) for runtime in runtimes]
+    if any(check.state == "ok" for check in servers):  # one of them is enough
+        servers = [Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in servers]
+    checks += [*servers, preflight.from_error("ports 8000-8002", lambda: _ports(session), "warn")]
     if expose:
         checks += [*map(_exposed, runtimes), preflight.from_error("Envoy", lambda: str(envoy.binary()), "warn")]
     if choices.profile == "gpu":
-        checks += gpu_checks(plan, "compose" if found[-1].state == "ok" or len(found) == 1 else "local",
+        checks += gpu_checks(plan, "compose" if servers[-1].state == "ok" or len(servers) == 1 else "local",
                              session.workspace)  # fmt: skip
     if plan:
         checks += [
@@ -54,7 +54,7 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: 
     if workshop:
         from labctl import workshop as questions  # numpy: only where it is asked for
 
-        checks += questions.checks(session.workspace.root, docker=found[-1].state == "ok" and len(found) > 1)
+        checks += questions.checks(session.workspace.root, docker=servers[-1].state == "ok" and len(servers) > 1)
     if json_output:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:

@@ -75,8 +75,8 @@ def logs_command(stack: str, follow: bool) -> None:
 
     session = opt.open_session()
     name = stack if stack == server.STACK else session.catalog.stack(stack)[1]
-    found, record = session.find(name), session.remembered(name)
-    runtime = found[0] if found else session.runtime(record.runtime if record else "local")
+    server_up, record = session.find(name), session.remembered(name)
+    runtime = server_up[0] if server_up else session.runtime(record.runtime if record else "local")
     mine: faults.Explain = str
     if record and name == server.STACK:
         mine = server.in_your_files(session, runtime, record)
@@ -142,8 +142,8 @@ def _describe(shown: dict[str, Any]) -> str:
         )
     parts += _edits(shown)
     if shown["state"] == "degraded":
-        found = f"Nothing reaches the server ({shown['ended']})" if shown["ended"] else "Not every model answers"
-        parts.append(f"{found}. The log: labctl logs {shown['stack']}; then: labctl down, labctl up")
+        what = f"Nothing reaches the server ({shown['ended']})" if shown["ended"] else "Not every model answers"
+        parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: labctl down, labctl up")
     if shown["state"] == "failed":
         how = f": {shown['ended']}" if shown["ended"] else ""
         parts.append(f"The server died{how}. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")

@@ -169,9 +169,9 @@ def _load(
         why = error.why
         if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
             why = readiness.refusals(runtime.logs(record.stack)).get(model, why)
-        told = faults.explained(LabError(error.what, why), explain)
+        mine = faults.explained(LabError(error.what, why), explain)
         raise LabError(
-            told.what, told.why, f"correct it, then labctl reload {record.stack}; or labctl undo {record.stack} {model}"
+            mine.what, mine.why, f"correct it, then labctl reload {record.stack}; or labctl undo {record.stack} {model}"
         ) from error
 
 

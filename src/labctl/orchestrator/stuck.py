@@ -23,13 +23,13 @@ def stuck(run_dir: Path) -> list[str]:
     for path in sorted(run_dir.glob("stuck-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if time.time() - path.stat().st_mtime < FRESH_S:
-                told = json.loads(path.read_text(encoding="utf-8"))
-                after = f", after {told['steps']} steps" if told["steps"] else ""
-                since = time.strftime("%H:%M:%S", time.localtime(told["since"]))
+                mark = json.loads(path.read_text(encoding="utf-8"))
+                after = f", after {mark['steps']} steps" if mark["steps"] else ""
+                since = time.strftime("%H:%M:%S", time.localtime(mark["since"]))
                 sentences.append(
-                    f"{told['model']} has not come back from one execution since {since} "
-                    f"({time.time() - told['since']:.0f} s){after}; "
-                    f"it is at {told['file']}:{told['line']}: is there a loop without an end?"
+                    f"{mark['model']} has not come back from one execution since {since} "
+                    f"({time.time() - mark['since']:.0f} s){after}; "
+                    f"it is at {mark['file']}:{mark['line']}: is there a loop without an end?"
                 )
     return sentences
 

@@ -275,8 +275,8 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
             secret=own_secret.read(session.workspace, stack),
         )  # fmt: skip
     except LabError as error:
-        told = faults.explained(error, faults.explainer(plan, runtime, lambda: whole_log(runtime, stack)))
-        raise LabError(f"{stack} is up but not ready: {told.what}", told.why, f"labctl down {stack}") from error
+        mine = faults.explained(error, faults.explainer(plan, runtime, lambda: whole_log(runtime, stack)))
+        raise LabError(f"{stack} is up but not ready: {mine.what}", mine.why, f"labctl down {stack}") from error
     return Up(runtime, record, already=True)
 
 

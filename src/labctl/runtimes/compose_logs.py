@@ -21,13 +21,13 @@ def lines(workspace: Workspace, stack: str, follow: bool) -> Iterator[str]:
     Raises:
         LabError: there is neither, or the engine fails.
     """
-    found = [c for service in SERVICES for c in docker_engine.containers(str(workspace.root), stack, service)]
-    if found:
+    containers = [c for service in SERVICES for c in docker_engine.containers(str(workspace.root), stack, service)]
+    if containers:
         with docker_engine.speaking("reading the log"):
             if follow:
-                yield from _as_they_come([_lines(c.logs(stream=True, follow=True)) for c in found])
+                yield from _as_they_come([_lines(c.logs(stream=True, follow=True)) for c in containers])
             else:
-                for container in found:
+                for container in containers:
                     yield from container.logs().decode(errors="replace").splitlines()
         return
     path = workspace.log_file(stack)
@@ -39,9 +39,9 @@ def lines(workspace: Workspace, stack: str, follow: bool) -> Iterator[str]:
 def keep(workspace: Workspace, stack: str) -> None:
     """The last words of a stack outlive its containers."""
     with contextlib.suppress(LabError, *docker_engine.engine_errors()):
-        found = [c for service in SERVICES for c in docker_engine.containers(str(workspace.root), stack, service)]
-        if found:
-            atomic_write(workspace.log_file(stack), b"".join(c.logs(tail=KEPT_LINES) for c in found), mode=0o600)
+        containers = [c for service in SERVICES for c in docker_engine.containers(str(workspace.root), stack, service)]
+        if containers:
+            atomic_write(workspace.log_file(stack), b"".join(c.logs(tail=KEPT_LINES) for c in containers), mode=0o600)
 
 
 def _as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:
@@ -63,13 +63,13 @@ def _as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:
         threading.Thread(target=read, args=(stream,), daemon=True).start()
     ended = 0
     while ended < len(streams):
-        found = arrived.get()
-        if isinstance(found, Exception):
-            raise found
-        if found is None:
+        line = arrived.get()
+        if isinstance(line, Exception):
+            raise line
+        if line is None:
             ended += 1
         else:
-            yield found
+            yield line
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:

@@ -61,10 +61,10 @@ class Keeper:
             code = self._wait(self._server)
             if self._stopping or code == 0:
                 return code
-            told = {"how": describe_exit(code), "restarts": attempt}
-            self._write(told)
+            ending = {"how": describe_exit(code), "restarts": attempt}
+            self._write(ending)
             again = f"; restart {attempt + 1} of {self._restarts}" if attempt < self._restarts else ""
-            print(f"labctl: the server ended: {told['how']}{again}", flush=True)
+            print(f"labctl: the server ended: {ending['how']}{again}", flush=True)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._server.pid, signal.SIGKILL)
             for region in self._regions.parent.glob(self._regions.name):
@@ -87,10 +87,10 @@ class Keeper:
                     with contextlib.suppress(OSError):  # it has just gone
                         region.chmod(0o600)
 
-    def _write(self, told: dict[str, object]) -> None:
+    def _write(self, ending: dict[str, object]) -> None:
         temporary = self._ended.with_suffix(".new")
         with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(told))
+            temporary.write_text(json.dumps(ending))
             temporary.replace(self._ended)
 
 

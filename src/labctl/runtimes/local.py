@@ -250,8 +250,8 @@ class LocalRuntime:
 
     def ended(self, stack: str) -> str:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(self.workspace.ended_file(stack).read_text())
-            return str(told["how"]) + (f", after {told['restarts']} restarts" if told["restarts"] else "")
+            ending = json.loads(self.workspace.ended_file(stack).read_text())
+            return str(ending["how"]) + (f", after {ending['restarts']} restarts" if ending["restarts"] else "")
         return ""
 
     def guard_ended(self, record: Record) -> str:

@@ -104,8 +104,8 @@ def every_case(lab: Lab, where: str, stack: Stack) -> Iterator[str]:
                 there.add("vocab_size")
             filled = whole.model_dump(include={*FILLED, "artifacts", "tokenizer", "probes"})
             named = {name for text in strings(filled) for name in REFERENCE.findall(text)}
-            told = " ".join(f"{key}={value}" for key, value in case.items()) or "the default settings"
+            condition = " ".join(f"{key}={value}" for key, value in case.items()) or "the default settings"
             yield from (
-                f"{where}: there is no '{{{name}}}' on {profile} with {told}"
+                f"{where}: there is no '{{{name}}}' on {profile} with {condition}"
                 for name in sorted(named & sometimes - there)
             )
