@@ -10,6 +10,7 @@ import json
 import time
 from pathlib import Path
 
+from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
 from labserve.inflight.policy import Policy
@@ -27,7 +28,9 @@ def main() -> None:
     options = parser.parse_args()
     workload = json.loads(options.workload.read_text(encoding="utf-8"))
     kv = KVBudget(1 + sum(len(ids) + limit for ids, limit in workload) // BLOCK_SIZE + len(workload), BLOCK_SIZE)
-    engine = OpenVinoEngine(options.engine, kv, options.limit, exact=False, threads=options.threads)
+    engine = OpenVinoEngine(
+        options.engine, kv, options.limit, exact=False, threads=options.threads, features=Features()
+    )
     engine.warm_up()
     scheduler = Scheduler(engine, kv, Policy.GUARANTEED_NO_EVICT, options.limit, options.static)
     for timed in (False, True):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 class CountingEngine:
     """A token for everybody at every step: the number of tokens that the sequence has."""
 
+    step_tokens: int = 10_000
     live: dict[int, list[int]] = field(default_factory=dict)
     new: dict[int, list[int]] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)

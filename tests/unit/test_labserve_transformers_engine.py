@@ -10,6 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from labserve.inflight.engines import open_engine
+from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.policy import Policy
 from labserve.inflight.sampling_options import Sampling
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> TransformersEngine:
-    return TransformersEngine(str(folder), KVBudget(16, BLOCK_SIZE), SLOTS, exact=True, threads=1)
+    return TransformersEngine(str(folder), KVBudget(16, BLOCK_SIZE), SLOTS, exact=True, threads=1, features=Features())
 
 
 def greedy(folder: Path, prompt: list[int], tokens: int) -> list[int]:
@@ -108,14 +109,17 @@ def test_what_it_cannot_do_is_refused_by_name(engine: TransformersEngine, sampli
         engine.add([1], 1, sampling)
 
 
-def open_it(folder: Path, engine: str, device: str = "cpu", **more: str) -> tuple[Any, KVBudget]:
+def open_it(folder: Path, engine: str, device: str = "cpu", **more: str) -> tuple[Any, KVBudget, Features]:
     words = {"engine": engine, "gpt_model_path": str(folder), "threads": "1", "kv_cache_memory_mib": "1", **more}
     return open_engine(lambda name: words.get(name, ""), Shape.of(str(folder)), 2, device)
 
 
 def test_the_configurations_words_reach_it(folder: Path) -> None:
-    engine, kv = open_it(folder, "transformers", exact="true", max_tokens_in_paged_kv_cache="100")
+    engine, kv, features = open_it(
+        folder, "transformers", exact="true", max_tokens_in_paged_kv_cache="100", max_num_tokens="40"
+    )
     assert kv == KVBudget(3, BLOCK_SIZE)
+    assert features == Features(chunked_context=True, max_num_tokens=40) and engine.step_tokens == 40
     assert engine.cache_bytes >= 5 * BLOCK_SIZE * 2 * 2 * 32 * 4  # two spare blocks; layers, keys and values, fp32
 
 

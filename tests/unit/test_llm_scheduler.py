@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from counting_engine import CountingEngine
 
+from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.policy import Policy, effective_policy
 from labserve.inflight.scheduler import End, Job, Scheduler, Turn
@@ -14,9 +15,14 @@ from labserve.params import BadInput
 
 
 def scheduler(
-    limit: int = 4, blocks: int = 100, static: bool = False, policy: Policy = Policy.GUARANTEED_NO_EVICT
+    limit: int = 4,
+    blocks: int = 100,
+    static: bool = False,
+    policy: Policy = Policy.GUARANTEED_NO_EVICT,
+    tokens: int = 10_000,
+    chunked: bool = True,
 ) -> Scheduler:
-    return Scheduler(CountingEngine(), KVBudget(blocks, 4), policy, limit, static)
+    return Scheduler(CountingEngine(step_tokens=tokens), KVBudget(blocks, 4), policy, limit, static, chunked)
 
 
 def job(name: str, limit: int, prompt: int = 2) -> Job:
@@ -47,6 +53,42 @@ def test_in_flight_a_waiting_request_joins_at_the_next_step() -> None:
     for name, limit in (("a", 1), ("b", 3), ("c", 1)):
         inflight.submit(job(name, limit))
     assert batches(inflight) == ["ab", "bc", "b"]
+
+
+def test_without_chunks_a_prompt_waits_for_a_step_that_has_room_for_all_of_it() -> None:
+    of = scheduler(tokens=8, chunked=False)
+    for name, limit, prompt in (("a", 3, 5), ("b", 1, 4), ("c", 2, 7)):
+        of.submit(job(name, limit, prompt))
+    assert of.next_batch() == [of.waiting[0]]
+    first = of.turn()
+    assert [job.id for job in first.batch] == ["a"] and first.why == "no tokens" and first.computed == [5]
+    assert batches(of) == ["ab", "ac", "c"]
+
+
+def test_without_chunks_a_prompt_that_no_step_has_room_for_is_refused_by_name() -> None:
+    scheduler(tokens=8, chunked=False).submit(job("a", 20, prompt=8))
+    with pytest.raises(BadInput, match=r"input_ids: 9 tokens .* 8 \(max_num_tokens\), and enable_chunked_context"):
+        scheduler(tokens=8, chunked=False).submit(job("a", 1, prompt=9))
+    with pytest.raises(BadInput, match="input_ids: 27 tokens"):  # evicted at the end, it is computed with its answer
+        scheduler(tokens=8, chunked=False, policy=Policy.MAX_UTILIZATION).submit(job("a", 20, prompt=8))
+
+
+@pytest.mark.parametrize(
+    ("words", "features"),
+    [
+        ({}, Features(True, 256)),
+        ({"max_num_tokens": "16"}, Features(True, 16)),
+        ({"enable_chunked_context": "false"}, Features(False, 2048)),
+        ({"enable_chunked_context": "False", "max_num_tokens": "512"}, Features(False, 512)),
+    ],
+)
+def test_a_step_has_the_tokens_that_it_is_given_or_the_engines_own(words: dict[str, str], features: Features) -> None:
+    assert Features.of(lambda name: words.get(name, ""), usual=256, batch=16, context=2048) == features
+
+
+def test_fewer_tokens_than_sequences_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="max_num_tokens: 15 are not a token for each of max_num_sequences=16"):
+        Features.of(lambda name: {"max_num_tokens": "15"}.get(name, ""), usual=256, batch=16, context=2048)
 
 
 @pytest.mark.parametrize("static", [True, False])

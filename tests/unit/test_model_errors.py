@@ -21,6 +21,7 @@ from fake_backend import LOG, START, Request, Response
 from labctl.measure.evidence.step_schema import StepLine
 from labserve.gauges import MEANINGS
 from labserve.inflight import engines
+from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 
 MODELS_DIR = Path(__file__).resolve().parents[2] / "models"
@@ -103,7 +104,7 @@ ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Case], Any]]:
-    monkeypatch.setattr(engines, "open_engine", lambda *_: (_Engine(), KVBudget(100, 4)))
+    monkeypatch.setattr(engines, "open_engine", lambda *_: (_Engine(), KVBudget(100, 4), Features()))
     monkeypatch.setenv("LABS_STEP_LOG", "texts")
     made = []
 

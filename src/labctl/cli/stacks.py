@@ -130,7 +130,8 @@ def _describe(shown: dict[str, Any]) -> str:
         parts.append(table(rows, ("model", "version", "state", "reason")))
     for key, item in shown["effective"].items():
         if isinstance(item, dict) and item.get("asked") != item.get("effective"):
-            parts.append(f"  {key}: {item.get('effective')} is in force, not {item.get('asked')}: {item.get('reason')}")
+            asked = f", not {item['asked']}" if item.get("asked") else ""
+            parts.append(f"  {key}: {item.get('effective')} is in force{asked}: {item.get('reason')}")
     if shown["state"] == "paused":
         parts.append(f"Its clock stands still, and nothing is executed: labctl clock {shown['stack']} step, or run")
     parts += [f"{sentence}\nAfter the edit: labctl restart {shown['stack']}" for sentence in shown["stuck"]]

@@ -249,7 +249,7 @@ def _image(stack: Stack, release: Release | None, profile: str) -> str:
 def _step(artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wanted: Mapping[str, Any]) -> Step:
     spec = str(expand(artifact.source, scope))
     if artifact.engine:
-        options = expand(artifact.options, scope)
+        options = {key: value for key, value in expand(artifact.options, scope).items() if value != ""}
         if artifact.engine == TensorRtLlm.name:
             options |= wanted
         build = engines.request(str(expand(artifact.engine, scope)), spec, options)

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.model_shape import Shape
 
 ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}
 
 
-def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: str) -> tuple[Any, KVBudget]:
-    """The engine that a model's configuration names, warmed up, and the KV cache that it may fill.
+def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: str) -> tuple[Any, KVBudget, Features]:
+    """The engine that a model's configuration names, warmed up, the KV cache that it may fill, and what is in force.
 
     Args:
         word: a parameter of the model's config.pbtxt, "" where there is none.
@@ -19,7 +20,8 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
         device: "cpu" or "cuda:N".
 
     Raises:
-        ValueError: there is no such engine, it does not run there, or the cache has no room for one block.
+        ValueError: there is no such engine, it does not run there or cannot do what is asked of it, or the cache has
+            no room for one block.
     """
     name = word("engine") or "openvino"
     if name not in ENGINES:
@@ -35,8 +37,9 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
         token_bytes=module.token_bytes(shape, exact),
         block_size=module.BLOCK_SIZE,
     )
+    features = Features.of(word, module.STEP_TOKENS[device.partition(":")[0]], batch, shape.context)
     make = getattr(module, ENGINES[name])
     more = {} if device == "cpu" else {"device": device}
-    engine = make(word("gpt_model_path"), kv, batch, exact, int(word("threads")), **more)
+    engine = make(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **more)
     engine.warm_up()
-    return engine, kv
+    return engine, kv, features

@@ -6,11 +6,13 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
+from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no other
+STEP_TOKENS = {"cpu": 256}  # of one step, where max_num_tokens is not given
 
 
 class OpenVinoEngine:
@@ -21,12 +23,14 @@ class OpenVinoEngine:
     eviction never interferes with the scheduler's.
     """
 
-    def __init__(self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, chunk: int = 256) -> None:
+    def __init__(self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, features: Features) -> None:
         config = genai.SchedulerConfig()
         config.num_kv_blocks = kv.blocks + batch
-        self.chunk = config.max_num_batched_tokens = max(chunk, batch)  # tokens of one step
+        self.step_tokens = config.max_num_batched_tokens = features.max_num_tokens
         config.max_num_seqs = batch
-        config.dynamic_split_fuse = True  # long prompts go in pieces, beside everybody else's next token
+        config.dynamic_split_fuse = (
+            True  # prompts go beside everybody else's next token; the scheduler says whether in pieces
+        )
         config.enable_prefix_caching = False
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
         if exact:

@@ -5,6 +5,7 @@ single-threaded: whoever owns it calls `submit`, `cancel` and `turn` from one th
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -47,6 +48,11 @@ class Job:
         return len(self.prompt) + len(self.output)
 
     @property
+    def left(self) -> int:
+        """Tokens that the engine has yet to compute for its next one."""
+        return self.tokens - self.cached
+
+    @property
     def why(self) -> str:
         """The step log's word for its end."""
         if self.end is End.DONE:
@@ -55,7 +61,12 @@ class Job:
 
 
 class Engine(Protocol):
-    """A compiled model with a paged KV cache that takes newcomers at any step."""
+    """A compiled model with a paged KV cache that takes newcomers at any step.
+
+    A step computes at most `step_tokens` tokens: one for each that decodes, and prompts, in order, with the rest.
+    """
+
+    step_tokens: int
 
     def add(self, ids: list[int], limit: int, sampling: Any) -> Any:
         """Begin a sequence: at most `limit` tokens after `ids`. Returns a handle."""
@@ -93,19 +104,23 @@ class Scheduler:
     """Keeps at most `max_running` jobs in the engine, within `kv`.
 
     `static` batching takes a batch when the engine is empty and lets nobody join before its last member is done;
-    otherwise jobs join and leave at every step.
+    otherwise jobs join and leave at every step. With `chunked` prompts go in pieces of what a step's tokens leave;
+    otherwise a prompt joins when there is room for all of it.
 
     Three questions are asked before each step, and a subclass may answer them otherwise (see ``own.py``): how many
     may join (`places`), how much memory must stay free beside a newcomer (`reserve`), and who leaves when memory
     runs out (`victim`).
     """
 
-    def __init__(self, engine: Engine, kv: KVBudget, policy: Policy, max_running: int, static: bool) -> None:
+    def __init__(
+        self, engine: Engine, kv: KVBudget, policy: Policy, max_running: int, static: bool, chunked: bool = True
+    ) -> None:
         self.engine = engine
         self.kv = kv
         self.policy = policy
         self.max_running = max_running
         self.static = static
+        self.chunked = chunked
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []  # the oldest first
         self.seats = Seats(max_running)  # as they are shown; the engine knows of none
@@ -113,6 +128,14 @@ class Scheduler:
 
     def submit(self, job: Job) -> None:
         """Put a job into the queue. Raises BadInput for one that could never fit."""
+        # Whoever may be evicted is computed again with all of its answer so far.
+        longest = len(job.prompt) + (job.limit - 1 if self.policy is Policy.MAX_UTILIZATION else 0)
+        if not self.chunked and longest > self.engine.step_tokens:
+            raise BadInput(
+                "input_ids",
+                f"{longest:,} tokens may have to be computed in one step, which computes at most "
+                f"{self.engine.step_tokens:,} (max_num_tokens), and enable_chunked_context is off",
+            )
         whole = self.kv.needed(len(job.prompt) + job.limit)
         if whole > self.kv.blocks:
             raise BadInput(
@@ -197,26 +220,34 @@ class Scheduler:
             reserve = len(batch) if self.policy is Policy.MAX_UTILIZATION else 0
             if len(batch) == len(self.running) + places or used + self._claim(job) + reserve > self.kv.blocks:
                 break
+            if not self._has_tokens(job, batch):
+                break
             used += self._claim(job)
             batch.append(job)
         return batch
 
-    def why(self, batch: int) -> str:
-        """Why the first of those who wait does not come into a batch of that size."""
-        if batch >= self.max_running:
+    def why(self, batch: Sequence[Job]) -> str:
+        """Why the first of those who wait does not come into that batch."""
+        if len(batch) >= self.max_running:
             return "no slot"
-        return "batch closed" if self.static and batch and not self.places else "no KV block"
+        if self.static and batch and not self.places:
+            return "batch closed"
+        return "no KV block" if not self.waiting or self._has_tokens(self.waiting[0], batch) else "no tokens"
+
+    def _has_tokens(self, job: Job, batch: Sequence[Job]) -> bool:
+        """Whether a step of `batch` has room for the whole prompt of `job`, where it must go in one piece."""
+        return self.chunked or job.tokens + sum(one.left for one in batch) <= self.engine.step_tokens
 
     def _describe(self, turn: Turn) -> None:
         """What the step log says of a step that is about to be computed."""
-        turn.blocks, turn.waiting, turn.why = self.blocks_used, list(self.waiting), self.why(len(turn.batch))
+        turn.blocks, turn.waiting, turn.why = self.blocks_used, list(self.waiting), self.why(turn.batch)
         turn.claims = [self._claim(job) for job in turn.batch]
         turn.seats = [self.seats.of(job) for job in turn.batch]
-        turn.phase = "".join("d" if job.output and job.cached == job.tokens - 1 else "p" for job in turn.batch)
+        turn.phase = "".join("d" if job.output and job.left == 1 else "p" for job in turn.batch)
         # As both engines do it: a token for each that decodes; what is left of the step goes to prompts, in order.
-        left = getattr(self.engine, "chunk", self.kv.tokens) - turn.phase.count("d")
+        left = self.engine.step_tokens - turn.phase.count("d")
         for job, letter in zip(turn.batch, turn.phase, strict=True):
-            part = 1 if letter == "d" else max(0, min(left, job.tokens - job.cached))
+            part = 1 if letter == "d" else max(0, min(left, job.left))
             left -= part if letter == "p" else 0
             turn.computed.append(part)
             job.cached += part
@@ -258,6 +289,8 @@ class Scheduler:
         while self.waiting and len(admitted) < places:
             job = self.waiting[0]
             if self.blocks_used + self._claim(job) + self.reserve() > self.kv.blocks:
+                break
+            if not self._has_tokens(job, self.running):
                 break
             self.waiting.popleft()
             try:

@@ -12,13 +12,14 @@ import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import ContinuousBatchingManager, RequestState, RequestStatus
 
+from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache
-CHUNK, GPU_CHUNK = 256, 2048  # tokens of one step at most: long prompts go in pieces of that size
+STEP_TOKENS = {"cpu": 256, "cuda": 2048}  # of one step, where max_num_tokens is not given
 
 
 @dataclass(slots=True)
@@ -36,20 +37,22 @@ class TransformersEngine:
     ``batch`` sequences beyond ``kv``, so that the engine's own eviction never interferes with the scheduler's.
     """
 
-    def __init__(self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, device: str = "cpu") -> None:
+    def __init__(
+        self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, features: Features, device: str = "cpu"
+    ) -> None:
         torch.set_num_threads(threads)
         half = torch.bfloat16 if device == "cpu" else torch.float16
         model = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, dtype=torch.float32 if exact else half, attn_implementation="sdpa"
         )
-        self.chunk = max(CHUNK if device == "cpu" else GPU_CHUNK, batch)
+        self.step_tokens = features.max_num_tokens
         self._manager = ContinuousBatchingManager(
             model.to(device),
             GenerationConfig(do_sample=False),
             ContinuousBatchingConfig(
                 block_size=BLOCK_SIZE,
                 num_blocks=kv.blocks + batch,
-                max_batch_tokens=self.chunk,
+                max_batch_tokens=self.step_tokens,
                 allow_block_sharing=False,
                 use_async_batching=False,  # a step is over when it returns
             ),

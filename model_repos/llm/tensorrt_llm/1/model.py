@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from labserve import effective
 from labserve.clock import Clock
 from labserve.gauges import Gauges
 from labserve.guard import Guard
@@ -51,8 +52,8 @@ class TritonPythonModel:
         limit = int(word("max_num_sequences") or 16)
 
         self.shape = Shape.of(word("gpt_model_path"))
-        engine, kv = open_engine(word, self.shape, limit, device(args))
-        self.scheduler = scheduler_beside(HERE)(engine, kv, policy, limit, static)
+        engine, kv, features = open_engine(word, self.shape, limit, device(args))
+        self.scheduler = scheduler_beside(HERE)(engine, kv, policy, limit, static, features.chunked_context)
 
         self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
         self.guard = Guard(args)
@@ -67,7 +68,9 @@ class TritonPythonModel:
             args["model_name"], slots=limit, slots_used=0, waiting_requests=0, kv_blocks=kv.blocks, kv_blocks_used=0,
             steps_total=0, tokens_total=0, admissions_total=0, preemptions_total=0,
         )  # fmt: skip
-        note_effective(word("run_dir"), asked, policy.value, reason)
+        effective.note(word("run_dir"), [
+            ("batch_scheduler_policy", asked, policy.value, reason), *features.in_force(word),
+        ])  # fmt: skip
         pb_utils.Logger.log_info(
             f"{word('gpt_model_type')}, {policy.value}{f' ({reason})' if reason else ''}: at most {limit} sequences, "
             f"{kv.blocks:,} KV blocks of {kv.block_size} tokens ({engine.cache_bytes / 2**20:,.0f} MiB)"
@@ -257,7 +260,7 @@ class TritonPythonModel:
         """Of a step that waits for the clock: who would be in it, and who not."""
         batch = self.scheduler.next_batch()
         rest = [job.name for job in self.scheduler.waiting if job not in batch]
-        told = queued(rest, self.scheduler.why(len(batch)))
+        told = queued(rest, self.scheduler.why(batch))
         return {"ids": [job.name for job in batch], **told, "seats": self.scheduler.seats.names}
 
     def nothing_to_do(self):
@@ -279,17 +282,6 @@ class TritonPythonModel:
         for job in self.scheduler.abandon(Refusal("the model is being unloaded")):
             self.answer(job)
         self.log.close()
-
-
-def note_effective(run_dir, asked, effective, reason):
-    """For `labctl status`: which policy is in force, and why where it is not the one asked for."""
-    if not run_dir:
-        return
-    said = {"batch_scheduler_policy": {"asked": asked, "effective": effective, "reason": reason}} if reason else {}
-    path = Path(run_dir) / "effective.json"
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(said), encoding="utf-8")
-    temporary.replace(path)
 
 
 def send(request, ids, context, last, flags):

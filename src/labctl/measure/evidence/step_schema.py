@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 VERSION = 2
 
 Count = Annotated[int, Field(ge=0)]
-Reason = Literal["no slot", "no KV block", "batch closed"]
+Reason = Literal["no slot", "no KV block", "batch closed", "no tokens"]
 End = Literal["length", "stop", "client", "cancelled", "idle", "failed"]
 EACH = ("rows", "phase", "tokens", "made", "texts", "blocks", "start", "end")  # one entry per request in the step
 

@@ -1,0 +1,29 @@
+"""For `labctl status`: what is in force where it is not what was asked for, and why."""
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+FILE = "effective.json"  # in the stack's run folder
+
+
+def note(run_dir: str, settings: Iterable[tuple[str, str, str, str]]) -> None:
+    """Write the settings that are in force for a reason of their own.
+
+    Args:
+        run_dir: the stack's writable run folder; "" for none.
+        settings: (name, asked, in force, reason); one without a reason is as asked, and left out.
+    """
+    if not run_dir:
+        return
+    said: Mapping[str, object] = {
+        name: {"asked": asked, "effective": in_force, "reason": reason}
+        for name, asked, in_force, reason in settings
+        if reason
+    }
+    path = Path(run_dir) / FILE
+    temporary = path.with_suffix(".part")
+    with suppress(OSError):  # a server serves although nobody can be told
+        temporary.write_text(json.dumps(said), encoding="utf-8")
+        temporary.replace(path)
