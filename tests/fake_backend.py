@@ -94,21 +94,39 @@ class Request:
         return next((response.error for response in self.responses if response.error), "")
 
 
-class _Metric:
-    def increment(self, value: float) -> None: ...
-    def set(self, value: float) -> None: ...
+class Metric:
+    """``total`` is a gauge's value or a counter's sum; ``observed`` is what a histogram was told."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.total = kind, 0.0
+        self.observed: list[float] = []
+
+    def increment(self, value: float) -> None:
+        assert self.kind == "counter" and value >= 0
+        self.total += value
+
+    def set(self, value: float) -> None:
+        assert self.kind == "gauge"
+        self.total = value
+
+    def observe(self, value: float) -> None:
+        assert self.kind == "histogram"
+        self.observed.append(value)
 
 
 class _Family:
-    COUNTER, GAUGE = "counter", "gauge"
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
     def __init__(self, name: str, description: str, kind: str) -> None:
-        self.name = name
+        self.name, self.kind = name, kind
 
-    def Metric(self, labels: dict[str, str]) -> _Metric:
-        return _Metric()
+    def Metric(self, labels: dict[str, str], buckets: Sequence[float] = ()) -> Metric:
+        assert bool(buckets) == (self.kind == "histogram")
+        METRICS[" ".join((self.name, *labels.values()))] = made = Metric(self.kind)
+        return made
 
 
+METRICS: dict[str, Metric] = {}  # by name and labels, the newest of each: "labs_running iterative-gpt2"
 LOG: list[str] = []  # what the models wrote to the server's log as errors
 
 

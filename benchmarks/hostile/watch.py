@@ -90,7 +90,7 @@ class Watch:
             self.disabled(models)  # a model counts, and forgets, when it is asked
             now = metrics.scrape(self.record.endpoints.metrics)
             held = {
-                f"slots of {model}": int(value) for (model, name), value in now.own.items() if name == "labs_slots_used"
+                f"slots of {model}": int(value) for (model, name), value in now.own.items() if name == "labs_running"
             }
             held |= {f"waiting at {name}": int(counted.pending) for name, counted in now.models.items()}
             held = {what: count for what, count in held.items() if count}

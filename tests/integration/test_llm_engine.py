@@ -72,6 +72,29 @@ def test_a_length_that_disagrees_uses_the_shorter_and_is_no_error(client: Any, l
     assert client.infer("tensorrt_llm", ask([5, 6, 7], 4, length)).as_numpy("output_ids").shape == (1, 1, used + 4)
 
 
+def test_the_metrics_hold_what_the_model_did_and_triton_cannot_know(server: Any, client: Any) -> None:
+    eventually(lambda: gauge(server, "labs_running") == 0)
+    before = metrics.scrape(server.metrics)
+    for _ in range(3):
+        client.infer("tensorrt_llm", ask([5, 6, 7], 5))
+
+    def seen() -> metrics.Snapshot:
+        return metrics.scrape(server.metrics).since(before)
+
+    eventually(lambda: seen().own["tensorrt_llm", "labs_tokens_total"] == 15)  # handed on four times a second
+    counts = {
+        name.removeprefix("labs_"): (each.count, each.sum)
+        for (_, name), each in seen().histograms.items()
+        if not name.endswith("_seconds")
+    }
+    assert counts["batch_size"] == (seen().own["tensorrt_llm", "labs_steps_total"],) * 2, "one request at a time"
+    assert (counts["step_tokens prefill"], counts["step_tokens decode"]) == ((3, 9), (12, 12))
+    times = {name: each for (_, name), each in seen().histograms.items() if name.endswith("_seconds")}
+    assert times["labs_time_to_first_token_seconds"].count == 3
+    assert times["labs_inter_token_latency_seconds"].count == 12
+    assert seen().own["tensorrt_llm", "labs_waiting"] == 0
+
+
 def test_an_end_id_ends_the_answer_with_it(client: Any) -> None:
     whole = output(client.infer("tensorrt_llm", ask([5, 6, 7], 9)))
     end = whole[5]
@@ -160,12 +183,12 @@ def test_who_is_cancelled_while_waiting_leaves_the_queue_of_a_batch_that_stays_f
     client = grpcclient.InferenceServerClient(server.grpc)
     full = 16
     calls = [client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None) for _ in range(full)]
-    eventually(lambda: gauge(server, "labs_slots_used") == full)
+    eventually(lambda: gauge(server, "labs_running") == full)
     waits = client.async_infer("tensorrt_llm", ask([5], 1900), lambda result, error: None)
-    eventually(lambda: gauge(server, "labs_waiting_requests") == 1)
+    eventually(lambda: gauge(server, "labs_waiting") == 1)
     waits.cancel()
-    eventually(lambda: gauge(server, "labs_waiting_requests") == 0)
-    assert gauge(server, "labs_slots_used") == full, "it left only because a place was free"
+    eventually(lambda: gauge(server, "labs_waiting") == 0)
+    assert gauge(server, "labs_running") == full, "it left only because a place was free"
     for call in calls:
         call.cancel()
     eventually(lambda: metrics.scrape(server.metrics).models["tensorrt_llm"].pending == 0)

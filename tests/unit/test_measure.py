@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,8 @@ nv_inference_request_failure{model="m",reason="CANCELED",version="1"} 2
 nv_inference_request_failure{model="m",reason="REJECTED",version="1"} 4
 # TYPE nv_inference_pending_request_count gauge
 nv_inference_pending_request_count{model="m",version="1"} 3
-# TYPE labs_slots_used gauge
-labs_slots_used{model="m"} 5
+# TYPE labs_running gauge
+labs_running{model="m"} 5
 """
 
 
@@ -97,7 +98,7 @@ def test_tritons_counters_are_read_per_model() -> None:
     row = snapshot.models["m"]
     assert (row.inferences, row.exec_count, row.mean_batch, row.failed, row.pending) == (40, 8, 5, 7, 3)
     assert row.rejected == 4
-    assert snapshot.own["m", "labs_slots_used"] == 5
+    assert snapshot.own["m", "labs_running"] == 5
 
 
 def test_counters_are_subtracted_and_gauges_are_not() -> None:
@@ -147,3 +148,38 @@ def test_the_picture_and_the_trace_hold_every_request(tmp_path: Path) -> None:
 
 def test_tables_are_aligned() -> None:
     assert tables.table([("a", 1), ("long", 22)], ("name", "n"), right=(1,)) == "name   n\n----  --\na      1\nlong  22"
+
+
+HISTOGRAM = """\
+# TYPE labs_step_tokens histogram
+labs_step_tokens_count{model="m",phase="prefill"} 4
+labs_step_tokens_sum{model="m",phase="prefill"} 30
+labs_step_tokens_bucket{model="m",phase="prefill",le="8"} 2
+labs_step_tokens_bucket{model="m",phase="prefill",le="16"} 4
+labs_step_tokens_bucket{model="m",phase="prefill",le="+Inf"} 4
+labs_step_tokens_count{model="m",phase="decode"} 1
+labs_step_tokens_sum{model="m",phase="decode"} 99
+labs_step_tokens_bucket{model="m",phase="decode",le="8"} 0
+labs_step_tokens_bucket{model="m",phase="decode",le="+Inf"} 1
+# TYPE labs_time_to_first_token_seconds histogram
+labs_time_to_first_token_seconds_count{model="m"} 0
+labs_time_to_first_token_seconds_sum{model="m"} 0
+labs_time_to_first_token_seconds_bucket{model="m",le="+Inf"} 0
+"""
+
+
+def test_histograms_are_read_by_model_and_label_and_subtracted() -> None:
+    later = metrics.parse(HISTOGRAM.replace('"prefill"} 30', '"prefill"} 50').replace("} 4", "} 8"))
+    prefill = later.since(metrics.parse(HISTOGRAM)).histograms["m", "labs_step_tokens prefill"]
+    assert (prefill.count, prefill.mean) == (4, 5)
+    before = metrics.parse(HISTOGRAM).histograms["m", "labs_step_tokens prefill"]
+    assert (before.quantile(0.5), before.quantile(0.75)) == (8, 12)
+    assert metrics.parse(HISTOGRAM).histograms["m", "labs_step_tokens decode"].quantile(0.5) == 8, "the last bound"
+    assert math.isnan(metrics.parse(HISTOGRAM).histograms["m", "labs_time_to_first_token_seconds"].quantile(0.5))
+
+
+def test_who_waits_is_the_models_own_count_where_it_has_one() -> None:
+    snapshot = metrics.parse(PROMETHEUS)
+    assert snapshot.waiting("m") == 3, "Triton's"
+    assert metrics.parse(f'{PROMETHEUS}labs_waiting{{model="m"}} 28\n').waiting("m") == 28
+    assert snapshot.waiting("unknown") == 0

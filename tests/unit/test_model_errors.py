@@ -19,7 +19,7 @@ from counting_engine import CountingEngine
 from fake_backend import LOG, START, Request, Response
 
 from labctl.measure.evidence.step_schema import StepLine
-from labserve.gauges import MEANINGS
+from labserve.gauges import METRICS
 from labserve.inflight import engines
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
@@ -293,5 +293,5 @@ def test_importing_labserve_keeps_no_module_out_of_the_process() -> None:
 
 
 def test_every_metric_of_a_model_is_explained_in_the_docs() -> None:
-    told = (MODELS_DIR.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert [name for name in MEANINGS if f"`labs_{name}`" not in told] == []
+    told = (MODELS_DIR.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert [name for name in METRICS if f"`labs_{name}`" not in told] == []

@@ -71,10 +71,30 @@ def shown(snapshot: metrics.Snapshot, busy: bool = False) -> str:
              f"{m.mean_batch:.2f}", f"{m.queue_us / requests / 1e3:.2f}", f"{m.compute_us / requests / 1e3:.2f}",
              f"{m.pending:.0f}")
         )  # fmt: skip
-    text = table(rows, HEADER, right=range(1, len(HEADER)))
+    parts = [table(rows, HEADER, right=range(1, len(HEADER)))]
     own = [
-        (model, metric.removeprefix("labs_").removesuffix("_total").replace("_", " "), f"{value:.0f}")
+        (model, _words(metric), f"{value:.0f}")
         for (model, metric), value in sorted(snapshot.own.items())
         if model in models
     ]
-    return text + "\n\n" + table(own, ("model", "its scheduler", "value"), right=(2,)) if own else text
+    if own:
+        parts.append(table(own, ("model", "its scheduler", "value"), right=(2,)))
+    seen = [
+        (model, _words(metric), f"{each.count:.0f}", *(_shown(metric, value) for value in
+         (each.mean, each.quantile(0.5), each.quantile(0.99))))
+        for (model, metric), each in sorted(snapshot.histograms.items())
+        if model in models and each.count
+    ]  # fmt: skip
+    if seen:
+        parts.append(table(seen, ("model", "as it saw", "times", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
+    return "\n\n".join(parts)
+
+
+def _words(metric: str) -> str:
+    for ending in ("_total", "_seconds"):
+        metric = metric.removesuffix(ending)
+    return metric.removeprefix(metrics.OWN).replace("_", " ")
+
+
+def _shown(metric: str, value: float) -> str:
+    return f"{value * 1e3:.1f} ms" if metric.endswith("_seconds") else f"{value:.1f}"

@@ -41,7 +41,7 @@ class TritonPythonModel:
         self.texts = Told(self.log, lambda: tokenizer_in(parameter(args, "model_dir")))
         self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.slots = slots = json.loads(args["model_config"])["max_batch_size"]
-        self.gauges = Gauges(args["model_name"], slots=slots, slots_used=0, steps_total=0, tokens_total=0)
+        self.gauges = Gauges(args["model_name"], slots=slots, running=0, steps_total=0, tokens_total=0)
 
     def execute(self, requests):
         responses, good = self.guard.read(requests, lambda request: codegen_request.parse(reader(request), self.shape))
@@ -63,6 +63,7 @@ class TritonPythonModel:
         seats = Seats(max(self.slots, len(batch)))
         for name in names:
             seats.take(name)
+            self.gauges.arrived(name)
         running = [(name, *each) for name, each in zip(names, batch, strict=True)]
         keep, step = [], 0
         while running:
@@ -101,10 +102,12 @@ class TritonPythonModel:
             joined=names if first else [], ended=ended, slots=len(seats.names), slots_used=seats.used,
             seats=seats.names,
         )  # fmt: skip
+        self.gauges.step(names, line["phase"], line["tokens"], made)
         for name in ended:
             self.names.free(name)
             self.texts.forget(name)
-        self.gauges.update(slots_used=len(left), steps_total=1, tokens_total=len(names))
+            self.gauges.gone(name)
+        self.gauges.update(running=len(left))
         self.clock.done(left=len(left))
 
     def fitting(self, batch):
@@ -120,6 +123,7 @@ class TritonPythonModel:
             yield part
 
     def finalize(self):
+        self.gauges.close()
         self.log.close()
 
 

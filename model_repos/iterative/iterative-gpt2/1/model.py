@@ -52,7 +52,7 @@ class TritonPythonModel:
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.texts = Told(self.log, lambda: tokenizer)
         self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
-        self.gauges = Gauges(args["model_name"], slots=self.slots, slots_used=0, steps_total=0, tokens_total=0)
+        self.gauges = Gauges(args["model_name"], slots=self.slots, running=0, waiting=0, steps_total=0, tokens_total=0)
 
     def execute(self, requests):
         now = self.clock.now()
@@ -75,7 +75,7 @@ class TritonPythonModel:
                 waiting.append(correlation)
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         if not batch:
-            self.gauges.update(slots_used=len(self.running))
+            self.show()
             return
         ids = [request.correlation_id() for request, _ in batch]
         if self.out_of_step(ids):
@@ -114,10 +114,16 @@ class TritonPythonModel:
             joined=self.joined, evicted=self.evicted, ended=self.ended,
             slots=self.slots, slots_used=len(self.running), seats=self.seats.names,
         )  # fmt: skip
+        self.gauges.step(names, line["phase"], line["tokens"], made)
         for name in self.ended:
             self.texts.forget(name)
+            self.gauges.gone(name)
         self.joined, self.evicted, self.ended = [], [], {}
-        self.gauges.update(slots_used=len(self.running), steps_total=1, tokens_total=len(batch))
+        self.show()
+
+    def show(self):
+        """How many have a slot, and how many want one (a client that left while it waited: until the idle limit)."""
+        self.gauges.update(running=len(self.running), waiting=len(self.sequences) - len(self.running))
 
     def sequence_of(self, request, now):
         """What is kept for the request; at its first scheduling (flag START) it begins."""
@@ -134,6 +140,7 @@ class TritonPythonModel:
             self.forget(correlation, "cancelled")  # its client has gone: what it left is not for this one
             self.guard.check(request)
             kept = self.begin(text_of(request, "text_input"), request.parameters())
+            self.gauges.arrived(str(correlation))
         elif kept is None:
             raise BadInput("sequence_id", f"{correlation} is not known: used twice, or idle for too long")
         kept.seen = now
@@ -206,6 +213,7 @@ class TritonPythonModel:
             self.ended[str(correlation)] = why
 
     def finalize(self):
+        self.gauges.close()
         self.log.close()
 
 

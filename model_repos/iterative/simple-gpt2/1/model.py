@@ -39,7 +39,7 @@ class TritonPythonModel:
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
         self.texts = Told(self.log, lambda: tokenizer)
         self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
-        self.gauges = Gauges(args["model_name"], slots=self.slots, slots_used=0, steps_total=0, tokens_total=0)
+        self.gauges = Gauges(args["model_name"], slots=self.slots, running=0, steps_total=0, tokens_total=0)
 
     def execute(self, requests):
         batch = []
@@ -53,6 +53,7 @@ class TritonPythonModel:
                 name = self.names.take(request.request_id())
                 self.seats.take(name)
                 self.joined.append(name)
+                self.gauges.arrived(name)
                 batch.append((request, sequence, name))
 
         while batch:  # nobody joins before everybody has left
@@ -91,15 +92,19 @@ class TritonPythonModel:
         made = [0 if isinstance(text, Exception) else 1 for text in texts]
         grown = [Growing(name, s.ids, s.prompt, n) for (_, s, name), n in zip(batch, made, strict=True)]
         pieces = ["" if isinstance(text, Exception) else text for text in texts]
+        names = [name for _, _, name in batch]
         self.log.write(
-            started, [name for _, _, name in batch], **line, made=made, **self.texts.fields(grown, pieces),
+            started, names, **line, made=made, **self.texts.fields(grown, pieces),
             joined=self.joined, slots=self.slots, slots_used=self.seats.used, seats=self.seats.names,
         )  # fmt: skip
+        self.gauges.step(names, line["phase"], line["tokens"], made)
         for name in line["ended"]:
             self.names.free(name)
             self.texts.forget(name)
+            self.gauges.gone(name)
         self.joined = []
-        self.gauges.update(slots_used=self.seats.used, steps_total=1, tokens_total=len(batch))
+        self.gauges.update(running=self.seats.used)
 
     def finalize(self):
+        self.gauges.close()
         self.log.close()

@@ -65,7 +65,7 @@ class TritonPythonModel:
         self.texts = Told(self.log, lambda: tokenizer_in(word("gpt_model_path")))
         self.clock = Clock(word("run_dir"), args["model_name"], instance(args))
         self.gauges = Gauges(
-            args["model_name"], slots=limit, slots_used=0, waiting_requests=0, kv_blocks=kv.blocks, kv_blocks_used=0,
+            args["model_name"], slots=limit, running=0, waiting=0, kv_blocks=kv.blocks, kv_blocks_used=0,
             steps_total=0, tokens_total=0, admissions_total=0, preemptions_total=0,
         )  # fmt: skip
         effective.note(word("run_dir"), [
@@ -172,6 +172,7 @@ class TritonPythonModel:
             job.number = self.count
             self.scheduler.submit(job)
             job.name = self.names.take(id)
+            self.gauges.arrived(job.name)
         except Exception as error:
             self.open.pop(self.count, None)
             refuse(request, self.guard.words(error))
@@ -248,11 +249,11 @@ class TritonPythonModel:
             slots=self.scheduler.max_running, slots_used=self.scheduler.seats.used, seats=self.scheduler.seats.names,
             kv_blocks_used=turn.blocks, kv_blocks=self.scheduler.kv.blocks,
         )  # fmt: skip
+        self.gauges.step([job.name for job in turn.batch], turn.phase, turn.computed, counts)
         self.forget_ended()
         self.gauges.update(
-            slots_used=len(turn.batch) if self.scheduler.running else 0, waiting_requests=len(self.scheduler.waiting),
+            running=len(turn.batch) if self.scheduler.running else 0, waiting=len(self.scheduler.waiting),
             kv_blocks_used=turn.blocks if self.scheduler.running else 0,
-            steps_total=1, tokens_total=sum(counts),
             admissions_total=len(turn.admitted), preemptions_total=len(turn.preempted),
         )  # fmt: skip
 
@@ -266,6 +267,7 @@ class TritonPythonModel:
     def nothing_to_do(self):
         """Everybody has left, and perhaps not by a step."""
         self.clock.idle()
+        self.gauges.update(running=0, waiting=0, kv_blocks_used=0)
         if self.ended:
             seats = self.scheduler.seats.names
             self.log.write(time.monotonic(), [], kind="change", ended=self.ended, slots_used=0, seats=seats)
@@ -274,6 +276,7 @@ class TritonPythonModel:
     def forget_ended(self):
         for name in self.ended:
             self.texts.forget(name)
+            self.gauges.gone(name)
         self.ended = {}
 
     def finalize(self):
@@ -281,6 +284,7 @@ class TritonPythonModel:
         self.thread.join()
         for job in self.scheduler.abandon(Refusal("the model is being unloaded")):
             self.answer(job)
+        self.gauges.close()
         self.log.close()
 
 

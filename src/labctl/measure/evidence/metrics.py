@@ -6,8 +6,12 @@ import dataclasses
 import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from labctl.errors import LabError
+from labctl.measure.evidence.histograms import Histogram
+
+OWN = "labs_"  # what the metrics of our models begin with (docs/metrics.md)
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,23 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All models at one moment; ``own`` holds what our models count themselves, by (model, metric)."""
+    """All models at one moment; ``own`` and ``histograms`` hold what our models count themselves, by (model, metric).
+
+    A metric with a label of its own has one entry for each: ``("m", "labs_step_tokens prefill")``.
+    """
 
     models: Mapping[str, ModelCounters] = field(default_factory=dict)
     own: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    histograms: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
+
+    def waiting(self, model: str) -> float:
+        """How many of its requests wait: by its own count, else by that of Triton's queue.
+
+        Triton counts no request that a model with its own loop has taken; and a model behind Triton's dynamic batcher
+        cannot see Triton's queue.
+        """
+        own = self.own.get((model, f"{OWN}waiting"))
+        return self.models.get(model, ModelCounters()).pending if own is None else own
 
     def since(self, earlier: Snapshot) -> Snapshot:
         """What was counted between two snapshots; gauges (pending, slots, blocks) are those of the later one."""
@@ -83,10 +100,11 @@ class Snapshot:
             }
             models[name] = ModelCounters(**delta, pending=now.pending)
         own = {
-            key: value - earlier.own.get(key, 0.0) if key[1].endswith("_total") else value
+            key: value - earlier.own.get(key, 0.0) if key[1].split()[0].endswith("_total") else value
             for key, value in self.own.items()
         }
-        return Snapshot(models, own)
+        seen = {key: each.since(earlier.histograms.get(key, Histogram())) for key, each in self.histograms.items()}
+        return Snapshot(models, own, seen)
 
 
 def parse(text: str) -> Snapshot:
@@ -95,6 +113,7 @@ def parse(text: str) -> Snapshot:
 
     sums: dict[str, dict[str, float]] = {}
     own: dict[tuple[str, str], float] = {}
+    histograms: dict[tuple[str, str], dict[str, Any]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             model = sample.labels.get("model", "")
@@ -105,9 +124,19 @@ def parse(text: str) -> Snapshot:
                 row[FIELDS[name]] = row.get(FIELDS[name], 0.0) + sample.value
                 if sample.labels.get("reason") == "REJECTED":
                     row["rejected"] = row.get("rejected", 0.0) + sample.value
-            elif sample.name.startswith("labs_"):
-                own[model, sample.name] = sample.value
-    return Snapshot({name: ModelCounters(**row) for name, row in sums.items()}, own)
+            elif sample.name.startswith(OWN):
+                more = [value for label, value in sorted(sample.labels.items()) if label not in ("model", "le")]
+                if family.type != "histogram":
+                    own[model, " ".join([sample.name, *more])] = sample.value
+                    continue
+                seen = histograms.setdefault((model, " ".join([family.name, *more])), {"buckets": {}})
+                part = sample.name.removeprefix(f"{family.name}_")
+                if part == "bucket":
+                    seen["buckets"][float(sample.labels["le"])] = sample.value
+                else:  # sum or count
+                    seen[part] = sample.value
+    models = {name: ModelCounters(**row) for name, row in sums.items()}
+    return Snapshot(models, own, {key: Histogram(**seen) for key, seen in histograms.items()})
 
 
 def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:
