@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from labctl import repository
+from labctl import repository, unfinished
 from labctl.errors import LabError
 from labctl.manifest.catalog import load
-from labctl.orchestrator import faults, shipped
+from labctl.orchestrator import edits, faults, shipped
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
@@ -77,6 +78,27 @@ def test_no_shipped_template_leaves_a_parameter_unused() -> None:
     for lab in load(workspace).labs:
         for stack in lab.stacks:
             assert repository.spare(make_plan(workspace, lab, stack, Choices(), str).request) == [], stack
+
+
+def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next command could not know that its maker was killed, and would leave it there (test_tidy.py)."""
+    workspace = Workspace(ROOT, tmp_path)
+    lab, stack = load(workspace).stack("iterative")
+    plan = make_plan(workspace, lab, stack, Choices(), str, tmp_path / "repository")
+    made: list[Path] = []
+
+    def render(request: repository.RenderRequest) -> Any:
+        made.append(request.output.parent)
+        assert unfinished.HELD in made[0].name
+        assert unfinished.sweep([tmp_path]) == []
+        raise LabError("enough")
+
+    monkeypatch.setattr(repository, "render", render)
+    with pytest.raises(LabError, match="enough"), edits._fresh(plan):
+        pass
+    assert made and not made[0].exists()
 
 
 def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path) -> None:

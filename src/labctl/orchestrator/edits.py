@@ -6,13 +6,12 @@ import contextlib
 import dataclasses
 import filecmp
 import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl import readiness, repository, secret, server_api
+from labctl import readiness, repository, secret, server_api, unfinished
 from labctl.errors import LabError
 from labctl.manifest.schema import Lab
 from labctl.orchestrator import faults, shipped, stuck
@@ -114,11 +113,8 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
 def _fresh(plan: Plan) -> Iterator[Path]:
     """The repository as it would be rendered now, beside the one that is served (one rename away)."""
     output = plan.request.output
-    folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.new-", dir=output.parent))
-    try:
+    with unfinished.making(output) as folder:
         yield repository.render(dataclasses.replace(plan.request, output=folder / output.name)).path
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _differences(plan: Plan, fresh: Path) -> list[Edited]:
