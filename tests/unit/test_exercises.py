@@ -177,11 +177,13 @@ def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:
         ({"wrong": {"one": "only"}}, "wrong"),
         ({"hints": ["a"]}, "hints"),
         ({"colour": "red"}, "colour"),
+        ("minutes: 3\n", "the key 'minutes' is there already"),
     ],
 )
 def test_a_broken_manifest_is_refused_with_its_file_and_key(
-    tmp_path: Path, change: dict[str, object], said: str
+    tmp_path: Path, change: dict[str, object] | str, said: str
 ) -> None:
+    """``change``: other values, or what is appended to the file."""
     for name in ("pyproject.toml", "model_repos", "models", "src", "compose.yaml"):
         (tmp_path / name).symlink_to(ROOT / name)
     lab = tmp_path / "labs" / "02-iterative-scheduling"
@@ -195,8 +197,9 @@ def test_a_broken_manifest_is_refused_with_its_file_and_key(
     for item in origin.iterdir():
         if item.name != "exercise.yaml":
             (folder / item.name).symlink_to(item)
-    manifest = {**yaml.safe_load((origin / "exercise.yaml").read_text()), **change}
-    (folder / "exercise.yaml").write_text(yaml.safe_dump(manifest))
+    text = (origin / "exercise.yaml").read_text()
+    text = text + change if isinstance(change, str) else yaml.safe_dump({**yaml.safe_load(text), **change})
+    (folder / "exercise.yaml").write_text(text)
     workspace = Workspace(tmp_path, tmp_path / "cache")
     with pytest.raises(LabError) as caught:
         find_all(workspace, load(workspace))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from labctl import yamlfile
 from labctl.errors import LabError
 from labctl.manifest.catalog import Catalog
 from labctl.manifest.schema import Edit, Lab
@@ -115,7 +116,7 @@ def find_all(workspace: Workspace, catalog: Catalog) -> list[Exercise]:
 
 def _read(path: Path, lab: Lab) -> Exercise:
     """One exercise. Raises pydantic's ValidationError, YAMLError, OSError or ValueError."""
-    manifest = Manifest.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    manifest = Manifest.model_validate(yamlfile.parse(path.read_text(encoding="utf-8")) or {})
     match = FOLDER.fullmatch(path.parent.name)
     if match is None or not match["id"].startswith(lab.number):
         raise ValueError(f"the folder must be called {lab.number}<letter>-<words>")
