@@ -60,15 +60,16 @@ def test_a_request_is_followed_from_its_wait_to_its_end() -> None:
 
 def test_a_client_that_left_without_a_step_is_gone_and_a_name_can_come_again() -> None:
     gone = line(2, [], kind="change", ended={"7": "cancelled"}, seats=[""])
-    view = fed(line(1, ["7"]), gone).of("m", "0_0")
+    state = fed(line(1, ["7"]), gone)
+    view = state.of("m", "0_0")
     assert (view.requests["7"].why, view.seats, len(view.steps)) == ("cancelled", [""], 1)
-    view.feed(line(3, ["7"]))
+    state.feed([line(3, ["7"])])
     assert (view.requests["7"].ended, view.requests["7"].tokens) == (None, 1)
 
 
 def test_rates_are_those_of_the_last_moments() -> None:
-    lines = [line(n, ["7", "8"]) | {"t": 10 + n / 100} for n in range(1, 501)]
-    assert fed(*lines).of("m", "0_0").rates() == pytest.approx((100.0, 200.0))
+    lines = [line(n, ["7", "8"]) | {"t": 10 + n / 100, "dur": 0.01} for n in range(1, 501)]
+    assert fed(*lines).of("m", "0_0").rates() == pytest.approx((100.0, 200.0), rel=0.01)
 
 
 def test_what_is_kept_is_bounded() -> None:

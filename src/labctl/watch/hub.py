@@ -12,7 +12,8 @@ from labctl.errors import LabError
 from labctl.measure.evidence import metrics
 from labctl.orchestrator.clock import CONTROL, Clock
 from labctl.watch.counters import Counters
-from labctl.watch.feed import HELD, Event, Feed
+from labctl.watch.feed import Event, Feed
+from labctl.watch.lines import HELD
 from labctl.watch.tail import Tail
 
 LOOK_S = 0.04

@@ -9,6 +9,7 @@ from typing import Any
 
 from labctl.errors import LabError
 from labctl.watch.feed import Feed
+from labctl.watch.packing import Packing
 from labctl.watch.page import document
 from labctl.watch.tail import parsed
 from labctl.workspace import atomic_write
@@ -16,6 +17,7 @@ from labctl.workspace import atomic_write
 NAME = "timeline.html"
 BETWEEN_S = 0.5  # from the end of a phase to the next one, which had a server of its own
 MOST = 200_000  # steps in one file
+NO_TEXTS = "texts were not recorded: labctl run --texts records them"
 
 
 def recording(folder: Path) -> dict[str, Any]:
@@ -24,8 +26,7 @@ def recording(folder: Path) -> dict[str, Any]:
     Raises:
         LabError: the run has left no step log.
     """
-    feed, lines = Feed(), 0
-    events: list[dict[str, Any]] = []
+    feed, packing, lines = Feed(), Packing(), 0
     shift, end = 0.0, 0.0
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
@@ -39,11 +40,15 @@ def recording(folder: Path) -> dict[str, Any]:
                 shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
             end = line["t"] + shift
             lines += 1
-            events += feed.events([{**line, "t": round(end, 6), "model": f"{line['model']}{suffix}"}])
+            for event in feed.events([{**line, "t": round(end, 6), "model": f"{line['model']}{suffix}"}]):
+                packing.take(event)
     if not lines:
         raise LabError(f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there")
     title = _title(folder)
-    return {"head": {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}, "events": events}
+    head = {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}
+    if not packing.texts:
+        head["note"] = NO_TEXTS
+    return {"head": head, **packing.document()}
 
 
 def page(folder: Path) -> str:

@@ -1,7 +1,7 @@
 """From the lines of the step log to what a viewer shows: seats, who waits, steps, blocks, texts, tokens per second.
 
 Lines come from :class:`labctl.watch.tail.Tail`, or from a run that is over. A line says how things stand
-(docs/step-log.md), so a view is right from its first line on.
+(docs/step-log.md; :mod:`labctl.watch.lines` fills in what one leaves out), so a view is right from its first line on.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from labctl.watch.lines import CHANGE, Whole, why
+
 STEPS = 600  # marks that a view remembers
 ENDED = 64  # requests that have ended, with their texts
 TEXT = 20_000  # characters of one answer
-WINDOW_S = 2.0  # over which rates are taken
+WINDOW_S = 2.0  # over which rates are taken; less, where the model has just begun,
+SHORT_S = 0.05  # but no less than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,8 @@ class Mark:
     """One request in one step."""
 
     id: str
-    row: int  # its seat; -1 where the model has none
-    phase: str  # "p" prefill, "d" decode, "" where a step is a whole execution
+    row: int  # its seat
+    phase: str  # "p" prefill, "d" decode
     tokens: int  # that were computed for it
     made: int  # new ones that it got
     text: str
@@ -87,9 +90,9 @@ class ModelView:
     mode: str = "run"  # of the clock: run, pause, slow
 
     def feed(self, line: Mapping[str, Any]) -> StepMarks | None:
-        """Take one line of this instance; the step that it tells of, None for a change without one."""
+        """Take one whole line of this instance; the step that it tells of, None for a change without one."""
         self.now = line["t"]
-        step = self._step(line) if line.get("kind", "step") != "change" else None
+        step = _step(line) if line["kind"] != CHANGE else None
         for name, prompt in line.get("prompts", {}).items():
             self._request(name).prompt = prompt
         for name, text in line.get("before", {}).items():
@@ -98,14 +101,13 @@ class ModelView:
             self._take(step)
         for name in line.get("evicted", ()):
             self._request(name).seat = -1
-        for name, why in line.get("ended", {}).items():
+        for name, reason in line.get("ended", {}).items():
             request = self._request(name)
-            request.ended, request.why = self.now, why
+            request.ended, request.why = self.now, reason
             self.blocks.pop(name, None)
-        if "slots" in line:
-            self.slots = line["slots"]
-        self.seats = list(line.get("seats", self._seats_of(step)))
-        self.kv_blocks, self.kv_blocks_used = line.get("kv_blocks", self.kv_blocks), line.get("kv_blocks_used", 0)
+        self.seats, self.slots = list(line["seats"]), line["slots"]
+        self.waiting, self.queue, self.why = list(line["waiting"]), line["queue"], why(line)
+        self.kv_blocks, self.kv_blocks_used = line["kv_blocks"], line["kv_blocks_used"]
         self._forget()
         return step
 
@@ -117,48 +119,20 @@ class ModelView:
     def rates(self, now: float | None = None) -> tuple[float, float]:
         """Steps and new tokens per second, over the last moments before ``now`` (default: the last line)."""
         end = self.now if now is None else now
-        recent = [step for step in self.steps if step.ended > end - WINDOW_S]
-        made = sum(mark.made for step in recent for mark in step.marks)
-        return len(recent) / WINDOW_S, made / WINDOW_S
+        recent = [step for step in self.steps if step.ended >= end - WINDOW_S]
+        if not recent:
+            return 0.0, 0.0
+        span = max(end - recent[0].began, SHORT_S)
+        return len(recent) / span, sum(mark.made for step in recent for mark in step.marks) / span
 
     # -- one line ---------------------------------------------------------------------------------------------------
-
-    def _step(self, line: Mapping[str, Any]) -> StepMarks:
-        ids = line["ids"]
-
-        def each(name: str, default: Any) -> Any:
-            found = line.get(name)
-            return found if isinstance(found, (list, str)) and len(found) == len(ids) else [default] * len(ids)
-
-        columns = zip(
-            ids, each("rows", -1), each("phase", ""), each("tokens", 0), each("made", 0), each("texts", ""),
-            each("blocks", 0), strict=True,
-        )  # fmt: skip
-        why = line.get("why", "")
-        return StepMarks(
-            n=line.get("n", len(self.steps) + 1),
-            began=line["t"] - line["dur"],
-            ended=line["t"],
-            marks=tuple(Mark(*column) for column in columns),
-            joined=tuple(line.get("joined", ())),
-            evicted=tuple(line.get("evicted", ())),
-            left=dict(line.get("ended", {})),
-            waiting=tuple(line.get("waiting", ())),
-            why=why if isinstance(why, str) else ", ".join(sorted(set(why))),
-            queue=line.get("queue", 0),
-            kv_blocks_used=line.get("kv_blocks_used", 0),
-            more={name: value for name, value in line.items() if name not in _KNOWN},
-        )
 
     def _take(self, step: StepMarks) -> None:
         self.steps.append(step)
         self.batch = [mark.id for mark in step.marks]
-        self.waiting, self.why, self.queue = list(step.waiting), step.why, step.queue
         self.blocks = {mark.id: mark.blocks for mark in step.marks if mark.blocks}
         for mark in step.marks:
             request = self._request(mark.id, step.began)
-            if request.ended is not None:  # the name is used again
-                request = self.requests[mark.id] = RequestView(mark.id, first_seen=step.began)
             request.joined = step.began if request.joined is None else request.joined
             request.seat = mark.row
             request.tokens += mark.made
@@ -169,16 +143,10 @@ class ModelView:
             self._request(name, step.began).waited_for = step.why
 
     def _request(self, name: str, at: float | None = None) -> RequestView:
-        if name not in self.requests:
+        if name not in self.requests or self.requests[name].ended is not None:  # a name can be used again
+            self.requests.pop(name, None)
             self.requests[name] = RequestView(name, first_seen=self.now if at is None else at)
         return self.requests[name]
-
-    def _seats_of(self, step: StepMarks | None) -> list[str]:
-        """Where the model says nothing of seats: the rows of its batch."""
-        if step is None:
-            return self.seats
-        rows = {mark.row: mark.id for mark in step.marks if mark.row >= 0}
-        return [rows.get(row, "") for row in range(max([self.slots, *(row + 1 for row in rows)], default=0))]
 
     def _forget(self) -> None:
         ended = [name for name, request in self.requests.items() if request.ended is not None]
@@ -190,6 +158,7 @@ class State:
     """All models of a stack. ``models`` is by (model, instance), in the order in which they were first heard of."""
 
     def __init__(self) -> None:
+        self._whole = Whole()
         self.models: dict[tuple[str, str], ModelView] = {}
 
     def of(self, model: str, instance: str) -> ModelView:
@@ -204,9 +173,30 @@ class State:
         new = []
         for line in lines:
             view = self.of(line["model"], line["instance"])
-            if step := view.feed(line):
+            if step := view.feed(self._whole(line)):
                 new.append((view, step))
         return new
+
+
+def _step(line: Mapping[str, Any]) -> StepMarks:
+    columns = zip(
+        line["ids"], line["rows"], line["phase"], line["tokens"], line["made"], line["texts"], line["blocks"],
+        strict=True,
+    )  # fmt: skip
+    return StepMarks(
+        n=line["n"],
+        began=line["t"] - line["dur"],
+        ended=line["t"],
+        marks=tuple(Mark(*column) for column in columns),
+        joined=tuple(line.get("joined", ())),
+        evicted=tuple(line.get("evicted", ())),
+        left=dict(line.get("ended", {})),
+        waiting=tuple(line["waiting"]),
+        why=why(line),
+        queue=line["queue"],
+        kv_blocks_used=line["kv_blocks_used"],
+        more={name: value for name, value in line.items() if name not in _KNOWN},
+    )
 
 
 _KNOWN = frozenset(

@@ -104,7 +104,7 @@ class LaneView {
     if (step.kv) lines.push(`KV blocks: ${step.kv[0]} of ${step.kv[1]}`);
     for (let k = 0; k < step.r.length; k += FIELDS) {
       if (step.r[k + 1] !== seat) continue;
-      const request = store.requests[step.r[k]], text = step.x ? step.x[k / FIELDS] : "";
+      const request = store.requests[step.r[k]], text = store.pieceOf(step.r[k], place);
       const tokens = step.r[k + 3];
       lines.push(`request ${request.id}${request.label ? ` “${cut(request.label, 60)}”` : ""}`);
       lines.push(`${step.r[k + 2] ? "prefill" : "decode"}, ${tokens} token${tokens === 1 ? "" : "s"}${text ? `: “${text}”` : ""}`);
@@ -118,20 +118,6 @@ class LaneView {
     return lines.join("\n");
   }
 
-  /** Who sits where, and who waits, as it stood before a place. */
-  at(place) {
-    const lane = this.lane, step = place > lane.first ? lane.at(place - 1) : null;
-    const newest = place === lane.end ? lane.now : null;
-    const seated = new Map();
-    const seats = newest?.s || step?.s;
-    if (seats) for (let i = 0; i < seats.length; i += 2) seated.set(seats[i + 1], seats[i]);
-    else if (step) for (let k = 0; k < step.r.length; k += FIELDS) seated.set(step.r[k + 1], step.r[k]);
-    const gone = new Set(seats ? [] : (step?.e || []).map(([request]) => request));
-    const waits = newest || step;
-    const next = newest?.next ? newest.next.map((request) => this.store.name(request)) : null;
-    return { step, seated, gone, next, waiting: waits?.w || [], why: waits?.y || "", more: waits?.more || 0 };
-  }
-
   draw() {
     const row = this.page.rowHeight(this.lane);
     this.strip.resize(row);
@@ -141,17 +127,17 @@ class LaneView {
 
   update() {
     const page = this.page, lane = this.lane, store = this.store, place = page.placeOf(this.index);
-    const now = this.at(place), row = page.rowHeight(lane);
+    const now = store.stateAt(this.index, place), row = page.rowHeight(lane);
     const size = now.step ? now.step.r.length / FIELDS : 0;
     const time = page.live ? Math.max(store.last, 0) : page.now;
     const rate = lane.rate(place, time);
-    const idle = now.step && ![...now.seated.keys()].some((seat) => !now.gone.has(now.seated.get(seat)));
+    const idle = now.step && !now.seated.size;
     this.facts.replaceChildren(
       idle ? "idle; the last batch " : "batch ", el("b", { textContent: size }), ` of ${lane.seats} · step `, el("b", { textContent: now.step ? now.step.n : 0 }),
       " · ", el("b", { textContent: rate < 10 ? rate.toFixed(1) : Math.round(rate) }), " tokens/s",
-      ...(now.step && now.step.kv ? [" · KV ", el("b", { textContent: now.step.kv[0] }), ` of ${now.step.kv[1]} blocks`] : []));
-    this.held.hidden = !now.next || !now.next.length || page.hidden;
-    if (!this.held.hidden) this.held.textContent = `In the step that waits: ${now.next.join(", ")}`;
+      ...(now.kv ? [" · KV ", el("b", { textContent: now.kv[0] }), ` of ${now.kv[1]} blocks`] : []));
+    this.held.hidden = !now.next?.length || page.hidden;
+    if (!this.held.hidden) this.held.textContent = `In the step that waits: ${now.next.map((one) => store.name(one)).join(", ")}`;
     this.facts.dataset.batch = size;
     this.facts.dataset.step = now.step ? now.step.n : 0;
     this.waits(now, page.unseen(lane));
@@ -161,7 +147,7 @@ class LaneView {
     this.kv.textContent = lane.blocks ? `KV blocks, of ${lane.blocks}` : "";
     this.kv.style.marginTop = `${GAP + KV_H - 14}px`;
     this.canvas.setAttribute("aria-label", `${lane.name}: ${lane.end - lane.first} steps, the last with a batch of ${size}`);
-    this.blocks(place, now.step);
+    this.blocks(place, now);
   }
 
   waits(now, unseen) {
@@ -198,7 +184,7 @@ class LaneView {
       this.seats.append(button);
     }
     this.rows.forEach((entry, seat) => {
-      const request = now.seated.get(seat), here = request !== undefined && !now.gone.has(request);
+      const request = now.seated.get(seat), here = request !== undefined;
       entry.request = here ? request : null;
       entry.button.style.height = `${row}px`;
       entry.button.style.fontSize = row < 16 ? "9px" : "";
@@ -214,13 +200,12 @@ class LaneView {
   }
 
   /** The KV cache: each block with its owner's colour. Cells keep their owner from step to step, as blocks do. */
-  blocks(place, step) {
+  blocks(place, { blocks, kv }) {
     const lane = this.lane;
     this.mapBox.hidden = !lane.blocks;
     if (!lane.blocks) return;
-    const wanted = new Map();
-    for (let k = 0; step && k < step.r.length; k += FIELDS) if (step.r[k + 4]) wanted.set(step.r[k], step.r[k + 4]);
-    if (!wanted.size && step?.kv && step.kv[0]) wanted.set(-1, step.kv[0]);
+    const wanted = new Map(blocks);
+    if (!wanted.size && kv && kv[0]) wanted.set(-1, kv[0]);
     const cells = (this.cells = this.cells?.length === lane.blocks && this.mapped <= place ? this.cells : new Int32Array(lane.blocks).fill(-2));
     this.mapped = place;
     const have = new Map();

@@ -2,8 +2,9 @@
 //
 // A step, as it comes: {m: lane, n: number, t: end in s, d: duration in s, r: five numbers a member (request, seat,
 // 1 for prefill, tokens, KV blocks), x: texts of the members, w: who waits, in order, y: why (one for all, or one
-// each), more: waiters beside those, e: [request, why it ended] pairs, v: who was evicted, kv: [used, of], q: requests
-// that are new, z: seats, s: [request, seat, ...] after the step where it is not what r and e say}.
+// each), more: waiters beside those, b: [request, the text that it had before], e: [request, why it ended] pairs,
+// v: who was evicted, kv: [used, of], q: requests that are new, z: seats, s: [request, seat, ...] after the step where
+// it is not what r and e say}. How things stand after it (`stateAt`) is what labctl.watch.lines defines.
 const FIELDS = 5;
 const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
 const RATE_S = 2; // tokens/s are those of so many seconds
@@ -50,7 +51,9 @@ class Lane {
 class Store {
   constructor() {
     this.lanes = [];
-    this.requests = []; // {id, label, lane, t: first seen, at: places of its steps, waited, why, end}
+    // {id, label, lane, t: first seen, at: places of its steps, text, cuts: how long the text was after each, waited,
+    // why, end}
+    this.requests = [];
     this.asked = new Map(); // what this page's server has sent: number -> {model, prompt, state, text, ...}
     this.colors = new Map();
     this.counters = [];
@@ -76,8 +79,36 @@ class Store {
     this.last = Math.max(this.last, event.t);
   }
 
+  /** A run that is over, as labctl.watch.packing has written it. */
+  open({ lanes, requests, texts }) {
+    requests.forEach(([lane, id, label], index) => this.request(index, id, label, lane, 0));
+    lanes.forEach((columns, m) => {
+      const { name, model, note, t, d, now, ...changes } = columns;
+      this.lanes.push(new Lane({ name, model, note: note || "" }));
+      const held = Object.entries(changes).map(([field, rows]) => ({ field, rows, next: 0, value: null }));
+      let end = 0;
+      for (let place = 0; place < t.length; place++) {
+        const step = { m, t: (end += t[place]) / 1e6, d: d[place] / 1e6 };
+        for (const one of held) {
+          if (one.rows[one.next] === place) {
+            one.value = one.rows[one.next + 1];
+            one.next += 2;
+          }
+          if (one.value !== null) step[one.field] = one.value;
+        }
+        step.n += place;
+        this.step(step);
+      }
+      if (now) this.hold(now);
+    });
+    texts?.forEach(([text, lengths], index) => {
+      let cut = text.length - lengths.reduce((sum, length) => sum + length, 0);
+      Object.assign(this.requests[index], { text, cuts: lengths.map((length) => (cut += length)) });
+    });
+  }
+
   request(index, id, label, lane, t) {
-    this.requests[index] = { id, label, lane, t, at: [], waited: 0, why: "", end: "" };
+    this.requests[index] = { id, label, lane, t, at: [], text: "", cuts: [], waited: 0, why: "", end: "" };
     if (!this.colors.has(id)) this.colors.set(id, PALETTE[this.colors.size % PALETTE.length]);
   }
 
@@ -86,12 +117,16 @@ class Store {
     for (const [index, id, label] of step.q || []) this.request(index, id, label, step.m, step.t);
     if (step.z) lane.seats = step.z;
     if (step.kv) lane.blocks = step.kv[1];
-    const place = lane.end;
+    const place = lane.end, { x: texts } = step;
+    delete step.x; // a request has its text
     lane.steps.push(step);
     lane.now = null;
+    for (const [index, text] of step.b || []) this.requests[index].text = text;
     for (let k = 0; k < step.r.length; k += FIELDS) {
       const request = this.requests[step.r[k]];
       request.at.push(place);
+      if (texts) request.text += texts[k / FIELDS];
+      request.cuts.push(request.text.length);
       if (step.r[k + 1] >= lane.seats) lane.seats = step.r[k + 1] + 1;
     }
     (step.w || []).forEach((index, i) => {
@@ -105,6 +140,7 @@ class Store {
     if (lane.steps.length > KEPT) {
       lane.steps.splice(0, KEPT / 4);
       lane.first += KEPT / 4;
+      for (const request of this.requests) if (request.endedAt < lane.first && this.lanes[request.lane] === lane) Object.assign(request, { at: [], text: "", cuts: [] });
     }
   }
 
@@ -127,17 +163,33 @@ class Store {
 
   /** The end of a request's text as it stood before a place of its lane. */
   textOf(index, before, most = 240) {
-    const request = this.requests[index], lane = this.lanes[request.lane], low = this.stepsBefore(index, before);
-    const parts = [];
-    let length = 0;
-    for (let i = low - 1; i >= 0 && length < most; i--) {
-      const step = lane.at(request.at[i]);
-      if (!step) break;
-      const text = step.x ? step.x[member(step, index)] || "" : "";
-      parts.push(text);
-      length += text.length;
+    const { text, cuts } = this.requests[index], cut = cuts[this.stepsBefore(index, before) - 1] || 0;
+    return text.slice(Math.max(0, cut - most), cut);
+  }
+
+  /** The text that a request got in one step. */
+  pieceOf(index, place) {
+    const { text, cuts } = this.requests[index], before = this.stepsBefore(index, place);
+    return text.slice(before ? cuts[before - 1] : 0, cuts[before]);
+  }
+
+  /** How things stood in a lane before a place; at its end, as they stand now. */
+  stateAt(index, place) {
+    const lane = this.lanes[index], step = place > lane.first ? lane.at(place - 1) : null;
+    const now = place === lane.end ? lane.now : null, newest = now || step;
+    const seated = new Map(), ended = new Set((step?.e || []).map(([request]) => request));
+    const seats = newest?.s;
+    if (now || seats) for (let i = 0; i < (seats || []).length; i += 2) seated.set(seats[i + 1], seats[i]);
+    else for (let k = 0; step && k < step.r.length; k += FIELDS) if (!ended.has(step.r[k])) seated.set(step.r[k + 1], step.r[k]);
+    const blocks = new Map(); // of the KV cache, by owner
+    for (let k = 0; step && k < step.r.length; k += FIELDS) {
+      const gone = ended.has(step.r[k]) || (now && this.requests[step.r[k]].end);
+      if (step.r[k + 4] && !gone) blocks.set(step.r[k], step.r[k + 4]);
     }
-    return parts.reverse().join("");
+    return {
+      step, seated, blocks, next: now?.next, waiting: newest?.w || [], why: newest?.y || "", more: newest?.more || 0,
+      kv: newest?.kv,
+    };
   }
 
   /** The request of this page's server as the log knows it; -1 before any step has shown it. */

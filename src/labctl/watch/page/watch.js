@@ -38,9 +38,10 @@ class Page {
     source.onerror = () => this.alarm(source.readyState === 2 ? "the page's server has gone: labctl watch again" : "no connection; trying again");
   }
 
-  open({ head, events }) {
+  open({ head, ...recording }) {
     this.setHead(head);
-    this.take(events);
+    this.store.open(recording);
+    this.take([]);
     $("player").hidden = false;
     document.body.classList.add("recorded");
     this.seek(this.store.last);
@@ -210,7 +211,7 @@ class Page {
 
   panels() {
     const clock = this.store.clock, state = $("state");
-    const words = this.live ? clockWords(clock, this.left()) : "a recording";
+    const words = this.live ? clockWords(clock, this.left()) : ["a recording", this.head.note].filter(Boolean).join("; ");
     const nothing = this.live && !this.store.last ? "nothing has happened yet: send a request" : "";
     state.textContent = this.broken || [words, nothing].filter(Boolean).join("; ");
     state.classList.toggle("alarm", Boolean(this.broken) || this.left() < 60);
