@@ -1,9 +1,12 @@
-"""Step logs made up by a seed, with everything in them that a model may write."""
+"""Step logs made up by a seed, with everything in them that a model may write; and what a timeline holds of one."""
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
@@ -155,6 +158,14 @@ class Batch:
     def _leave(self, names: Any) -> None:
         self.seats = ["" if name in names else name for name in self.seats]
         self.held = {name: held for name, held in self.held.items() if name not in names}
+
+
+def recorded(timeline: Path) -> dict[str, Any]:
+    """What a ``timeline.html`` holds."""
+    held = re.search(r'id="recording">(.*?)</script>', timeline.read_text(encoding="utf-8"), re.S)
+    assert held, f"{timeline} holds no recording"
+    document: dict[str, Any] = json.loads(held[1])
+    return document
 
 
 def each(lines: list[Line]) -> Iterator[tuple[tuple[str, str], Line]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from machinery import ROOT, labctl, runtime
+from step_logs import recorded
 
 OPTIONS = ("--quick", "--strict", "--ports", "auto", "--json", "r.json")
 SAID = {"local": "runtime local: no Docker engine answers", "compose": "runtime compose: a Docker engine answers"}
@@ -37,7 +38,7 @@ def test_make_lab_takes_containers_where_an_engine_answers_and_says_so(
     if where == "local":
         monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     # The environment is that of the tests: it is not to be made anew, whatever its age.
-    command = ["make", "-o", ".venv/.ready", "lab-iterative", f"ARGS=--verbose {' '.join(OPTIONS)}"]
+    command = ["make", "-o", ".venv/.ready", "lab-iterative", f"ARGS=--verbose --texts {' '.join(OPTIONS)}"]
     done = subprocess.run(command, cwd=own, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert SAID[where] in done.stderr
@@ -51,4 +52,7 @@ def test_make_lab_takes_containers_where_an_engine_answers_and_says_so(
     assert found["iterative"]["overlap"] > 0.5
     (folder,) = (own / "results" / "02-iterative-scheduling").iterdir()
     names = {path.name for path in folder.iterdir()}
-    assert {"result.json", "requests.jsonl", "timeline.png", "trace.json", "report.md"} <= names
+    assert {"result.json", "requests.jsonl", "timeline.png", "timeline.html", "trace.json", "report.md"} <= names
+    requests = map(json.loads, (folder / "requests.jsonl").read_text().splitlines())
+    answers = {"".join(text for _, text in request["responses"]) for request in requests}
+    assert answers and answers <= {text for text, _ in recorded(folder / "timeline.html")["texts"]}

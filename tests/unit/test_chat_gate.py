@@ -28,13 +28,19 @@ JSON = {"Content-Type": "application/json"}
 
 # A page whose model answers at once, in a process of its own: Gradio leaves event loops open when it ends.
 PAGE = """
+import sys
+from pathlib import Path
 from labctl.cli import chat_page
 from labctl.measure.clients import conversation
 from labctl.measure.clients.text_model import TextModel
 
 TextModel.of = lambda endpoint, name: TextModel("m", {}, "text_input", "", "text_output", decoupled=True)
 conversation.ask = lambda *asked: iter([conversation.Answer("a b", "fast")])
-with chat_page.serve(chat_page.Page("nowhere:1", ["m"], "m", "", "A lab"), "127.0.0.1", 0) as where:
+def live_page():
+    return Path(sys.argv[1]).read_text() if Path(sys.argv[1]).exists() else ""
+
+page = chat_page.Page("nowhere:1", ["m"], "m", "", "A lab", chat_page.Scheduler("labctl watch lab", live_page))
+with chat_page.serve(page, "127.0.0.1", 0) as where:
     print(where.removeprefix("http://"), flush=True)
     chat_page.wait()
 """
@@ -48,7 +54,12 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(errors: Path) -> Iterator[str]:
     with errors.open("w") as stream:
-        page = subprocess.Popen([sys.executable, "-c", PAGE], stdout=subprocess.PIPE, stderr=stream, text=True)
+        page = subprocess.Popen(
+            [sys.executable, "-c", PAGE, str(errors.with_name("live"))],
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            text=True,
+        )
         try:
             assert page.stdout
             yield page.stdout.readline().strip()
@@ -122,6 +133,21 @@ def test_a_foreign_host_and_a_foreign_page_are_refused(address: str) -> None:
     assert call(address, "GET", "/config", Host="127.0.0.1.evil.example")[0] == 403
     assert call(address, "POST", "/gradio_api/queue/join", CALL, Origin="http://evil.example")[0] == 403
     assert call(address, "GET", "/config", Host="localhost:1")[0] == 200
+
+
+def test_the_link_to_the_live_page_leads_there_while_it_is_open(address: str, errors: Path) -> None:
+    status, said = call(address, "GET", "/scheduler")
+    assert (status, b"labctl watch lab" in said) == (404, True)
+    errors.with_name("live").write_text("http://127.0.0.1:1/secret/")
+    connection = http.client.HTTPConnection(address, timeout=20)
+    connection.request("GET", "/scheduler")
+    response = connection.getresponse()
+    assert (response.status, response.getheader("location")) == (303, "http://127.0.0.1:1/secret/")
+    connection.close()
+    page = call(address, "GET", "/config")[1]
+    assert b"/scheduler" in page and b"secret" not in page, "the page itself holds no secret"
+    assert call(address, "GET", "/scheduler", Host="evil.example")[0] == 403
+    errors.with_name("live").unlink()
 
 
 def test_a_call_without_end_is_cut(address: str) -> None:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from labctl.measure.evidence import steplog
 from labctl.measure.evidence.step_schema import StepLine
+from labctl.orchestrator import texts
 from labserve.steplog import MOST_BYTES, WATCHED, WATCHED_S, Names, StepLog, queued
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "step-log.md"
@@ -102,20 +103,37 @@ def test_texts_are_wanted_while_somebody_watches(tmp_path: Path, open_log: Calla
     assert not log.texts
 
 
-@pytest.mark.parametrize(("word", "texts", "written"), [("off", False, 0), ("steps", False, 1), ("texts", True, 1)])
+def test_a_run_with_texts_has_them_written_for_its_time(
+    tmp_path: Path, open_log: Callable[..., StepLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "RENEW_S", 0.01)
+    log = open_log()
+    with texts.wanted(tmp_path):
+        assert log.texts
+        long_ago = time.time() - WATCHED_S - 1
+        os.utime(tmp_path / WATCHED, (long_ago, long_ago))
+        deadline = time.monotonic() + 60
+        while not log.texts:
+            assert time.monotonic() < deadline, "it is not renewed"
+    assert texts.WATCHED == WATCHED
+
+
+@pytest.mark.parametrize(
+    ("word", "wants_texts", "written"), [("off", False, 0), ("steps", False, 1), ("texts", True, 1)]
+)
 def test_the_environment_says_what_is_written(
     tmp_path: Path,
     open_log: Callable[..., StepLog],
     monkeypatch: pytest.MonkeyPatch,
     word: str,
-    texts: bool,
+    wants_texts: bool,
     written: int,
 ) -> None:
     monkeypatch.setenv("LABS_STEP_LOG", word)
     log = open_log()
     if word == "steps":
         (tmp_path / WATCHED).touch()
-    assert log.texts is texts
+    assert log.texts is wants_texts
     log.write(time.monotonic(), ["1"])
     assert len(lines(tmp_path)) == written
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from labctl.watch import address as address_of_chat
+from labctl.watch import address as page_address
 from labctl.watch.page import document
 from labctl.workspace import Workspace
 
@@ -129,15 +130,39 @@ def test_no_text_of_a_recording_ends_the_script_that_holds_it() -> None:
     assert held and json.loads(held[1])["head"]["title"] == evil
 
 
-def test_the_live_page_finds_a_chat_page_that_answers_and_no_other(tmp_path: Path) -> None:
+def test_a_page_finds_the_other_one_where_it_answers_by_a_file_of_its_user_alone(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, tmp_path)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        where = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with address_of_chat.known(workspace, "s", where):
-            assert address_of_chat.of(workspace, "s") == where
+        where = f"http://127.0.0.1:{listening.getsockname()[1]}/secret/"
+        with page_address.known(workspace, "s", page_address.WATCH, where):
+            (file,) = workspace.stack_dir("s").iterdir()
+            assert file.stat().st_mode & 0o777 == 0o600
+            assert page_address.of(workspace, "s", page_address.WATCH) == where
+            assert page_address.of(workspace, "s", page_address.CHAT) == ""
             listening.close()
-            assert address_of_chat.of(workspace, "s") == ""
-    assert address_of_chat.of(workspace, "s") == ""
+            assert page_address.of(workspace, "s", page_address.WATCH) == ""
     assert not list(workspace.stack_dir("s").iterdir())
+
+
+def test_of_two_pages_of_a_stack_the_first_to_end_leaves_the_other_to_be_found(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, tmp_path)
+    with page_address.known(workspace, "s", page_address.WATCH, "http://127.0.0.1:1/later/"):
+        with page_address.known(workspace, "s", page_address.WATCH, "http://127.0.0.1:1/other/"):
+            (file,) = workspace.stack_dir("s").iterdir()
+            file.write_text("http://127.0.0.1:1/later/")
+        assert file.exists()
+    assert not file.exists()
+
+
+def test_only_a_process_of_the_same_user_is_led_to_the_live_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            assert page_address.is_own_user(client.getsockname(), port)
+            assert not page_address.is_own_user(("192.0.2.1", client.getsockname()[1]), port)
+            assert not page_address.is_own_user(("127.0.0.1", port), port)
+            me = os.getuid()
+            monkeypatch.setattr(os, "getuid", lambda: me + 1)
+            assert not page_address.is_own_user(client.getsockname(), port)

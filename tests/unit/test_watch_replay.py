@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from step_logs import recorded
 
 from labctl.errors import LabError
 from labctl.watch import replay
@@ -42,9 +42,17 @@ def test_the_timeline_of_a_run_is_one_whole_file_and_is_what_watch_serves(tmp_pa
     run(tmp_path, "a", 100.0, 3)
     path = replay.write(tmp_path)
     assert path and [file.name for file in tmp_path.iterdir() if file.suffix != ".jsonl"] == ["timeline.html"]
-    held = re.search(r'id="recording">(.*?)</script>', path.read_text(), re.S)
-    assert held and len(json.loads(held[1])["lanes"][0]["t"]) == 3
+    assert len(recorded(path)["lanes"][0]["t"]) == 3
     assert replay.page(tmp_path) == path.read_text()
+
+
+def test_a_run_without_texts_says_so_and_how_to_have_them(tmp_path: Path) -> None:
+    run(tmp_path, "a", 100.0, 3)
+    assert replay.recording(tmp_path)["head"]["note"] == "texts were not recorded: labctl run --texts records them"
+    run(tmp_path, "b", 100.0, 3, texts=[" fox"])
+    made = replay.recording(tmp_path)
+    assert "note" not in made["head"]
+    assert ["".join(text) for text, _ in made["texts"]] == ["", " fox fox fox"]
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.errors import LabError
-from labctl.watch.address import known
+from labctl.watch.address import CHAT, WATCH, known, of
 
 
 @click.command("chat")
@@ -36,10 +36,13 @@ def chat_command(stack: str, port: int, endpoint: str, expose: bool) -> None:
         from labctl.cli import chat_page
     except ImportError as error:
         raise LabError("the chat page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
-    page = chat_page.Page(endpoint, models, entry.model, tokenizer_dir, lab.title, watched=f"labctl watch {name}")
+    scheduler = chat_page.Scheduler(f"labctl watch {name}", lambda: of(session.workspace, name, WATCH) if ours else "")
+    page = chat_page.Page(endpoint, models, entry.model, tokenizer_dir, lab.title, scheduler)
     with (
         chat_page.serve(page, "0.0.0.0" if expose else "127.0.0.1", port) as address,
-        known(session.workspace, name, address) if ours else contextlib.nullcontext(),
+        known(session.workspace, name, CHAT, address) if ours else contextlib.nullcontext(),
     ):
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
+        if watching := scheduler.address():
+            click.echo(f"its scheduler: {watching}")
         chat_page.wait()

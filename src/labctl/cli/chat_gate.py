@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from labctl.watch.address import is_own_user
 from labctl.watch.gate import objection
+
+if TYPE_CHECKING:
+    from labctl.cli.chat_page import Scheduler
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -18,6 +22,7 @@ Send = Callable[[Message], Awaitable[None]]
 Field = Callable[[Any], bool]
 
 JOIN = "/gradio_api/queue/join"
+SCHEDULER = "/scheduler"  # leads to the live page
 POSTS = (JOIN, "/gradio_api/cancel", "/gradio_api/reset")
 GETS = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt", "/gradio_api/info",
         "/gradio_api/queue/data", "/gradio_api/startup-events", "/gradio_api/app_id")  # fmt: skip
@@ -32,10 +37,18 @@ class Gate:
     Args:
         calls: for each of the page's functions by its number, what its inputs may be.
         exposed: the machine's own names are good hosts too, not only loopback.
+        scheduler: the stack's live page, to which ``SCHEDULER`` leads; its address holds a secret, so that it leads
+            there only whoever is the same user of this machine.
     """
 
-    def __init__(self, app: Any, calls: Callable[[], Mapping[int, Sequence[Field]]], exposed: bool) -> None:
-        self._app, self._calls, self._exposed = app, calls, exposed
+    def __init__(
+        self,
+        app: Any,
+        calls: Callable[[], Mapping[int, Sequence[Field]]],
+        exposed: bool,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self._app, self._calls, self._exposed, self._scheduler = app, calls, exposed, scheduler
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,7 +63,11 @@ class Gate:
             await send(message)
 
         try:
-            await self._app(scope, await self._judged(scope, receive), watched)
+            receive = await self._judged(scope, receive)
+            if scope["path"] == SCHEDULER:
+                await _lead(send, self._where(scope))
+            else:
+                await self._app(scope, receive, watched)
         except _Refused as refusal:
             await _answer(send, refusal.status, str(refusal))
         except Exception:  # Gradio's; the page shows that the call failed, and nobody needs its insides
@@ -62,7 +79,7 @@ class Gate:
         if why := objection(headers, self._exposed):
             raise _Refused(403, why)
         method, path = scope["method"], scope["path"]
-        if method in ("GET", "HEAD") and (path in GETS or path.startswith(FOLDERS)):
+        if method in ("GET", "HEAD") and (path in (*GETS, SCHEDULER) or path.startswith(FOLDERS)):
             return receive
         if method != "POST" or path.rstrip("/") not in POSTS:
             raise _Refused(404, "this page has no such thing")
@@ -70,6 +87,18 @@ class Gate:
         if path.rstrip("/") == JOIN:
             body = self._checked(body)
         return _replay(body, receive)
+
+    def _where(self, scope: Message) -> str:
+        """The live page's address, for whoever asks; :class:`_Refused` where it is not open, or not theirs."""
+        if self._scheduler is None:
+            raise _Refused(404, "this page has no such thing")
+        client, server = scope.get("client"), scope.get("server")
+        if not client or not server or not is_own_user(client, server[1]):
+            raise _Refused(403, f"the address is for whoever started this page: {self._scheduler.command} prints it")
+        address = self._scheduler.address()
+        if not address:
+            raise _Refused(404, f"the live page is not open: {self._scheduler.command}")
+        return address
 
     def _checked(self, body: bytes) -> bytes:
         try:
@@ -147,6 +176,12 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return replayed
+
+
+async def _lead(send: Send, address: str) -> None:
+    headers = [(b"location", address.encode()), (b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer")]
+    await send({"type": "http.response.start", "status": 303, "headers": [*headers, (b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _answer(send: Send, status: int, why: str) -> None:

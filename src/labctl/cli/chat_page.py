@@ -7,15 +7,15 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent to anybody
 
 import gradio as gr
 from starlette.middleware import Middleware
 
-from labctl.cli.chat_gate import Gate, fields
+from labctl.cli.chat_gate import SCHEDULER, Gate, fields
 from labctl.errors import LabError
 from labctl.measure.clients import conversation
 from labctl.measure.clients.text_model import TextModel
@@ -34,16 +34,26 @@ DIALS: dict[str, tuple[str, float, float, float, float]] = {
 }
 
 
-class Page:
-    """The page of one stack. ``models`` are those of the stack; the ones that continue texts can be chosen.
+class Scheduler(NamedTuple):
+    """The live page of the same stack: the command that opens it, and where it is ("" while it is not open)."""
 
-    ``watched`` is the command that shows the scheduler at work.
-    """
+    command: str
+    address: Callable[[], str]
+
+
+class Page:
+    """The page of one stack. ``models`` are those of the stack; the ones that continue texts can be chosen."""
 
     def __init__(
-        self, endpoint: str, models: Sequence[str], chosen: str, tokenizer_dir: str, title: str, watched: str = ""
+        self,
+        endpoint: str,
+        models: Sequence[str],
+        chosen: str,
+        tokenizer_dir: str,
+        title: str,
+        scheduler: Scheduler | None = None,
     ) -> None:
-        self.endpoint, self.tokenizer_dir, self.title, self.watched = endpoint, tokenizer_dir, title, watched
+        self.endpoint, self.tokenizer_dir, self.title, self.scheduler = endpoint, tokenizer_dir, title, scheduler
         self.models: dict[str, TextModel] = {}
         for name in models:
             with contextlib.suppress(LabError):
@@ -56,8 +66,11 @@ class Page:
         heeded = {name for model in self.models.values() for name in model.choices}
         with gr.Blocks(title=self.title, analytics_enabled=False) as blocks:
             gr.Markdown(f"## {self.title}")
-            if self.watched:
-                gr.Markdown(f"`{self.watched}` shows the scheduler while it answers.")
+            if self.scheduler:
+                gr.HTML(
+                    f'<a id="scheduler" href="{SCHEDULER}" target="_blank" rel="noopener">The scheduler at work</a>'
+                    f" (<code>{self.scheduler.command}</code>)"
+                )
             with gr.Row():
                 with gr.Column(scale=3):
                     chat = gr.Chatbot(show_label=False, height=480, elem_id="texts", buttons=["copy_all"])
@@ -143,7 +156,9 @@ def serve(page: Page, address: str, port: int) -> Iterator[str]:
             raise LabError(f"port {port} is taken", str(error), "labctl chat ... --port 0 takes a free one") from error
         port = probe.getsockname()[1]
     blocks = page.build()
-    gate = Middleware(Gate, calls=lambda: fields(blocks.config), exposed=address != "127.0.0.1")
+    gate = Middleware(
+        Gate, calls=lambda: fields(blocks.config), exposed=address != "127.0.0.1", scheduler=page.scheduler
+    )
     theme = gr.themes.Soft(font=FONTS, font_mono=["monospace"])
     blocks.queue(default_concurrency_limit=8).launch(
         server_name=address, server_port=port, prevent_thread_lock=True, quiet=True, share=False, css=CSS, theme=theme,

@@ -27,12 +27,13 @@ WIDTH = max(map(len, COLORS))
 @opt.up_options
 @click.option("--quick", is_flag=True, help="A shorter run, at most 90 s with everything cached.")
 @click.option("--keep", is_flag=True, help="Leave the last stack up.")
+@click.option("--texts", is_flag=True, help="Record every answer's text for timeline.html (up to 0.1 ms a step).")
 @click.option("--strict", is_flag=True, help="Exit 1 when a verdict is not met.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
 @dry_option
 @opt.verbose
 def run_command(
-    lab: str, options: UpOptions, quick: bool, keep: bool, strict: bool, json_file: Path | None, dry: bool,
+    lab: str, options: UpOptions, quick: bool, keep: bool, texts: bool, strict: bool, json_file: Path | None, dry: bool,
     verbose: bool,
 ) -> None:  # fmt: skip
     """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
@@ -43,7 +44,7 @@ def run_command(
     if dry:
         show(dry_run(session, taught, options, quick, only))
         return
-    outcome = run(session, taught, options, quick, keep, only)
+    outcome = run(session, taught, options, quick, keep, only, texts)
     replay.write(outcome.folder)
     click.echo()
     for verdict in outcome.verdicts:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
 from labctl.cli import options as opt
 from labctl.errors import LabError
+from labctl.watch.address import WATCH, known
 
 MAY = "watch, send requests and cancel them"
 
@@ -31,16 +33,18 @@ def watch_command(stack: str, port: int, expose: bool, terminal: bool) -> None:
         from labctl.watch import live
     except ImportError as error:
         raise LabError("the page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
+    workspace = None
     if Path(stack).is_dir() and "/" in stack:
         name, page = stack, live.recorded(Path(stack), expose)
     else:
         session = opt.open_session()
         lab, name = session.catalog.stack(stack)
-        found = session.find(name)
-        if not found:
+        running = session.find(name)
+        if not running:
             raise LabError(f"{name} is not up", "", f"labctl up {name}")
-        page = live.page(session.workspace, lab, found[1], expose)
-    with page.serving(port) as address:
+        workspace = session.workspace
+        page = live.page(workspace, lab, running[1], expose)
+    with page.serving(port) as address, known(workspace, name, WATCH, address) if workspace else nullcontext():
         if expose:
             click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
@@ -53,8 +57,8 @@ def _in_terminal(stack: str) -> None:
 
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
-    found = session.find(name)
-    if not found:
+    running = session.find(name)
+    if not running:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
     limit = idle_limit(session.workspace.repository_dir(name))
-    WatchScreen(session.workspace.run_dir(name), found[1], limit).run()
+    WatchScreen(session.workspace.run_dir(name), running[1], limit).run()

@@ -13,6 +13,7 @@ import click
 
 from labctl.cli import fullscreen
 from labctl.errors import LabError
+from labctl.orchestrator import texts
 from labctl.orchestrator.clock import Clock
 from labctl.runtimes.base import Record
 from labctl.watch.state import State
@@ -20,8 +21,6 @@ from labctl.watch.tail import Tail
 from labctl.watch.terminal import STRIP, Screen
 
 TICK_S = 0.1
-RENEW_S = 3.0
-WATCHED = "watched"  # a file in the run folder: models write texts while it is fresh
 WARN = 0.75  # of the time that a pause may last
 FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 # Okabe and Ito's colours, which colour-blind people tell apart, as far as 256 colours have them.
@@ -49,9 +48,9 @@ class WatchScreen:
         renewed = float("-inf")
         with fullscreen.fullscreen():
             while (key := fullscreen.key(TICK_S)) != "q":
-                if time.monotonic() - renewed > RENEW_S:
+                if time.monotonic() - renewed > texts.RENEW_S:
                     renewed = time.monotonic()
-                    (self._run_dir / WATCHED).touch()
+                    texts.want(self._run_dir)
                 self._state.feed(self._tail.read())
                 self._look_at_the_clock()
                 self._act(key)

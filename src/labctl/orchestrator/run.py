@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from labctl.orchestrator.down import sweep, take_down
 from labctl.orchestrator.phases import chosen_phases, resolved
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
+from labctl.orchestrator.texts import wanted
 from labctl.orchestrator.todo import Todo
 from labctl.orchestrator.up import UpOptions, death, dry_steps, up
 from labctl.orchestrator.verdicts import NOT_MET, VerdictResult, judge, section
@@ -61,12 +62,15 @@ def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: 
             take_down(session, handle.runtime, stack, force=sys.exc_info()[0] is not None)
 
 
-def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool, only: str = "") -> RunResult:
+def run(
+    session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool, only: str = "", texts: bool = False
+) -> RunResult:
     """Run a lab whole.
 
     Args:
         only: a stack's name: only the phases on it are run.
         keep: the last phase's stack stays up.
+        texts: the step log has every request's text, which takes a model up to 0.1 ms a step.
 
     Raises:
         LabError: a phase failed; nothing is left and nothing is averaged.
@@ -88,7 +92,8 @@ def run(session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool,
             explain = running.explainer(session, lab, runtime, handle.record)
             before = len(running.whole_log(runtime, stack))
             try:
-                with running.watched(session, stack, explain):
+                written = wanted(session.workspace.run_dir(stack)) if texts else nullcontext()
+                with running.watched(session, stack, explain), written:
                     _finish(client, session, f"the client of phase {one.phase.name} failed", stack)
             except LabError as error:
                 log = running.whole_log(runtime, stack)[before:]

@@ -1,11 +1,14 @@
-"""Where a stack's chat page is, so that the live page can link to it.
+"""Where a stack's pages are, so that the live page and the chat page lead to each other.
 
-Not the other way round: the live page's address holds a secret, and whoever is on this machine may open the chat page.
+The live page's address holds a secret: it is in a file that only its user can read, and the chat page leads only a
+process of the same user there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,21 +16,27 @@ from urllib.parse import urlsplit
 
 from labctl.workspace import Workspace, atomic_write
 
+CHAT, WATCH = "chat", "watch"
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
 
 @contextlib.contextmanager
-def known(workspace: Workspace, stack: str, address: str) -> Iterator[None]:
-    """For the time of a block the live page finds the chat page."""
-    atomic_write(_file(workspace, stack), address)
+def known(workspace: Workspace, stack: str, page: str, address: str) -> Iterator[None]:
+    """For the time of a block the stack's other page finds this one."""
+    path = _file(workspace, stack, page)
+    atomic_write(path, address, mode=0o600)
     try:
         yield
     finally:
-        _file(workspace, stack).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if path.read_text(encoding="ascii") == address:  # not that of one opened later
+                path.unlink()
 
 
-def of(workspace: Workspace, stack: str) -> str:
-    """The address of a chat page that answers; "" where there is none."""
+def of(workspace: Workspace, stack: str, page: str) -> str:
+    """The address of a page that answers; "" where there is none."""
     try:
-        address = _file(workspace, stack).read_text(encoding="ascii")
+        address = _file(workspace, stack, page).read_text(encoding="ascii")
         where = urlsplit(address)
         with socket.create_connection((where.hostname or "", where.port or 0), timeout=0.2):
             return address if where.scheme == "http" else ""
@@ -35,5 +44,26 @@ def of(workspace: Workspace, stack: str) -> str:
         return ""
 
 
-def _file(workspace: Workspace, stack: str) -> Path:
-    return workspace.stack_dir(stack) / "chat.address"
+def is_own_user(client: tuple[str, int], port: int) -> bool:
+    """Whether who connected from ``client`` to our ``port`` on loopback is a process of this process's user."""
+    try:
+        if not ipaddress.ip_address(client[0]).is_loopback:
+            return False
+        rows = [line.split() for table in TABLES for line in _lines(Path(table))]
+    except (OSError, ValueError):
+        return False
+    ends = [(_port(row[1]), _port(row[2]), int(row[7])) for row in rows]
+    return (client[1], port, os.getuid()) in ends
+
+
+def _lines(table: Path) -> list[str]:
+    return table.read_text(encoding="ascii").splitlines()[1:] if table.exists() else []
+
+
+def _port(end: str) -> int:
+    """Of an end of a connection as the kernel writes it: both parts in hexadecimal."""
+    return int(end.rpartition(":")[2], 16)
+
+
+def _file(workspace: Workspace, stack: str, page: str) -> Path:
+    return workspace.stack_dir(stack) / f"{page}.address"

@@ -10,6 +10,7 @@ from typing import Any
 
 from labctl.errors import LabError
 from labctl.measure.evidence import metrics
+from labctl.orchestrator import texts
 from labctl.orchestrator.clock import CONTROL, Clock
 from labctl.watch.counters import Counters
 from labctl.watch.feed import Event, Feed
@@ -20,7 +21,6 @@ LOOK_S = 0.04
 COUNT_S = 1.0
 RECENT = 3000  # lines that a page which comes later is told
 BEHIND = 500  # messages that a page may be behind before it has to begin anew
-WATCHED = "watched"  # a file in the run folder: models write texts while it is fresh
 Message = tuple[Sequence[Mapping[str, Any]], Sequence[Event]]  # lines, and events that are no lines
 
 
@@ -41,6 +41,7 @@ class Hub:
         self.chat: Callable[[], str] = str
         self._clock, self._endpoint = clock, endpoint
         self._tail = Tail(clock.run_dir)
+        self._chat = ""
         self._set: Event = {}  # how the clock is set
         self._held: dict[tuple[str, str], Mapping[str, Any]] = {}  # the steps that wait for it
         self._lines: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
@@ -85,7 +86,7 @@ class Hub:
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
         feed = Feed(self.head.get("notes"))
         lines = [*self._lines, *self._held.values()]
-        head = {"k": "head", **self.head, "chat": self.chat()}
+        head = {"k": "head", **self.head, "chat": self._chat}
         first = [head, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed
@@ -139,8 +140,11 @@ class Hub:
                 queue.put_nowait((lines, events))
 
     async def _count(self) -> None:
-        with contextlib.suppress(OSError):
-            (self._clock.run_dir / WATCHED).touch()
+        texts.want(self._clock.run_dir)
+        chat = await asyncio.to_thread(self.chat)
+        if chat != self._chat:
+            self._chat = chat
+            self._pass_on([], [{"k": "chat", "address": chat}])
         with contextlib.suppress(LabError):
             self._counters.snapshot(await asyncio.to_thread(metrics.scrape, self._endpoint))
             self._pass_on([], [self._rows()])

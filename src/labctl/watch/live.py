@@ -23,7 +23,7 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
     """
     clock = Clock(workspace.run_dir(record.stack), tuple(record.models))
     hub = Hub(clock, record.endpoints.metrics)
-    hub.chat = lambda: address.of(workspace, record.stack)
+    hub.chat = lambda: address.of(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
     chosen = lab.stacks[record.stack].bench
     hub.head = {

@@ -53,6 +53,7 @@ class Page {
     const first = events[0]?.k === "head"; // what follows it was before
     for (const event of events) {
       if (event.k === "head") this.restart(event);
+      else if (event.k === "chat") this.setChat(event.address);
       else this.store.take(event);
       if (event.k === "clock") this.heard = event.at * 1e3;
       else if (event.r && !first) this.heard = Date.now();
@@ -85,8 +86,12 @@ class Page {
     $("ask").hidden = !this.head.send.length;
     $("model").replaceChildren(...this.head.send.map((name) => el("option", { textContent: name })));
     if (head.chosen) $("model").value = head.chosen;
-    $("chat").hidden = !head.chat;
-    if (head.chat) $("chat").href = head.chat;
+    this.setChat(head.chat);
+  }
+
+  setChat(address) {
+    $("chat").hidden = !address;
+    if (address) $("chat").href = address;
   }
 
   alarm(text) {

@@ -1,0 +1,94 @@
+"""The live page as a person uses it: opened, asked, its clock stopped and moved on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_MS = 30_000
+
+
+@contextmanager
+def watch(stack: str, root: Path) -> Iterator[str]:
+    """``labctl watch`` for a while; where its page is."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labctl", "watch", stack, "--port", "0"],
+        cwd=root, text=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        found = re.search(r"(http://127\.0\.0\.1:\d+/\S+/) ", process.stdout.readline())
+        assert found, "the page is not there"
+        yield found[1]
+        process.terminate()
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Visitor:
+    """What a person does on the page, and sees."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.asked: list[str] = []
+        self.page = browser.new_page(viewport={"width": 1280, "height": 720})
+        self.page.set_default_timeout(TIMEOUT_MS)
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address)
+        self.page.locator("#clock").wait_for()
+
+    def ask(self, model: str, prompt: str, tokens: int) -> str:
+        """Send one; what it is called."""
+        before = set(self.names())
+        self.page.select_option("#model", model)
+        self.page.fill("#prompt", prompt)
+        self.page.fill("#tokens", str(tokens))
+        self.page.click("#one")
+        self.until(f"watching.store.asked.size > {len(before)}")
+        (name,) = set(self.names()) - before
+        return name
+
+    def names(self) -> list[str]:
+        found: list[str] = self.page.evaluate("[...watching.store.asked.values()].map((ask) => ask.name)")
+        return found
+
+    def until(self, expression: str) -> None:
+        """Wait for something on the page. Not with ``wait_for_function``: the page lets nobody evaluate texts in it."""
+        deadline = time.monotonic() + TIMEOUT_MS / 1e3
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+            self.page.wait_for_timeout(20)
+
+    def pause(self) -> None:
+        self.page.click("#pause")
+        self.page.locator("#pause[aria-pressed=true]").wait_for()
+
+    def resume(self) -> None:
+        self.page.get_by_role("button", name="Run", exact=True).click()
+        self.page.locator("#pause[aria-pressed=false]").wait_for()
+
+    def step(self, button: str = "#step") -> None:
+        with self.page.expect_response(lambda answer: answer.url.endswith("/clock")):
+            self.page.click(button)
+
+    def lane(self, model: str) -> Any:
+        return self.page.locator(f".lane[data-lane='{model}']")
+
+    def seated(self, model: str) -> list[str]:
+        return list(self.lane(model).locator(".seat:not(.empty) b").all_inner_texts())
+
+    def batch(self, model: str, step: int) -> int:
+        """The batch that the page shows, once it shows that step."""
+        facts = self.lane(model).locator(f".facts[data-step='{step}']")
+        facts.wait_for()
+        return int(facts.get_attribute("data-batch"))
+
+    def over(self, name: str) -> None:
+        self.page.locator(f".request:has(b:text-is('{name}')):not([data-state='sent'])").wait_for()
