@@ -69,10 +69,10 @@ class Clock:
         if self._claim(mode):
             self._steps += self._shown.get("state") == "running"  # it failed, and could not say that it is done
             self._go(free=False)
-            self._tell("running", self._fields())
+            self._show("running", self._fields())
             return True
         self._hold()
-        self._tell("held", show())
+        self._show("held", show())
         time.sleep(POLL_S)
         return False
 
@@ -82,25 +82,25 @@ class Clock:
         self._took = self._ended - self._began
         if self._shown:
             self._steps += self._shown["state"] == "running"
-            self._tell("idle", {"left": left})
+            self._show("idle", {"left": left})
 
     def idle(self) -> None:
         """There is no step to be computed: what waited has left."""
         if self._held_since is not None:
             self._go(free=False)
         if self._shown:
-            self._tell("idle", {"left": 0})
+            self._show("idle", {"left": 0})
 
     # -- the files --------------------------------------------------------------------------------------------------
 
     def _read(self) -> dict[str, Any]:
         """What labctl wants of this model; {} where it may run free."""
         try:
-            found = os.stat(self._control)  # noqa: PTH116
+            status = os.stat(self._control)  # noqa: PTH116
         except OSError:
             self._stamp, self._mode = None, {}
             return self._mode
-        stamp = (found.st_mtime_ns, found.st_ino)
+        stamp = (status.st_mtime_ns, status.st_ino)
         if stamp != self._stamp:
             self._stamp, self._mode = stamp, {}
             try:
@@ -137,15 +137,15 @@ class Clock:
         return True
 
     def _fields(self) -> dict[str, Any]:
-        """What was told of the step while it waited."""
+        """What was shown of the step while it waited."""
         return {name: value for name, value in self._shown.items() if name not in _OWN}
 
-    def _tell(self, state: str, fields: dict[str, Any]) -> None:
+    def _show(self, state: str, fields: dict[str, Any]) -> None:
         """Write the state file, where it is not so already."""
-        told = {**self._head, "state": state, "grant": self._grant, "steps": self._steps, **fields}
-        if told.items() <= self._shown.items():
+        shown = {**self._head, "state": state, "grant": self._grant, "steps": self._steps, **fields}
+        if shown.items() <= self._shown.items():
             return
-        self._shown = {**told, "t": round(time.monotonic(), 6)}
+        self._shown = {**shown, "t": round(time.monotonic(), 6)}
         try:
             part = self._state.with_suffix(".part")
             part.write_text(json.dumps(self._shown, separators=(",", ":")))

@@ -12,6 +12,7 @@ from machinery import labctl
 from watch_page import Visitor, watch
 
 from labctl.measure.evidence import steplog
+from labctl.measure.evidence.steplog import Step
 
 __all__ = ["browser"]
 
@@ -30,15 +31,19 @@ def test_the_clock_stops_a_server_in_a_container_and_the_page_reads_its_log(
         visitor.pause()
         name = visitor.ask(MODEL, "I have lived in", TOKENS)
         visitor.lane(MODEL).locator(".held", has_text=name).wait_for()
-        assert steplog.read(run_dir, MODEL) == [], "a step was made while the clock stood still"
+        assert steps_of(run_dir, name) == [], "a step was made while the clock stood still"
         said = labctl("clock", STACK, "step", "2", "--model", MODEL, root=shared).stdout
         assert f"{MODEL}: 2 steps" in said
-        assert [step.ids for step in steplog.read(run_dir, MODEL)] == [(name,)] * 2
-        assert visitor.batch(MODEL, steplog.read(run_dir, MODEL)[-1].more["n"]) == 1
+        assert [step.ids for step in steps_of(run_dir, name)] == [(name,)] * 2
+        assert visitor.batch(MODEL, steps_of(run_dir, name)[-1].more["n"]) == 1
         visitor.resume()
         visitor.over(name)
-        steps = [step for step in steplog.read(run_dir, MODEL) if name in step.ids]
-        assert len(steps) == TOKENS
-        text = "".join(step.more["texts"][0] for step in steps)
+        assert len(steps_of(run_dir, name)) == TOKENS
+        text = "".join(step.more["texts"][0] for step in steps_of(run_dir, name))
         assert visitor.page.locator(f".request:has(b:text-is('{name}')) p").inner_text() == f"I have lived in{text}"
         visitor.page.close()
+
+
+def steps_of(run_dir: Path, name: str) -> list[Step]:
+    """The steps that a request was in; those before it were of whoever asked whether the server is ready."""
+    return [step for step in steplog.read(run_dir, MODEL) if name in step.ids]

@@ -46,9 +46,9 @@ def held(clock: Clock, model: str, least: int = 1) -> dict[str, Any]:
     """The step that waits, as soon as one with so many requests does."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        for told in clock.told(model):
-            if told["state"] == "held" and len(told["ids"]) >= least:
-                return told
+        for state in clock.states(model):
+            if state["state"] == "held" and len(state["ids"]) >= least:
+                return state
         time.sleep(0.01)
     raise AssertionError(f"no step of {model} waits")
 

@@ -67,7 +67,7 @@ def still(model: Model) -> Iterator[None]:
 
 
 def held(remote: Remote, model: str = "m") -> bool:
-    return any(state["state"] == "held" for state in remote.told(model))
+    return any(state["state"] == "held" for state in remote.states(model))
 
 
 def test_a_free_clock_lets_every_step_through_and_writes_nothing(tmp_path: Path, start: Callable[..., Model]) -> None:
@@ -82,7 +82,7 @@ def test_a_paused_model_says_who_is_in_the_step_that_waits(tmp_path: Path, start
     remote.pause()
     model = start(3)
     until(lambda: held(remote))
-    (told,) = remote.told("m")
+    (told,) = remote.states("m")
     assert (told["ids"], told["waiting"], told["queue"]) == (["7"], ["8"], 1)
     assert remote.paused == ["m"]
     with still(model):
@@ -123,7 +123,7 @@ def test_instances_of_a_model_share_its_steps(tmp_path: Path, start: Callable[..
     remote = Remote(tmp_path, ("m",))
     remote.pause()
     pair = [start(9, instance=instance) for instance in "01"]
-    until(lambda: len([s for s in remote.told("m") if s["state"] == "held"]) == 2)
+    until(lambda: len([s for s in remote.states("m") if s["state"] == "held"]) == 2)
     assert remote.step(5) == {"m": 5}
     assert sum(model.done for model in pair) == 5
 

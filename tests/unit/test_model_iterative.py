@@ -189,7 +189,7 @@ def test_a_pause_beyond_the_idle_limit_changes_no_text(folder: str, clock: list[
         remote.pause()
         thread = threading.Thread(target=step)
         thread.start()
-        while not [told for told in remote.told("iterative-gpt2") if told["state"] == "held"]:
+        while not [state for state in remote.states("iterative-gpt2") if state["state"] == "held"]:
             assert thread.is_alive()
         clock[0] += 10 * IDLE
         remote.run()

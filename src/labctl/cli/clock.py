@@ -29,10 +29,10 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
     number = _amount(action, amount)
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
-    found = session.find(name)
-    if not found:
+    running = session.find(name)
+    if not running:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    record = found[1]
+    record = running[1]
     clock = Clock(session.workspace.run_dir(name), tuple(record.models))
     done: dict[str, int] = {}
     match action:
@@ -44,7 +44,7 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
             clock.slow(number, model)
         case "run":
             clock.run(model)
-    waits = {one: told for one in record.models for told in clock.told(one) if told["state"] == "held"}
+    waits = {one: state for one in record.models for state in clock.states(one) if state["state"] == "held"}
     if json_output:
         click.echo(json.dumps({"stack": name, "clock": clock.modes(), "steps": done, "held": waits}, indent=2))
         return
@@ -53,8 +53,8 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
             click.echo(f"{one}: {done[one]} step{'s' if done[one] > 1 else ''}")
     if action == "step" and not done:
         click.echo("nothing waited for a step")
-    for one, told in waits.items():
-        click.echo(_waiting(one, told))
+    for one, state in waits.items():
+        click.echo(_waiting(one, state))
     if action == "pause" and (limit := idle_limit(session.workspace.repository_dir(name))):
         click.echo(f"Triton forgets a sequence that is idle for {limit:,.0f} s: pause for less")
 
@@ -76,8 +76,8 @@ def _amount(action: str, amount: str | None) -> float:
     return number
 
 
-def _waiting(model: str, told: dict[str, Any]) -> str:
-    line = f"{model}: the next step is of {', '.join(told.get('ids', [])) or 'nobody'}"
-    if told.get("waiting"):
-        line += f"; {', '.join(told['waiting'])} will wait: {told.get('why', '')}"
+def _waiting(model: str, state: dict[str, Any]) -> str:
+    line = f"{model}: the next step is of {', '.join(state.get('ids', [])) or 'nobody'}"
+    if state.get("waiting"):
+        line += f"; {', '.join(state['waiting'])} will wait: {state.get('why', '')}"
     return line

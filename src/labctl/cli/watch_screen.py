@@ -62,10 +62,10 @@ class WatchScreen:
         for view in self._state.models.values():
             view.mode, view.held = self._clock.mode(view.model)["mode"], None
         if self._clock.modes():
-            for told in (told for model in self._models for told in self._clock.told(model)):
-                view = self._state.of(told["model"], told["instance"])
+            for state in (state for model in self._models for state in self._clock.states(model)):
+                view = self._state.of(state["model"], state["instance"])
                 view.mode = self._clock.mode(view.model)["mode"]
-                view.held = told if told["state"] == "held" else None
+                view.held = state if state["state"] == "held" else None
         paused = self._clock.paused_s
         self._screen.warning = ""
         if paused and self._idle_limit and paused > WARN * self._idle_limit:
@@ -111,8 +111,8 @@ class WatchScreen:
         def work() -> None:
             try:
                 done = self._clock.step(count, model, self._endpoint)
-                told = ", ".join(f"{name} {steps}" for name, steps in done.items())
-                self._screen.note = f"stepped: {told}" if done else "nothing waited for a step"
+                counts = ", ".join(f"{name} {steps}" for name, steps in done.items())
+                self._screen.note = f"stepped: {counts}" if done else "nothing waited for a step"
             except LabError as error:
                 self._screen.note = error.what
 

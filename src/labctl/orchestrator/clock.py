@@ -48,8 +48,8 @@ class Clock:
     def modes(self) -> dict[str, dict[str, Any]]:
         """What is set, by model or EVERY; {} where all run free."""
         try:
-            found = json.loads((self.run_dir / CONTROL).read_text(encoding="utf-8"))["models"]
-            return {str(name): dict(mode) for name, mode in found.items()}
+            models = json.loads((self.run_dir / CONTROL).read_text(encoding="utf-8"))["models"]
+            return {str(name): dict(mode) for name, mode in models.items()}
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
             return {}
 
@@ -99,15 +99,15 @@ class Clock:
 
     # -- by steps ---------------------------------------------------------------------------------------------------
 
-    def told(self, model: str) -> list[dict[str, Any]]:
+    def states(self, model: str) -> list[dict[str, Any]]:
         """What the instances of a model say of themselves while the clock does not run free (docs/step-log.md)."""
-        found = []
+        states = []
         for path in sorted(self.run_dir.glob(f"clock-{model}-*.json")):
             with contextlib.suppress(OSError, ValueError):
                 state = json.loads(path.read_text(encoding="utf-8"))
                 if state.get("model") == model:
-                    found.append(state)
-        return found
+                    states.append(state)
+        return states
 
     def step(self, count: int = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
         """``count`` steps of each model (or of this one) that has something to do, and then the clock stands still.
@@ -140,18 +140,18 @@ class Clock:
 
     def _await(self, models: list[str], grant: str, count: int, endpoint: str) -> None:
         quiet_since: float | None = None
-        seen: object = None
+        before: object = None
         deadline = changed = time.monotonic()
         while True:
             now = time.monotonic()
-            found = {one: self.told(one) for one in models}
-            if found != seen:
-                seen, changed, deadline = found, now, now + PATIENCE_S
+            states = {one: self.states(one) for one in models}
+            if states != before:
+                before, changed, deadline = states, now, now + PATIENCE_S
             open_ = [one for one in models if self._done(one, grant) < count or self._computing(one, grant)]
             if not open_:
                 return
-            busy = any(state["state"] in ("held", "running") for one in open_ for state in found[one])
-            coming = any(state.get("left") for one in open_ for state in found[one]) or _pending(endpoint, open_)
+            busy = any(state["state"] in ("held", "running") for one in open_ for state in states[one])
+            coming = any(state.get("left") for one in open_ for state in states[one]) or _pending(endpoint, open_)
             if busy or (coming and now - changed < GONE_S):
                 quiet_since = None
             elif quiet_since is None:
@@ -161,7 +161,7 @@ class Clock:
             _not_for_ever(deadline)
 
     def _done(self, model: str, grant: str) -> int:
-        return sum(state.get("steps", 0) for state in self.told(model) if state.get("grant") == grant)
+        return sum(state.get("steps", 0) for state in self.states(model) if state.get("grant") == grant)
 
     def _computing(self, model: str, grant: str) -> bool:
         """Whether steps were begun that have not ended."""
@@ -174,12 +174,12 @@ class Clock:
 
 def idle_limit(repository: Path) -> float | None:
     """Seconds after which Triton forgets a sequence of some model, by its configuration; None where none is kept."""
-    found = [
+    limits = [
         int(match[1]) / 1e6
         for path in repository.glob("*/config.pbtxt")
         if (match := IDLE.search(path.read_text(encoding="utf-8")))
     ]
-    return min(found, default=None)
+    return min(limits, default=None)
 
 
 def _not_for_ever(deadline: float) -> None:

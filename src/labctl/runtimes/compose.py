@@ -85,12 +85,12 @@ class ComposeRuntime:
                 os.chown(own_secret.path(self.workspace, stack), NOBODY, NOBODY)
             self._projects.write_override(stack, calls.service(dataclasses.replace(launch, record=record)))
             code, _, tail = processes.run_tool(command, listener, listener.progress)
-            found = docker_engine.containers(self._root, stack, "triton")
-            if code or not found:
+            servers = docker_engine.containers(self._root, stack, "triton")
+            if code or not servers:
                 raise LabError(
                     f"the containers of {stack} cannot be started", processes.describe_exit(code), details=tail
                 )
-            return ComposeServer([*found, *docker_engine.containers(self._root, stack, "guard")], record)
+            return ComposeServer([*servers, *docker_engine.containers(self._root, stack, "guard")], record)
 
         return Action(f"the server of {stack}", do, [command], [str(self._projects.override_path(stack))])
 
@@ -139,8 +139,8 @@ class ComposeRuntime:
 
         if not record.guarded:
             return ""
-        found = docker_engine.containers(self._root, record.stack, "guard")
-        how = docker_engine.how_ended(found[0].attrs) if found else "its container was removed"
+        guards = docker_engine.containers(self._root, record.stack, "guard")
+        how = docker_engine.how_ended(guards[0].attrs) if guards else "its container was removed"
         return f"its guard: {how}" if how else ""
 
     def logs(self, stack: str, follow: bool = False) -> Iterator[str]:

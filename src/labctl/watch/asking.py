@@ -114,10 +114,10 @@ class Asker:
         model = self._texts[asked.model]
         with TextStream(self._endpoint, sequence=asked.name if asked.model in self._iterative else "") as stream:
             record = model.send(stream, asked.prompt, tokens, id=asked.number)
-            told = 0
+            passed_on = 0  # responses that the page has
             while not stream.ended(record, TELL_S) and not asked.cancelled.is_set():
-                if len(record.responses) > told:
-                    told = len(record.responses)
+                if len(record.responses) > passed_on:
+                    passed_on = len(record.responses)
                     self._tell({"k": "ask", "n": asked.number, "text": record.text, "first": _first(record)})
             if not asked.cancelled.is_set():
                 stream.wait(record, timeout=TELL_S)  # says what went wrong
@@ -145,24 +145,24 @@ def _first(record: RequestRecord) -> float:
 
 
 def _configs(endpoint: str, models: Sequence[str]) -> dict[str, Any]:
-    found = {}
+    configs = {}
     with grpcclient.InferenceServerClient(endpoint) as client:
         for name in models:
             with contextlib.suppress(InferenceServerException):
-                found[name] = client.get_model_config(name).config
-    return found
+                configs[name] = client.get_model_config(name).config
+    return configs
 
 
 def _steps(endpoint: str, models: Sequence[str]) -> dict[str, str]:
     """For each ensemble the step of which there is something to see: where sequences are kept, or the middle one."""
     configs = _configs(endpoint, models)
-    found = {}
+    seen_in = {}
     for name, config in configs.items():
         steps = [step.model_name for step in config.ensemble_scheduling.step]
         keeps = [step for step in steps if step in configs and configs[step].HasField("sequence_batching")]
         if steps:
-            found[name] = keeps[0] if keeps else steps[len(steps) // 2]
-    return found
+            seen_in[name] = keeps[0] if keeps else steps[len(steps) // 2]
+    return seen_in
 
 
 def _is_sequence(endpoint: str, name: str) -> bool:

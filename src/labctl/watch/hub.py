@@ -118,12 +118,14 @@ class Hub:
         if event != self._set:
             self._set = event
             self._pass_on([], [event])
-        told = (
-            [state for model in self._clock.models for state in self._clock.told(model)] if self._clock.modes() else []
+        states = (
+            [state for model in self._clock.models for state in self._clock.states(model)]
+            if self._clock.modes()
+            else []
         )
         held: dict[tuple[str, str], Mapping[str, Any]] = {
             (state["model"], state["instance"]): {"ids": [], "dur": 0.0, **state, "kind": HELD}
-            for state in told
+            for state in states
             if state["state"] == "held"
         }
         if held != self._held:

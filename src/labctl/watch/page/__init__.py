@@ -15,12 +15,12 @@ SCRIPTS = ("store.js", "strip.js", "lane.js", "quiz.js", "controls.js", "watch.j
 def document(recording: Any = None) -> str:
     """The page. It asks nobody for anything but the server that it came from, and with a ``recording`` not even it."""
     html, script, policy = _parts()
-    told = "" if recording is None else _inside(recording)
+    held = "" if recording is None else _inside(recording)
     rule = policy if recording is None else policy.replace("connect-src 'self'", "connect-src 'none'")
     html = html.replace("<!--policy-->", f'<meta http-equiv="Content-Security-Policy" content="{rule}">')
     before, after = html.split("/*script*/")
     opened, closed = before.split('id="recording">')
-    return f'{opened}id="recording">{told}{closed}{script}{after}'
+    return f'{opened}id="recording">{held}{closed}{script}{after}'
 
 
 @functools.cache

@@ -13,6 +13,7 @@ class LaneView {
     this.held = el("p", { className: "held", hidden: true });
     this.queue = el("ul", { className: "queue" });
     this.waitingTitle = el("div", { className: "caption" });
+    this.seated = el("div", { className: "caption" });
     this.seats = el("div", { className: "seats" });
     this.canvas = el("canvas", { className: "strip", tabIndex: 0 });
     this.canvas.setAttribute("role", "img");
@@ -28,7 +29,7 @@ class LaneView {
       el("p", { className: "note", textContent: lane.note, hidden: !lane.note }), this.held,
       el("div", { className: "body" },
         el("div", { className: "waiting" }, this.waitingTitle, this.queue),
-        el("div", {}, el("div", { className: "caption", textContent: "in the seats" }), this.seats,
+        el("div", {}, this.seated, this.seats,
           el("div", { className: "under" }, this.batch, this.kv)),
         el("div", {}, el("div", { className: "caption", textContent: "steps" }), this.canvas)),
       this.mapBox);
@@ -112,7 +113,7 @@ class LaneView {
       if (request.waited || request.at[0] <= place) lines.push(request.waited ? `waited ${request.waited} step${request.waited === 1 ? "" : "s"}${request.why ? `: ${request.why}` : ""}` : "did not wait for a step of this model");
       if (request.endedAt === place) lines.push(`ends here: ${request.end}`);
     }
-    if (seat < this.lane.seats && lines.length < 3 + (step.kv ? 1 : 0)) lines.push(`seat ${seat + 1}: empty`);
+    if (seat < this.lane.rows && lines.length < 3 + (step.kv ? 1 : 0)) lines.push(`seat ${seat + 1}: empty`);
     if (step.w && step.w.length) lines.push(`waiting: ${step.w.slice(0, 8).map((i) => store.name(i)).join(", ")}${step.w.length > 8 ? " …" : ""}`);
     if (step.v && step.v.length) lines.push(`evicted: ${step.v.map((i) => store.name(i)).join(", ")}`);
     return lines.join("\n");
@@ -142,9 +143,10 @@ class LaneView {
     this.facts.dataset.step = now.step ? now.step.n : 0;
     this.waits(now, page.unseen(lane));
     this.sits(now, place, row);
-    this.batch.textContent = `batch, up to ${lane.seats}`;
+    this.seated.textContent = lane.rows < lane.seats ? `in the first ${lane.rows} of ${lane.seats} seats` : "in the seats";
+    this.batch.textContent = `batch, up to ${lane.rows}`;
     this.batch.style.marginTop = `${GAP + BATCH_H - 14}px`;
-    this.kv.textContent = lane.blocks ? `KV blocks, of ${lane.blocks}` : "";
+    this.kv.textContent = lane.blocks ? `KV blocks, up to ${lane.mostBlocks}` : "";
     this.kv.style.marginTop = `${GAP + KV_H - 14}px`;
     this.canvas.setAttribute("aria-label", `${lane.name}: ${lane.end - lane.first} steps, the last with a batch of ${size}`);
     this.blocks(place, now);
@@ -153,7 +155,7 @@ class LaneView {
   waits(now, unseen) {
     const store = this.store, count = now.waiting.length + now.more + unseen.length;
     this.waitingTitle.textContent = count ? `waiting: ${count}` : "nobody waits";
-    const most = Math.max(6, Math.floor((this.page.rowHeight(this.lane) * this.lane.seats + 60) / 26));
+    const most = Math.max(6, Math.floor((this.page.rowHeight(this.lane) * this.lane.rows + 60) / 26));
     const chips = now.waiting.slice(0, most).map((request, i) => {
       const why = Array.isArray(now.why) ? now.why[i] : now.why;
       return this.chip(store.name(request), why, store.color(request).fill, request);
@@ -175,7 +177,7 @@ class LaneView {
 
   sits(now, place, row) {
     const store = this.store, lane = this.lane;
-    while (this.rows.length < lane.seats) {
+    while (this.rows.length < lane.rows) {
       const mark = el("i"), name = el("b"), text = el("bdi");
       const button = el("button", { className: "seat", type: "button" }, mark, name, el("span", { className: "text" }, text));
       const entry = { button, mark, name, text, request: null };

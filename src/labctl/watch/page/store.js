@@ -7,13 +7,25 @@
 // it is not what r and e say}. How things stand after it (`stateAt`) is what labctl.watch.lines defines.
 const FIELDS = 5;
 const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
+const MANY = 16; // seats
 const RATE_S = 2; // tokens/s are those of so many seconds
 
 class Lane {
   constructor(model) {
-    Object.assign(this, { seats: 1, blocks: 0, note: "" }, model);
+    Object.assign(this, { seats: 1, taken: 1, blocks: 0, mostBlocks: 1, note: "" }, model);
     this.first = 0; // the place of steps[0] in the lane's own count
     this.steps = [];
+  }
+
+  /** Take note of the seats that stand in a list, one in so many. */
+  seat(list, first, every) {
+    for (let i = first; i < list.length; i += every) if (list[i] >= this.taken) this.taken = list[i] + 1;
+    this.seats = Math.max(this.seats, this.taken);
+  }
+
+  /** How many seats are drawn: of many, only so many as were ever taken. */
+  get rows() {
+    return this.seats <= MANY ? this.seats : Math.min(this.seats, Math.ceil(this.taken / 8) * 8);
   }
 
   get end() {
@@ -76,6 +88,7 @@ class Store {
     for (const [index, id, label] of event.q || []) this.request(index, id, label, event.m, event.t);
     for (const [index, why] of event.e || []) this.requests[index].end = why;
     this.lanes[event.m].now = event;
+    this.lanes[event.m].seat(event.s || [], 1, 2);
     this.last = Math.max(this.last, event.t);
   }
 
@@ -116,18 +129,19 @@ class Store {
     const lane = this.lanes[step.m];
     for (const [index, id, label] of step.q || []) this.request(index, id, label, step.m, step.t);
     if (step.z) lane.seats = step.z;
-    if (step.kv) lane.blocks = step.kv[1];
+    if (step.kv) Object.assign(lane, { blocks: step.kv[1], mostBlocks: Math.max(lane.mostBlocks, step.kv[0]) });
     const place = lane.end, { x: texts } = step;
     delete step.x; // a request has its text
     lane.steps.push(step);
     lane.now = null;
     for (const [index, text] of step.b || []) this.requests[index].text = text;
+    lane.seat(step.r, 1, FIELDS);
+    lane.seat(step.s || [], 1, 2);
     for (let k = 0; k < step.r.length; k += FIELDS) {
       const request = this.requests[step.r[k]];
       request.at.push(place);
       if (texts) request.text += texts[k / FIELDS];
       request.cuts.push(request.text.length);
-      if (step.r[k + 1] >= lane.seats) lane.seats = step.r[k + 1] + 1;
     }
     (step.w || []).forEach((index, i) => {
       const request = this.requests[index];

@@ -16,7 +16,7 @@ class Strip {
   resize(row) {
     const scale = window.devicePixelRatio || 1, lane = this.lane;
     const wide = this.canvas.clientWidth;
-    const high = row * lane.seats + GAP + BATCH_H + (lane.blocks ? GAP + KV_H : 0) + 14;
+    const high = row * lane.rows + GAP + BATCH_H + (lane.blocks ? GAP + KV_H : 0) + 14;
     if (this.wide === wide && this.high === high && this.scale === scale && this.row === row) return;
     Object.assign(this, { wide, high, scale, row });
     this.canvas.width = Math.max(1, Math.round(wide * scale));
@@ -57,7 +57,7 @@ class Strip {
     if (shown !== null && shown >= from && shown < to) {
       context.strokeStyle = INK;
       context.lineWidth = 1.5;
-      context.strokeRect(this.xOf(shown, cursor) - 0.5, 0.5, Math.max(width, 2) + 1, row * lane.seats);
+      context.strokeRect(this.xOf(shown, cursor) - 0.5, 0.5, Math.max(width, 2) + 1, row * lane.rows);
     }
     this.numbers(from, to, cursor);
   }
@@ -65,8 +65,8 @@ class Strip {
   lines() {
     const { context, lane, row } = this;
     context.fillStyle = GRID;
-    for (let seat = 0; seat < lane.seats; seat++) context.fillRect(0, seat * row + row / 2 - 0.5, this.wide, 1);
-    const low = row * lane.seats + GAP + BATCH_H;
+    for (let seat = 0; seat < lane.rows; seat++) context.fillRect(0, seat * row + row / 2 - 0.5, this.wide, 1);
+    const low = row * lane.rows + GAP + BATCH_H;
     context.fillRect(0, low, this.wide, 1);
     if (lane.blocks) context.fillRect(0, low + GAP + KV_H, this.wide, 1);
   }
@@ -75,7 +75,7 @@ class Strip {
     const { context, lane, row, width, store } = this;
     const pad = width > 6 ? 1 : 0.25, wide = Math.max(1, width - 2 * pad);
     const tall = Math.max(3, row * 0.74), low = Math.max(2, row * 0.42);
-    const base = row * lane.seats + GAP + BATCH_H, top = Math.max(1, lane.seats);
+    const base = row * lane.rows + GAP + BATCH_H, top = Math.max(1, lane.rows);
     for (let place = from; place < to; place++) {
       const step = lane.at(place), x = this.xOf(place, cursor) + pad;
       for (let k = 0; k < step.r.length; k += FIELDS) {
@@ -96,9 +96,9 @@ class Strip {
       context.fillStyle = BAR;
       const batch = (step.r.length / FIELDS / top) * BATCH_H;
       context.fillRect(x, base - batch, wide, batch);
-      if (step.kv && step.kv[1]) {
+      if (step.kv && step.kv[0]) {
         context.fillStyle = KV;
-        const used = (Math.min(step.kv[0], step.kv[1]) / step.kv[1]) * KV_H;
+        const used = Math.max(1, (step.kv[0] / lane.mostBlocks) * KV_H);
         context.fillRect(x, base + GAP + KV_H - used, wide, used);
       }
     }
@@ -135,8 +135,8 @@ class Strip {
   /** From far away: for each column of pixels one step, and neighbours of the same request as one rectangle. */
   runs(from, to, cursor) {
     const { context, lane, row, width, store } = this;
-    const open = new Array(lane.seats).fill(-1), began = new Array(lane.seats).fill(0);
-    const high = Math.max(2, row * 0.5), base = row * lane.seats + GAP + BATCH_H;
+    const open = new Array(lane.rows).fill(-1), began = new Array(lane.rows).fill(0);
+    const high = Math.max(2, row * 0.5), base = row * lane.rows + GAP + BATCH_H;
     const left = Math.max(0, Math.floor(this.xOf(from, cursor))), right = Math.min(this.wide, this.xOf(to, cursor));
     const flush = (seat, x) => {
       if (open[seat] < 0) return;
@@ -144,27 +144,27 @@ class Strip {
       context.fillRect(began[seat], seat * row + (row - high) / 2, x - began[seat], high);
       open[seat] = -1;
     };
-    const here = new Array(lane.seats).fill(-1);
+    const here = new Array(lane.rows).fill(-1);
     for (let x = left; x < right; x++) {
       const step = lane.at(Math.min(to - 1, Math.max(from, this.placeAt(x + 0.5, cursor))));
       here.fill(-1);
       for (let k = 0; k < step.r.length; k += FIELDS) here[step.r[k + 1]] = step.r[k];
-      for (let seat = 0; seat < lane.seats; seat++) {
+      for (let seat = 0; seat < lane.rows; seat++) {
         if (here[seat] === open[seat]) continue;
         flush(seat, x);
         open[seat] = here[seat];
         began[seat] = x;
       }
       context.fillStyle = BAR;
-      const batch = (step.r.length / FIELDS / lane.seats) * BATCH_H;
+      const batch = (step.r.length / FIELDS / lane.rows) * BATCH_H;
       context.fillRect(x, base - batch, 1, batch);
-      if (step.kv && step.kv[1]) {
+      if (step.kv && step.kv[0]) {
         context.fillStyle = KV;
-        const used = (step.kv[0] / step.kv[1]) * KV_H;
+        const used = Math.max(1, (step.kv[0] / lane.mostBlocks) * KV_H);
         context.fillRect(x, base + GAP + KV_H - used, 1, used);
       }
     }
-    for (let seat = 0; seat < lane.seats; seat++) flush(seat, right);
+    for (let seat = 0; seat < lane.rows; seat++) flush(seat, right);
   }
 
   numbers(from, to, cursor) {

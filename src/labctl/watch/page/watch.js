@@ -169,7 +169,7 @@ class Page {
   }
 
   rowHeight(lane) {
-    return lane.seats <= 8 ? 24 : lane.seats <= 16 ? 18 : lane.seats <= 32 ? 13 : 9;
+    return lane.rows <= 8 ? 24 : lane.rows <= 16 ? 18 : lane.rows <= 32 ? 13 : 9;
   }
 
   // -- who ---------------------------------------------------------------------------------------------------------
@@ -198,8 +198,8 @@ class Page {
       if (this.now >= this.store.last) play(this, false);
     }
     this.before = at;
-    if (this.stale && (!this.told || at - this.told > 90)) {
-      this.told = at;
+    if (this.stale && (!this.updated || at - this.updated > 90)) {
+      this.updated = at;
       this.stale = false;
       this.views.forEach((view) => view.update());
       this.panels();
