@@ -20,8 +20,8 @@ def draw(lanes: Sequence[tuple[str, Timeline]], path: Path, title: str) -> None:
     labels = [(_slots(timeline), _rows(timeline)) for _, timeline in lanes]
     heights = [0.6 + 0.3 * len(part) for pair in labels for part in pair]
     figure, axes = plt.subplots(
-        len(heights), 1, figsize=(11, 1.2 + sum(heights)),
-        gridspec_kw={"height_ratios": heights, "hspace": 0.7}, squeeze=False,
+        len(heights), 1, figsize=(11, 1.2 + 1.15 * sum(heights)),
+        gridspec_kw={"height_ratios": heights, "hspace": 0.85}, squeeze=False,
     )  # fmt: skip
     for index, ((name, timeline), (slots, rows)) in enumerate(zip(lanes, labels, strict=True)):
         upper, lower = axes[2 * index][0], axes[2 * index + 1][0]
@@ -32,6 +32,8 @@ def draw(lanes: Sequence[tuple[str, Timeline]], path: Path, title: str) -> None:
         upper.set_xlabel("milliseconds since the first request (the verbose log slows it down)", fontsize=8)
         _executions(lower, timeline, rows, colors)
         lower.set_xlabel("executions, one column each; hollow: an empty row", fontsize=8)
+        for axis in (upper, lower):
+            axis.tick_params(labelsize=8)
     figure.suptitle(title, x=0.01, y=0.95, ha="left", fontsize=13, fontweight="bold")
     temporary = path.with_name(f".{path.name}.part")
     figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
