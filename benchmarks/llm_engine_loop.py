@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 from labserve.inflight.features import Features
+from labserve.inflight.job import Job
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
 from labserve.inflight.policy import Policy
 from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Job, Scheduler
+from labserve.inflight.scheduler import Scheduler
 
 
 def main() -> None:

@@ -19,10 +19,11 @@ from labctl.learn import gate
 from labctl.learn.exercise import Exercise, find_all
 from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
+from labserve.inflight.job import Job, Turn
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.own import scheduler_beside, with_line
 from labserve.inflight.policy import Policy
-from labserve.inflight.scheduler import Job, Scheduler, Turn
+from labserve.inflight.scheduler import Scheduler
 from labserve.params import Refusal
 
 WORKSPACE = Workspace(ROOT, ROOT / ".cache")

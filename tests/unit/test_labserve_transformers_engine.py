@@ -11,10 +11,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
+from labserve.inflight.job import Job
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.policy import Policy
 from labserve.inflight.sampling_options import Sampling
-from labserve.inflight.scheduler import Job, Scheduler
+from labserve.inflight.scheduler import Scheduler
 from labserve.inflight.transformers_engine import BLOCK_SIZE, TransformersEngine
 from labserve.model_shape import Shape
 from labserve.params import BadInput

@@ -8,9 +8,10 @@ import pytest
 from counting_engine import CountingEngine
 
 from labserve.inflight.features import Features
+from labserve.inflight.job import End, Job, Turn
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.policy import Policy, effective_policy
-from labserve.inflight.scheduler import End, Job, Scheduler, Turn
+from labserve.inflight.scheduler import Scheduler
 from labserve.params import BadInput
 
 
@@ -22,7 +23,9 @@ def scheduler(
     tokens: int = 10_000,
     chunked: bool = True,
 ) -> Scheduler:
-    return Scheduler(CountingEngine(step_tokens=tokens), KVBudget(blocks, 4), policy, limit, static, chunked)
+    return Scheduler(
+        CountingEngine(step_tokens=tokens), KVBudget(blocks, 4), policy, limit, static, Features(chunked, tokens)
+    )
 
 
 def job(name: str, limit: int, prompt: int = 2) -> Job:

@@ -96,7 +96,8 @@ CASES = [
     Case("llm/tensorrt_llm", {"input_ids": ids(5, 6), "input_lengths": ids(2), "request_output_len": ids(3)},
          ("request_output_len", ids(0), "at least 1"), swapped="end_id",
          filled={"engine_dir": GPT2, "decoupled_mode": "false", "batch_scheduler_policy": "guaranteed_no_evict",
-                 "asked_batch_scheduler_policy": "guaranteed_no_evict", "max_num_sequences": 4},
+                 "asked_batch_scheduler_policy": "guaranteed_no_evict", "max_num_sequences": 4,
+                 "scheduling": "fcfs"},
          breaks=("scheduler.engine", "step")),
 ]  # fmt: skip
 ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)

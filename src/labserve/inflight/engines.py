@@ -30,14 +30,21 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
         raise ValueError("engine: openvino computes on the processor; on a GPU take transformers")
     module = import_module(f"labserve.inflight.{name}_engine")
     exact = word("exact").lower() == "true"
+    usual = module.STEP_TOKENS[device.partition(":")[0]]
+    features = Features.of(word, usual, batch, shape.context, module.SPECULATION)
+    token_bytes = module.token_bytes(shape, exact)
+    if features.draft_model:
+        draft = Shape.of(features.draft_model)
+        if draft.vocabulary != shape.vocabulary:
+            raise ValueError(f"draft_model: it has {draft.vocabulary:,} tokens, the model {shape.vocabulary:,}")
+        token_bytes += module.token_bytes(draft, exact)
     kv = KVBudget.of(
         word("max_tokens_in_paged_kv_cache"),
         word("kv_cache_free_gpu_mem_fraction"),
         memory=int(word("kv_cache_memory_mib")) * 2**20,
-        token_bytes=module.token_bytes(shape, exact),
+        token_bytes=token_bytes,
         block_size=module.BLOCK_SIZE,
     )
-    features = Features.of(word, module.STEP_TOKENS[device.partition(":")[0]], batch, shape.context)
     make = getattr(module, ENGINES[name])
     more = {} if device == "cpu" else {"device": device}
     engine = make(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **more)

@@ -1,7 +1,9 @@
 """What an engine is asked for beyond continuous batching, read from the words of ``tensorrt_llm/config.pbtxt``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+NONE, PROMPT_LOOKUP, DRAFT = "none", "prompt_lookup", "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,13 +13,26 @@ class Features:
     ``max_num_tokens`` is what one step computes at most: a token for each that decodes, and prompts with the rest.
     With ``chunked_context`` a prompt goes in pieces of what is left (Sarathi-Serve: Agrawal et al., OSDI 2024);
     without, it waits for a step that has room for all of it.
+
+    With ``kv_cache_reuse`` prompts that begin alike share the blocks of their beginning (vLLM: Kwon et al., SOSP 2023;
+    SGLang's RadixAttention: Zheng et al., 2024).
+
+    With ``speculation`` a step checks up to ``num_assistant_tokens`` guesses for each that decodes, and keeps those
+    that the model itself would have chosen (Leviathan et al., ICML 2023): guessed from the prompt's own text, or by the
+    small model in the folder ``draft_model``.
     """
 
     chunked_context: bool = True
     max_num_tokens: int = 256
+    kv_cache_reuse: bool = False
+    speculation: str = NONE
+    num_assistant_tokens: int = 0
+    draft_model: str = ""
 
     @classmethod
-    def of(cls, word: Callable[[str], str], usual: int, batch: int, context: int) -> "Features":
+    def of(
+        cls, word: Callable[[str], str], usual: int, batch: int, context: int, speculates: Sequence[str] = ()
+    ) -> "Features":
         """From a configuration's words; an empty one is not given.
 
         Args:
@@ -25,16 +40,27 @@ class Features:
             usual: tokens of a step where nothing is said of them.
             batch: sequences that may run at a time.
             context: tokens that the model sees; without chunks a step has room for as many, unless it is told.
+            speculates: the kinds of speculation that the engine can do.
 
         Raises:
-            ValueError: a step would have no token for each of the batch.
+            ValueError: the engine cannot do it, or a step would have too few tokens for the batch.
         """
         chunked = word("enable_chunked_context").lower() != "false"
+        speculation = word("speculation") or NONE
+        if speculation not in (NONE, *speculates):
+            engine = word("engine") or "openvino"
+            raise ValueError(
+                f"speculation: {engine} cannot do '{speculation}'; it has {', '.join((NONE, *speculates))}"
+            )
+        guesses = int(word("num_assistant_tokens") or 0) if speculation != NONE else 0
+        each = 1 + guesses
         told = word("max_num_tokens")
-        most = int(told) if told else max(usual if chunked else context, batch)
-        if most < batch:
-            raise ValueError(f"max_num_tokens: {most} are not a token for each of max_num_sequences={batch}")
-        return cls(chunked, most)
+        most = int(told) if told else max(usual if chunked else context, each * batch)
+        if most < each * batch:
+            guessed = f" and its {guesses} guesses (num_assistant_tokens)" if guesses else ""
+            raise ValueError(f"max_num_tokens: {most} are not a token{guessed} for each of max_num_sequences={batch}")
+        draft = word("draft_model") if speculation == DRAFT else ""
+        return cls(chunked, most, word("enable_kv_cache_reuse").lower() == "true", speculation, guesses, draft)
 
     def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
         """For ``labserve.effective``: (name, asked, in force, why where it is not as asked)."""

@@ -6,13 +6,15 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from labserve.inflight.features import Features
+from labserve.inflight.features import DRAFT, PROMPT_LOOKUP, Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no other
 STEP_TOKENS = {"cpu": 256}  # of one step, where max_num_tokens is not given
+SPECULATION = (PROMPT_LOOKUP, DRAFT)
+NGRAM = 3  # tokens alike before a guess from the text, at most
 
 
 class OpenVinoEngine:
@@ -31,10 +33,17 @@ class OpenVinoEngine:
         config.dynamic_split_fuse = (
             True  # prompts go beside everybody else's next token; the scheduler says whether in pieces
         )
-        config.enable_prefix_caching = False
+        config.enable_prefix_caching = features.kv_cache_reuse
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
         if exact:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+        self._guesses = features.num_assistant_tokens
+        if features.speculation == PROMPT_LOOKUP:
+            properties["prompt_lookup"] = True
+        elif features.speculation == DRAFT:
+            # As many blocks as the model itself has: each holds what it knows of the same tokens.
+            draft = genai.draft_model(features.draft_model, "CPU", scheduler_config=config, **properties)
+            properties["draft_model"] = draft
         self._pipeline = genai.ContinuousBatchingPipeline(folder, config, "CPU", properties)
         self._count = 0
 
@@ -42,7 +51,7 @@ class OpenVinoEngine:
         """Begin a sequence and return its handle."""
         self._count += 1
         prompt = ov.Tensor(np.array([ids], dtype=np.int64))
-        return self._pipeline.add_request(self._count, prompt, _config(limit, sampling))
+        return self._pipeline.add_request(self._count, prompt, _config(limit, sampling, self._guesses))
 
     def step(self) -> None:
         if self._pipeline.has_non_finished_requests():
@@ -76,7 +85,7 @@ def token_bytes(shape: Shape, exact: bool) -> int:
     return shape.token_values * (4 if exact else 2)
 
 
-def _config(limit: int, sampling: Sampling) -> Any:
+def _config(limit: int, sampling: Sampling, guesses: int) -> Any:
     config = genai.GenerationConfig()
     config.apply_chat_template = False
     config.max_new_tokens = limit
@@ -93,4 +102,7 @@ def _config(limit: int, sampling: Sampling) -> Any:
             config.top_k = sampling.top_k
     config.repetition_penalty = sampling.repetition_penalty
     config.presence_penalty = sampling.presence_penalty
+    if guesses:
+        config.num_assistant_tokens = guesses
+        config.max_ngram_size = NGRAM
     return config

@@ -1,14 +1,19 @@
 """A request to ``tensorrt_llm`` as its tensors say it: checked, and every refusal names the input at fault."""
 
+import json
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from labserve import params
+from labserve.inflight.job import DEFAULT_PRIORITY, MOST_PRIORITY
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.tensors import Read, number, one, words
+
+LONGEST_TENANT = 64
 
 
 @dataclass(slots=True)
@@ -40,6 +45,25 @@ def parse(read: Read, shape: Shape) -> Generation:
     return Generation(
         prompt, limit, _sampling(read), words(read("stop_words_list")), bool(one(read, "streaming", False))
     )
+
+
+def standing(parameters: str) -> tuple[str, int]:
+    """Whose a request is and how urgent: its parameters `tenant` and `request_priority`, which no tensor carries.
+
+    Triton keeps a request's own `priority` for the queue in front of a model, and tells the model nothing of it.
+
+    Args:
+        parameters: a request's `parameters()`: a JSON object as text, or "". Others are none of our affair.
+
+    Raises BadInput.
+    """
+    given = json.loads(parameters) if parameters else {}
+    tenant = given.get("tenant", "")
+    if not isinstance(tenant, str) or len(tenant) > LONGEST_TENANT:
+        raise BadInput("tenant", f"expected a text of at most {LONGEST_TENANT} characters")
+    asked = {name: value for name, value in given.items() if name == "request_priority"}
+    found = params.parse(json.dumps(asked), {"request_priority": params.Field(int, 1, MOST_PRIORITY)})
+    return tenant, found.get("request_priority", DEFAULT_PRIORITY)
 
 
 def _prompt(read: Read, shape: Shape) -> list[int]:

@@ -6,131 +6,55 @@ single-threaded: whoever owns it calls `submit`, `cancel` and `turn` from one th
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Protocol
 
+from labserve.inflight.features import Features
+from labserve.inflight.job import End, Engine, Job, Turn
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.order import Order
 from labserve.inflight.policy import Policy
 from labserve.params import BadInput
 from labserve.seats import Seats
-
-
-class End(Enum):
-    """Why a job is over."""
-
-    DONE = "done"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One request: `prompt` ids in, at most `limit` ids out. `sampling` is the engine's own affair."""
-
-    id: str
-    prompt: list[int]
-    limit: int
-    sampling: Any = None
-    stop_words: list[list[int]] = field(default_factory=list)
-    streaming: bool = False
-    request: Any = None  # whoever submitted it finds it here again
-    output: list[int] = field(default_factory=list)
-    end: End | None = None
-    error: Exception | None = None
-    handle: Any = None
-    number: int = 0  # whoever submitted it counts
-    name: str = ""  # in the step log
-    cached: int = 0  # leading tokens that the engine has computed
-
-    @property
-    def tokens(self) -> int:
-        return len(self.prompt) + len(self.output)
-
-    @property
-    def left(self) -> int:
-        """Tokens that the engine has yet to compute for its next one."""
-        return self.tokens - self.cached
-
-    @property
-    def why(self) -> str:
-        """The step log's word for its end."""
-        if self.end is End.DONE:
-            return "length" if len(self.output) >= self.limit else "stop"
-        return self.end.value if self.end else ""
-
-
-class Engine(Protocol):
-    """A compiled model with a paged KV cache that takes newcomers at any step.
-
-    A step computes at most `step_tokens` tokens: one for each that decodes, and prompts, in order, with the rest.
-    """
-
-    step_tokens: int
-
-    def add(self, ids: list[int], limit: int, sampling: Any) -> Any:
-        """Begin a sequence: at most `limit` tokens after `ids`. Returns a handle."""
-
-    def step(self) -> None:
-        """One step for every sequence: a token each, or a part of a newcomer's prompt."""
-
-    def read(self, handle: Any) -> tuple[list[int], bool]:
-        """The new tokens of a sequence, and whether the engine has ended it."""
-
-    def drop(self, handle: Any) -> None:
-        """Forget a sequence; its memory is free after the next step."""
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one step did. Lists of numbers are in the order of `batch`."""
-
-    batch: list[Job]
-    prefill: int = 0  # members without an output token before the step
-    admitted: list[Job] = field(default_factory=list)
-    preempted: list[Job] = field(default_factory=list)
-    blocks: int = 0  # of the KV cache that were occupied or promised while it was computed
-    claims: list[int] = field(default_factory=list)  # those of each
-    seats: list[int] = field(default_factory=list)
-    computed: list[int] = field(default_factory=list)  # tokens; a newcomer's prompt may go in parts
-    phase: str = ""  # a letter each: p prefill, d decode
-    waiting: list[Job] = field(default_factory=list)  # while it was computed
-    why: str = ""  # they wait
-    produced: list[tuple[Job, list[int]]] = field(default_factory=list)
-    ended: list[Job] = field(default_factory=list)
 
 
 class Scheduler:
     """Keeps at most `max_running` jobs in the engine, within `kv`.
 
     `static` batching takes a batch when the engine is empty and lets nobody join before its last member is done;
-    otherwise jobs join and leave at every step. With `chunked` prompts go in pieces of what a step's tokens leave;
-    otherwise a prompt joins when there is room for all of it.
+    otherwise jobs join and leave at every step.
 
-    Three questions are asked before each step, and a subclass may answer them otherwise (see ``own.py``): how many
-    may join (`places`), how much memory must stay free beside a newcomer (`reserve`), and who leaves when memory
-    runs out (`victim`).
+    Four questions are asked before each step, and a subclass may answer them otherwise (see ``own.py``): how many
+    may join (`places`), who of those that wait is the first (`line`), how much memory must stay free beside a newcomer
+    (`reserve`), and who leaves when memory runs out (`victim`).
     """
 
     def __init__(
-        self, engine: Engine, kv: KVBudget, policy: Policy, max_running: int, static: bool, chunked: bool = True
+        self,
+        engine: Engine,
+        kv: KVBudget,
+        policy: Policy,
+        max_running: int,
+        static: bool,
+        features: Features | None = None,
+        order: Order | None = None,
     ) -> None:
         self.engine = engine
         self.kv = kv
         self.policy = policy
         self.max_running = max_running
         self.static = static
-        self.chunked = chunked
-        self.waiting: deque[Job] = deque()
+        self.features = features or Features(max_num_tokens=engine.step_tokens)
+        self.order = order or Order()
+        self.waiting: deque[Job] = deque()  # as they came, the evicted before them
         self.running: list[Job] = []  # the oldest first
         self.seats = Seats(max_running)  # as they are shown; the engine knows of none
         self._leaving = 0  # blocks of dropped jobs, which the engine frees with its next step
+        self._arrivals = 0
 
     def submit(self, job: Job) -> None:
         """Put a job into the queue. Raises BadInput for one that could never fit."""
         # Whoever may be evicted is computed again with all of its answer so far.
         longest = len(job.prompt) + (job.limit - 1 if self.policy is Policy.MAX_UTILIZATION else 0)
-        if not self.chunked and longest > self.engine.step_tokens:
+        if not self.features.chunked_context and longest > self.engine.step_tokens:
             raise BadInput(
                 "input_ids",
                 f"{longest:,} tokens may have to be computed in one step, which computes at most "
@@ -143,6 +67,9 @@ class Scheduler:
                 f"{len(job.prompt):,} prompt and {job.limit:,} output tokens need {whole:,} blocks of the KV cache, "
                 f"which has {self.kv.blocks:,} (of {self.kv.block_size} tokens)",
             )
+        self._arrivals += 1
+        job.came = self._arrivals
+        self.order.arrived(job, self.waiting)
         self.waiting.append(job)
 
     def cancel(self, job: Job) -> None:
@@ -162,6 +89,10 @@ class Scheduler:
     def places(self) -> int:
         """How many may join the batch now."""
         return 0 if self.static and self.running else self.max_running - len(self.running)
+
+    def line(self) -> list[Job]:
+        """Those who wait, in the order in which they will join."""
+        return self.order.line(self.waiting)
 
     def reserve(self) -> int:
         """How many blocks must stay free beside what a newcomer needs.
@@ -201,6 +132,7 @@ class Scheduler:
                 job.output += tokens
                 job.cached = job.tokens - 1  # of the last one the engine has no keys and values yet
                 turn.produced.append((job, tokens))
+                self.order.made(job, len(tokens))
             if over or len(job.output) >= job.limit or any(job.output[-len(w) :] == w for w in job.stop_words):
                 self._remove(job, dropped=not over)
                 job.end = End.DONE
@@ -216,7 +148,7 @@ class Scheduler:
         if len(batch) < len(self.running):
             return batch
         places = self.places
-        for job in self.waiting:
+        for job in self.line():
             reserve = len(batch) if self.policy is Policy.MAX_UTILIZATION else 0
             if len(batch) == len(self.running) + places or used + self._claim(job) + reserve > self.kv.blocks:
                 break
@@ -232,15 +164,15 @@ class Scheduler:
             return "no slot"
         if self.static and batch and not self.places:
             return "batch closed"
-        return "no KV block" if not self.waiting or self._has_tokens(self.waiting[0], batch) else "no tokens"
+        return "no KV block" if not self.waiting or self._has_tokens(self.line()[0], batch) else "no tokens"
 
     def _has_tokens(self, job: Job, batch: Sequence[Job]) -> bool:
         """Whether a step of `batch` has room for the whole prompt of `job`, where it must go in one piece."""
-        return self.chunked or job.tokens + sum(one.left for one in batch) <= self.engine.step_tokens
+        return self.features.chunked_context or job.tokens + sum(one.left for one in batch) <= self.engine.step_tokens
 
     def _describe(self, turn: Turn) -> None:
         """What the step log says of a step that is about to be computed."""
-        turn.blocks, turn.waiting, turn.why = self.blocks_used, list(self.waiting), self.why(turn.batch)
+        turn.blocks, turn.waiting, turn.why = self.blocks_used, self.line(), self.why(turn.batch)
         turn.claims = [self._claim(job) for job in turn.batch]
         turn.seats = [self.seats.of(job) for job in turn.batch]
         turn.phase = "".join("d" if job.output and job.left == 1 else "p" for job in turn.batch)
@@ -287,12 +219,12 @@ class Scheduler:
         admitted: list[Job] = []
         places = self.places
         while self.waiting and len(admitted) < places:
-            job = self.waiting[0]
+            job = self.line()[0]
             if self.blocks_used + self._claim(job) + self.reserve() > self.kv.blocks:
                 break
             if not self._has_tokens(job, self.running):
                 break
-            self.waiting.popleft()
+            self.waiting.remove(job)
             try:
                 job.handle = self.engine.add(job.prompt + job.output, job.limit - len(job.output), job.sampling)
             except Exception as error:  # the engine refuses this one; the others are not concerned
@@ -301,6 +233,7 @@ class Scheduler:
                 continue
             self.running.append(job)
             self.seats.take(job, job.name or job.id)
+            self.order.joined(job, self.waiting)
             admitted.append(job)
         return admitted
 

@@ -20,6 +20,7 @@ from labserve.params import BadInput
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache
 STEP_TOKENS = {"cpu": 256, "cuda": 2048}  # of one step, where max_num_tokens is not given
+SPECULATION = ()
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class TransformersEngine:
                 block_size=BLOCK_SIZE,
                 num_blocks=kv.blocks + batch,
                 max_batch_tokens=self.step_tokens,
-                allow_block_sharing=False,
+                allow_block_sharing=features.kv_cache_reuse,
                 use_async_batching=False,  # a step is over when it returns
             ),
         )

@@ -22,9 +22,10 @@ from labserve.gauges import Gauges
 from labserve.guard import Guard
 from labserve.inflight import request as llm_request
 from labserve.inflight.engines import open_engine
+from labserve.inflight.job import End, Job
+from labserve.inflight.order import order
 from labserve.inflight.own import scheduler_beside, with_line
 from labserve.inflight.policy import effective_policy
-from labserve.inflight.scheduler import End, Job
 from labserve.model_shape import Shape
 from labserve.params import Refusal
 from labserve.steplog import Names, StepLog, queued
@@ -53,7 +54,7 @@ class TritonPythonModel:
 
         self.shape = Shape.of(word("gpt_model_path"))
         engine, kv, features = open_engine(word, self.shape, limit, device(args))
-        self.scheduler = scheduler_beside(HERE)(engine, kv, policy, limit, static, features.chunked_context)
+        self.scheduler = scheduler_beside(HERE)(engine, kv, policy, limit, static, features, order(word("scheduling")))
 
         self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
         self.guard = Guard(args)
@@ -169,6 +170,7 @@ class TritonPythonModel:
             asked = llm_request.parse(read, self.shape)
             id = request.request_id() or f"#{self.count}"
             job = Job(id, asked.prompt, asked.limit, asked.sampling, asked.stop_words, asked.streaming, request)
+            job.tenant, job.priority = llm_request.standing(request.parameters())
             job.number = self.count
             self.scheduler.submit(job)
             job.name = self.names.take(id)
@@ -193,7 +195,7 @@ class TritonPythonModel:
         """
         for job in list(self.scheduler.running):
             self.drop_if_cancelled(job)
-        waiting, alive = list(self.scheduler.waiting), 0
+        waiting, alive = self.scheduler.line(), 0
         for job in waiting:
             if alive == self.scheduler.places:
                 break
@@ -260,7 +262,7 @@ class TritonPythonModel:
     def next_step(self):
         """Of a step that waits for the clock: who would be in it, and who not."""
         batch = self.scheduler.next_batch()
-        rest = [job.name for job in self.scheduler.waiting if job not in batch]
+        rest = [job.name for job in self.scheduler.line() if job not in batch]
         told = queued(rest, self.scheduler.why(batch))
         return {"ids": [job.name for job in batch], **told, "seats": self.scheduler.seats.names}
 
