@@ -15,6 +15,7 @@ from benchmarks import (
     checks,
     codegen,
     compose_up,
+    decode,
     exercises,
     fuzz,
     iterative,
@@ -31,6 +32,7 @@ from labctl.workspace import Workspace, atomic_write
 YARDSTICKS = {
     "start-up": start_up.run,
     "checks": checks.run,
+    "decode": decode.run,
     "iterative": lambda options: iterative.run(options.rounds),
     "batching": lambda options: llm.batching(options.rounds),
     "hundred": lambda options: llm.hundred(options.rounds),
@@ -60,6 +62,7 @@ def main() -> None:
     )
     exercises.options(parser)
     checks.options(parser)
+    decode.options(parser)
     fuzz.options(parser)
     start_up.options(parser)
     options = parser.parse_args()

@@ -26,7 +26,9 @@ LIMIT_S = 1.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--against", type=Path, help="start-up: a second checkout, with a .venv, measured in turn")
+    parser.add_argument(
+        "--against", type=Path, help="start-up (with a .venv), decode: a second checkout, measured in turn"
+    )
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:

@@ -39,7 +39,9 @@ NEAR_TIE = 1e-4
 
 @pytest.fixture(scope="module", params=[True, False], ids=["kv-cache", "recomputing"])
 def server(request: Any, lab_server: Any) -> Any:
-    return lab_server("iterative", kv_cache=request.param, max_sequence_idle_microseconds=int(IDLE * 1e6), threads=1)
+    return lab_server(
+        "iterative", kv_cache=request.param, max_sequence_idle_microseconds=int(IDLE * 1e6), precision="fp32", threads=1
+    )
 
 
 @pytest.fixture(scope="module")

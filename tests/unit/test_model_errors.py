@@ -61,10 +61,12 @@ PREPROCESSING = {
 }  # fmt: skip
 CASES = [
     Case("iterative/simple-gpt2", {"text_input": text(b"The")}, ("text_input", text(b""), "the text is empty"),
-         filled={"model_path": GPT2, "kv_cache": "true", "max_batch_size": 4}, parameters='{"max_tokens": 3}',
+         filled={"model_path": GPT2, "kv_cache": "true", "precision": "fp32", "max_batch_size": 4},
+         parameters='{"max_tokens": 3}',
          breaks=("decoder", "logits")),
     Case("iterative/iterative-gpt2", {"text_input": text(b"The")}, ("text_input", text(b"a" * 10**6), "65,536"),
-         filled={"model_path": GPT2, "kv_cache": "true", "max_batch_size": 4}, parameters='{"max_tokens": 1}',
+         filled={"model_path": GPT2, "kv_cache": "true", "precision": "fp32", "max_batch_size": 4},
+         parameters='{"max_tokens": 1}',
          breaks=("decoder", "logits")),
     Case("llama-python/llama-python", {"text_input": np.array([b"The"], dtype=object), "max_tokens": ids(2)[0]},
          ("max_tokens", np.array([10**6]), "out of range"), filled={"model_path": GPT2},

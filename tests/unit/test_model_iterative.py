@@ -37,8 +37,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 def make(folder: str, run_dir: str = "nowhere") -> Any:
     return fake_backend.load(
-        "iterative/iterative-gpt2", model_path=folder, max_batch_size=SLOTS, kv_cache="true", run_dir=run_dir,
-        max_sequence_idle_microseconds=int(IDLE * 1e6),
+        "iterative/iterative-gpt2", model_path=folder, max_batch_size=SLOTS, kv_cache="true", precision="fp32",
+        run_dir=run_dir, max_sequence_idle_microseconds=int(IDLE * 1e6),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from labserve.batches import together
-from labserve.gpt2.kvcache import KVCache, Packed, causal
+from labserve.gpt2.kvcache import KVCache, Packed, Run, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.text.sampling import choose
@@ -47,46 +47,43 @@ class CachedDecoder:
         running = [s for s in batch if s.cached]
         running.sort(key=_slot)
         newcomers = [s for s in batch if not s.cached]
-        order = running + newcomers
 
         ids: list[int] = []
         slots: list[int] = []
         positions: list[int] = []
-        ends: list[int] = []  # of each sequence's tokens in the pass
-        for sequence in order:
+        last: dict[int, int] = {}  # slot to the place of its sequence's last token in the pass
+        prompts: list[tuple[int, int]] = []
+        for sequence in running + newcomers:
             new = sequence.ids[sequence.cached :]
+            if not sequence.cached:
+                prompts.append((len(ids), len(ids) + len(new)))
             ids += new
             slots += [_slot(sequence)] * len(new)
             positions += range(sequence.cached, len(sequence.ids))
-            ends.append(len(ids))
-        device = self._model.device
-        where = torch.tensor([ids, slots, positions], device=device)
-        last = torch.tensor(ends, device=device) - 1
-        logits = self._model.logits(where[0], where[2], self._packed(running, where, ends).attend, last)
-        for sequence in order:
+            last[_slot(sequence)] = len(ids) - 1
+        where = torch.tensor([ids, slots, positions], device=self._model.device)
+        packed = Packed(self.cache, where[1], where[2], self._runs(running), prompts)
+        wanted = torch.tensor([last[_slot(sequence)] for sequence in batch], device=self._model.device)
+        logits = self._model.logits(where[0], where[2], packed.attend, wanted)
+        for sequence in batch:
             sequence.cached = len(sequence.ids)
-        # Back from the order of the pass to the order of the batch.
-        place = {id(sequence): row for row, sequence in enumerate(order)}
-        return logits[[place[id(sequence)] for sequence in batch]]
+        return logits
 
-    def _packed(self, running: list[Sequence], where: torch.Tensor, ends: list[int]) -> Packed:
-        _, slots, positions = where
-        count = len(running)
-        prompts = list(zip([0, *ends][count:], ends[count:], strict=False))
-        if not running:
-            return Packed(self.cache, slots, positions, slice(0), None, prompts)
-        low, high = _slot(running[0]), _slot(running[-1])
-        neighbours = high - low + 1 == count
-        last = positions[:count]
-        longest = max(len(s.ids) for s in running)
-        return Packed(
-            self.cache,
-            slots,
-            positions,
-            rows=slice(low, high + 1) if neighbours else slots[:count],
-            mask=(torch.arange(longest, device=slots.device) <= last[:, None])[:, None, None],
-            prompts=prompts,
-        )
+    def _runs(self, running: list[Sequence]) -> list[Run]:
+        """The running sequences, which are in the order of their slots, as runs of neighbours."""
+        runs = []
+        first = 0
+        for end in range(1, len(running) + 1):
+            if end < len(running) and _slot(running[end]) == _slot(running[end - 1]) + 1:
+                continue
+            lengths = torch.tensor([len(sequence.ids) for sequence in running[first:end]], device=self._model.device)
+            hidden = torch.arange(int(lengths.max()), device=self._model.device) >= lengths[:, None]
+            mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._model.device)
+            mask.masked_fill_(hidden, float("-inf"))
+            low = _slot(running[first])
+            runs.append(Run(slice(first, end), slice(low, low + end - first), mask[:, None, None]))
+            first = end
+        return runs
 
     def release(self, sequence: Sequence) -> None:
         if sequence.slot is not None:

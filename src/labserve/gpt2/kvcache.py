@@ -2,6 +2,7 @@
 
 import heapq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -43,6 +44,14 @@ class KVCache:
         heapq.heappush(self._free, slot)
 
 
+class Run(NamedTuple):
+    """Running sequences whose slots are neighbours: their keys and values are read where they are."""
+
+    tokens: slice  # of the pass, one of each sequence
+    slots: slice
+    mask: torch.Tensor  # [sequences, 1, 1, longest] 0 for a cached token that the sequence may see, else -inf
+
+
 @dataclass(slots=True)
 class Packed:
     """Where each token of one forward pass belongs.
@@ -54,30 +63,26 @@ class Packed:
     cache: KVCache
     slots: torch.Tensor  # [tokens] the slot of each token
     positions: torch.Tensor  # [tokens] its place in its sequence
-    rows: slice | torch.Tensor  # the slots of the running sequences: a view where they are neighbours
-    mask: torch.Tensor | None  # [running, 1, 1, longest] which cached tokens each may see; None: nobody runs
+    runs: list[Run]
     prompts: list[tuple[int, int]]  # start and end of each newcomer's tokens
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attention of each token over its own sequence; everything is [tokens, heads, head_dim].
 
-        New keys and values go to their slots. Running sequences share one call, padded to the longest of them;
-        a newcomer attends causally to its own prompt.
+        New keys and values go to their slots. Neighbours share one call, padded to the longest of them; a newcomer
+        attends causally to its own prompt.
         """
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys[self.slots, :, self.positions] = key
         values[self.slots, :, self.positions] = value
 
         outputs = []
-        if self.mask is not None:
-            running, _, _, longest = self.mask.shape
-            seen = scaled_dot_product_attention(
-                query[:running].unsqueeze(2),
-                keys[:, :, :longest][self.rows],
-                values[:, :, :longest][self.rows],
-                attn_mask=self.mask,
+        for tokens, slots, mask in self.runs:
+            seen = slice(mask.shape[-1])
+            output = scaled_dot_product_attention(
+                query[tokens].unsqueeze(2), keys[slots, :, seen], values[slots, :, seen], attn_mask=mask
             )
-            outputs.append(seen.squeeze(2))
+            outputs.append(output.squeeze(2))
         outputs += [causal(*(part[None, start:end] for part in (query, key, value)))[0] for start, end in self.prompts]
         return torch.cat(outputs)
 

@@ -14,6 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
+from labserve.gpt2.linear import Linear
+from labserve.gpt2.precision import dtype_of
+
 #: (layer, query, key, value) to the output of attention; all of them are [..., tokens, heads, head_dim].
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Affine = tuple[Tensor, Tensor]  # weight and bias
@@ -21,49 +24,56 @@ Affine = tuple[Tensor, Tensor]  # weight and bias
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The tensors of one layer."""
+    """What one layer has learnt."""
 
     ln_1: Affine
-    attention: Affine  # queries, keys and values in one matrix
-    projection: Affine
+    attention: Linear  # queries, keys and values in one matrix
+    projection: Linear
     ln_2: Affine
-    up: Affine
-    down: Affine
+    up: Linear
+    down: Linear
 
 
 class GPT2:
-    """The model of one folder, in fp32 (fp16 on a GPU).
+    """The model of one folder. `precision` is a word of `labserve.gpt2.precision`.
 
     Raises:
-        ValueError: the folder holds another kind of model, or a variant of this one.
+        ValueError: the folder holds another kind of model, or a variant of this one; there is no such precision.
         OSError, KeyError: something of it is missing.
     """
 
-    def __init__(self, folder: str, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(self, folder: str, device: str = "cpu", threads: int = 1, precision: str = "auto") -> None:
         torch.set_num_threads(threads)
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         _refuse_others(config)
-        dtype = torch.float32 if device == "cpu" else torch.float16
-        weights = {name.removeprefix("transformer."): t.to(device, dtype) for name, t in _tensors(Path(folder)).items()}
+        tensors = _tensors(Path(folder))
+        self.dtype = dtype_of(precision, device, weights=4 * sum(t.numel() for t in tensors.values()))
+        weights = {name.removeprefix("transformer."): t.to(device, self.dtype) for name, t in tensors.items()}
 
         def affine(name: str) -> Affine:
             return weights[f"{name}.weight"], weights[f"{name}.bias"]
+
+        def block(name: str) -> Block:
+            ln_1, ln_2 = affine(f"{name}.ln_1"), affine(f"{name}.ln_2")
+            attention, projection = (Linear(*affine(f"{name}.attn.{part}")) for part in ("c_attn", "c_proj"))
+            up, down = (Linear(*affine(f"{name}.mlp.{part}")) for part in ("c_fc", "c_proj"))
+            return Block(ln_1, attention, projection, ln_2, up, down)
 
         self.layers, self.heads = int(config["n_layer"]), int(config["n_head"])
         self.context, self.end_id = int(config["n_positions"]), config.get("eos_token_id")
         self._epsilon = float(config.get("layer_norm_epsilon", 1e-5))
         self._tokens, self._places = weights["wte.weight"], weights["wpe.weight"]
-        self._blocks = [
-            Block(*(affine(f"h.{n}.{part}") for part in
-                    ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")))
-            for n in range(self.layers)
-        ]  # fmt: skip
+        self._blocks = [block(f"h.{n}") for n in range(self.layers)]
         self._final = affine("ln_f")
-        self._scores = weights.get("lm_head.weight", self._tokens)
+        self._scores = Linear(weights.get("lm_head.weight", self._tokens).T)
         self.vocabulary, self.width = self._tokens.shape
-        self.device, self.dtype = self._tokens.device, dtype
+        self.device = self._tokens.device
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def describe(self) -> str:
+        """Its size and the numbers it computes in, in one line."""
+        return f"{self.layers} layers of width {self.width}, {str(self.dtype).removeprefix('torch.')} on {self.device}"
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def logits(self, ids: Tensor, positions: Tensor, attend: Attend, wanted: Any) -> Tensor:
         """Scores of the token after each wanted place, [places, vocabulary].
 
@@ -73,19 +83,13 @@ class GPT2:
         """
         x = self._tokens[ids] + self._places[positions]
         for layer, block in enumerate(self._blocks):
-            heads = self._affine(self._norm(x, block.ln_1), block.attention).unflatten(-1, (3, self.heads, -1))
-            x = x + self._affine(attend(layer, *heads.unbind(-3)).flatten(-2), block.projection)
-            inner = gelu(self._affine(self._norm(x, block.ln_2), block.up), approximate="tanh")
-            x = x + self._affine(inner, block.down)
-        return self._norm(x[wanted], self._final) @ self._scores.T
+            heads = block.attention(self._norm(x, block.ln_1)).unflatten(-1, (3, self.heads, -1))
+            x = x + block.projection(attend(layer, *heads.unbind(-3)).flatten(-2))
+            x = x + block.down(gelu(block.up(self._norm(x, block.ln_2)), approximate="tanh"))
+        return self._scores(self._norm(x[wanted], self._final)).float()
 
     def _norm(self, x: Tensor, by: Affine) -> Tensor:
         return layer_norm(x, (self.width,), *by, self._epsilon)
-
-    @staticmethod
-    def _affine(x: Tensor, by: Affine) -> Tensor:
-        weight, bias = by
-        return torch.addmm(bias, x.flatten(0, -2), weight).view(*x.shape[:-1], -1)
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:

@@ -36,11 +36,12 @@ class TritonPythonModel:
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
 
         tokenizer = open_tokenizer(parameter(args, "model_path"))
-        model = GPT2(parameter(args, "model_path"), device(args), int(parameter(args, "threads")))
+        precision = parameter(args, "precision", "auto")
+        model = GPT2(parameter(args, "model_path"), device(args), int(parameter(args, "threads")), precision)
         self.begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id)
         cached = parameter(args, "kv_cache").lower() == "true"
         self.decoder = CachedDecoder(model, self.slots) if cached else RecomputingDecoder(model)
-        pb_utils.Logger.log_info(f"{args['model_name']}: {self.decoder.describe()}")
+        pb_utils.Logger.log_info(f"{args['model_name']}: {model.describe()}; {self.decoder.describe()}")
 
         self.sequences = {}  # correlation id -> what is kept of a sequence between two of its tokens
         self.running = {}  # those of them that have a slot

@@ -28,11 +28,12 @@ class TritonPythonModel:
         self.guard = Guard(args)
         self.slots = json.loads(args["model_config"])["max_batch_size"]
         tokenizer = open_tokenizer(parameter(args, "model_path"))
-        model = GPT2(parameter(args, "model_path"), device(args), int(parameter(args, "threads")))
+        precision = parameter(args, "precision", "auto")
+        model = GPT2(parameter(args, "model_path"), device(args), int(parameter(args, "threads")), precision)
         self.begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id)
         cached = parameter(args, "kv_cache").lower() == "true"
         self.decoder = CachedDecoder(model, self.slots) if cached else RecomputingDecoder(model)
-        pb_utils.Logger.log_info(f"{args['model_name']}: {self.decoder.describe()}")
+        pb_utils.Logger.log_info(f"{args['model_name']}: {model.describe()}; {self.decoder.describe()}")
 
         self.names, self.seats = Names(), Seats(self.slots)  # of those in the batch, for the step log
         self.joined = []
