@@ -12,6 +12,7 @@ import argparse
 import json
 
 from benchmarks import (
+    answers,
     checks,
     codegen,
     compose_up,
@@ -60,8 +61,7 @@ def main() -> None:
     parser.add_argument(
         "--count", type=int, help="kills: how often (1000); fuzz: requests (10000); exercises: seeds (200)"
     )
-    exercises.options(parser)
-    checks.options(parser)
+    answers.options(parser)
     decode.options(parser)
     fuzz.options(parser)
     start_up.options(parser)

@@ -1,68 +1,93 @@
-"""Many seeds of every exercise: its solution must pass with each, and each wrong answer fail with its own sentence."""
+"""Many seeds of each answer that chance has a part in: a solution must pass with all, a wrong answer with none.
+
+Each run is written to ``results/benchmarks/exercises.jsonl`` as it ends. A second call goes on where one was
+interrupted, and leaves out what was judged already, for as long as the exercise's files are the same.
+"""
 
 from __future__ import annotations
 
 import argparse
-import shutil
+import hashlib
+import json
 import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from benchmarks import answers
 from labctl.learn import gate, server
-from labctl.learn.exercise import Exercise, find_all
-from labctl.listener import Silent
+from labctl.learn.exercise import Exercise
 from labctl.orchestrator.session import Session
 from labctl.tables import markdown, table
 
-HEADER = ["exercise", "answer", "seeds", "as foreseen", "seconds each"]
+HEADER = ["exercise", "answer", "as foreseen", "seconds each"]
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", help="exercises: their ids, with commas between (01a,02c)")
+@dataclass(frozen=True)
+class Run:
+    """One answer, judged with one seed. ``problem`` is "" where that went as foreseen; ``files`` is a hash of them."""
+
+    exercise: str
+    answer: str
+    files: str
+    seed: int
+    problem: str
+    seconds: float
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Count, for each answer of each exercise, how many of the seeds 1 to ``--count`` (200) it is judged rightly with.
-
-    Every exercise is measured, also those that do not call themselves a matter of chance.
-    The learner's folders of this checkout are put aside meanwhile.
-    """
-    session = Session.open(Silent())
-    wanted = set((options.only or "").split(",")) - {""}
-    exercises = [e for e in find_all(session.workspace, session.catalog) if not wanted or e.id in wanted]
-    mine = session.workspace.root / "exercises"
-    aside = mine.with_name(".exercises-aside")
-    if mine.exists():
-        mine.rename(aside)
+    """Judge each answer that an exercise names under ``chance`` with the seeds 1 to ``--count`` (200)."""
     rows: list[list[str]] = []
-    found: dict[str, Any] = {}
-    try:
+    counts: dict[str, Any] = {}
+    with answers.desk(options.only) as (session, exercises):
+        log = session.workspace.root / "results" / "benchmarks" / "exercises.jsonl"
+        log.parent.mkdir(parents=True, exist_ok=True)
         for exercise in exercises:
             for attempt in gate.attempts(exercise):
-                one = _repeated(session, exercise, attempt, options.count or 200)
-                found[f"{exercise.id} {attempt.name}"] = one
-                good = f"{one['foreseen']} of {one['seeds']}"
-                rows.append([exercise.id, attempt.name, f"{one['seeds']}", good, f"{one['seconds']:.1f}"])
-                print(*rows[-1], *one["problems"], flush=True)
-    finally:
-        server.stop(session)
-        shutil.rmtree(mine, ignore_errors=True)
-        if aside.exists():
-            aside.rename(mine)
-    print(table(rows, HEADER, right=(2, 4)), "\n")
+                if attempt.name.removeprefix("wrong/") not in exercise.manifest.chance:
+                    continue
+                runs = list(_runs(session, exercise, attempt, options.count or 200, log))
+                problems = [f"seed {one.seed}: {one.problem}" for one in runs if one.problem]
+                good, each = len(runs) - len(problems), sum(one.seconds for one in runs) / len(runs)
+                counts[f"{exercise.id} {attempt.name}"] = {"seeds": len(runs), "foreseen": good, "problems": problems}
+                rows.append([exercise.id, attempt.name, f"{good} of {len(runs)}", f"{each:.1f}"])
+                print(*rows[-1], *problems, flush=True)
+    print(table(rows, HEADER, right=(3,)), "\n")
     print(markdown(rows, HEADER))
-    return found
+    return counts
 
 
-def _repeated(session: Session, exercise: Exercise, attempt: gate.Attempt, count: int) -> dict[str, Any]:
-    began = time.monotonic()
-    told = [
-        (seed, gate.problem(attempt, gate.judged(session, exercise, attempt, "local", [seed])))
-        for seed in range(1, count + 1)
-    ]
-    problems = [f"seed {seed}: {problem}" for seed, problem in told if problem]
-    return {
-        "seeds": count,
-        "foreseen": count - len(problems),
-        "problems": problems,
-        "seconds": (time.monotonic() - began) / count,
-    }
+def _runs(session: Session, exercise: Exercise, attempt: gate.Attempt, count: int, log: Path) -> Iterator[Run]:
+    """The runs of all seeds; those that the log has are taken from it."""
+    files = _digest(exercise, attempt)
+    done = {one.seed: one for one in _logged(log) if (one.exercise, one.answer, one.files) ==
+            (exercise.id, attempt.name, files)}  # fmt: skip
+    for seed in range(1, count + 1):
+        if seed not in done:
+            began = time.monotonic()
+            problem = gate.problem(attempt, gate.judged(session, exercise, attempt, "local", [seed]))
+            # These answers leave nothing behind in their model, so the next seed need not load it anew.
+            if (session.workspace.stack_dir(server.STACK)).is_dir():
+                server.clean(session.workspace).touch()
+            done[seed] = Run(exercise.id, attempt.name, files, seed, problem, round(time.monotonic() - began, 2))
+            with log.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(asdict(done[seed])) + "\n")
+        yield done[seed]
+
+
+def _logged(log: Path) -> Iterator[Run]:
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+        try:
+            yield Run(**json.loads(line))
+        except (ValueError, TypeError):  # cut off when a run was killed
+            continue
+
+
+def _digest(exercise: Exercise, attempt: gate.Attempt) -> str:
+    """Of the check, its manifest, and the answer."""
+    digest = hashlib.sha256()
+    for path in [exercise.folder / "check.py", exercise.folder / "exercise.yaml", *sorted(attempt.folder.iterdir())]:
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

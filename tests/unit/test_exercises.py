@@ -176,6 +176,7 @@ def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:
         ({"replacements": [{"file": "iterative-gpt2/1/model.py", "find": "a", "replace": "b"}]}, "the learner's"),
         ({"wrong": {"one": "only"}}, "wrong"),
         ({"hints": ["a"]}, "hints"),
+        ({"chance": ["solution", "nobody"]}, "no answer nobody"),
         ({"colour": "red"}, "colour"),
         ("minutes: 3\n", "the key 'minutes' is there already"),
     ],

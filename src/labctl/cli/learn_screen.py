@@ -90,7 +90,7 @@ class Screen:
         self.progress.start(exercise.id)
         self.exercise = exercise
         last = judge.last(self.session.workspace, exercise.id)
-        self._show(_told(last) if last else ["not checked yet: c checks it, and so does saving a file"])
+        self._show(_rows_of(last) if last else ["not checked yet: c checks it, and so does saving a file"])
         self.stamps = self._now()
 
     def _next(self, after: Exercise | None = None) -> Exercise:
@@ -110,7 +110,7 @@ class Screen:
             except LabError as error:
                 self._show(str(error).splitlines())
                 return
-            self._show(_told(outcome))
+            self._show(_rows_of(outcome))
 
         self.checking = threading.Thread(target=work, name="check", daemon=True)
         self.checking.start()
@@ -150,7 +150,7 @@ class Screen:
         )  # fmt: skip
 
 
-def _told(outcome: judge.Outcome) -> list[str]:
+def _rows_of(outcome: judge.Outcome) -> list[str]:
     rows = []
     for check in outcome.checks:
         first, *more = check.measured.splitlines() or [""]

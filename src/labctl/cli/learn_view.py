@@ -1,4 +1,4 @@
-"""What stands on the screen of ``labctl learn``: the task, what was found, the keys; as lines of a given size."""
+"""What stands on the screen of ``labctl learn``: the task, the last check, the keys; as lines of a given size."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ class View:
 
 
 def lines(view: View, width: int, height: int, color: bool) -> list[str]:
-    """Exactly ``height`` lines of at most ``width`` columns. What was found goes before the task where both do not fit.
+    """Exactly ``height`` lines of at most ``width`` columns. The check goes before the task where both do not fit.
 
     Args:
         color: with the terminal's colours.
     """
     head = f"{view.title}  [{view.state}]"
     head = _cut(f"{head}{view.progress:>{max(2, width - 1 - len(head))}}" if width > len(head) + 20 else head, width)
-    found = [part for line in view.below for part in _wrapped(line, width)]
+    below = [part for line in view.below for part in _wrapped(line, width)]
     room = height - 4  # for all but the head with its empty line, and the keys with theirs
     task = [*_reflowed(view.task, width), "", *textwrap.wrap(view.files, width - 1)]
-    keep = max(room - len(found) - 1, room // 2) if found else room
+    keep = max(room - len(below) - 1, room // 2) if below else room
     if len(task) > keep:
         task = [*task[: max(0, keep - 1)], "... (the whole task is in its task.md)"]
-    shown, more = _page(found, max(1, room - len(task) - 1), view.page)
-    body = [*task, *([""] if found else []), *(_styled(text, style, color) for text, style in shown)]
+    shown, more = _page(below, max(1, room - len(task) - 1), view.page)
+    body = [*task, *([""] if below else []), *(_styled(text, style, color) for text, style in shown)]
     body += [""] * (room - len(body))
     keys = f"{KEYS}  {MORE}" if more else KEYS
     return [_styled(head, "1", color), "", *body[:room], "", _styled(_cut(keys, width), "2", color)]
 
 
-def _page(found: list[tuple[str, str]], room: int, page: int) -> tuple[list[tuple[str, str]], bool]:
+def _page(below: list[tuple[str, str]], room: int, page: int) -> tuple[list[tuple[str, str]], bool]:
     """A part of the lines that fits, and whether there are others; after the last part comes the first again."""
-    if len(found) <= room:
-        return found, False
-    start = page % -(-len(found) // room) * room
-    return found[start : start + room], True
+    if len(below) <= room:
+        return below, False
+    start = page % -(-len(below) // room) * room
+    return below[start : start + room], True
 
 
 def _wrapped(line: str, width: int) -> Iterator[tuple[str, str]]:

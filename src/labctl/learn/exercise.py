@@ -34,7 +34,8 @@ class Manifest(BaseModel):
         says: the sentence with which the starter fails.
         wrong: a folder of ``wrong/`` for each likely wrong answer, and the sentence with which it fails.
         stuck: what it probably means if a request is not answered.
-        chance: the check measures something that holds on average only; its margins are shown by many runs.
+        chance: the answers (``starter``, ``solution``, names of ``wrong``) of which moments of arrival or times of the
+            machine decide what is measured: many runs show that they are judged rightly all the same.
         patience: seconds after which a request without an answer counts as stuck.
         memory_mib: what one model may take of memory before it is stopped.
     """
@@ -53,7 +54,7 @@ class Manifest(BaseModel):
     says: str
     wrong: dict[str, str] = Field(min_length=2)
     stuck: str = "is there a loop without an end?"
-    chance: bool = False
+    chance: list[str] = []
     patience: float = Field(default=10.0, gt=0)
     memory_mib: int = Field(default=3072, ge=256)
 
@@ -62,6 +63,8 @@ class Manifest(BaseModel):
         for name, place in self.files.items():
             if Path(name).name != name or Path(place).is_absolute() or ".." in Path(place).parts:
                 raise ValueError(f"files.{name}: a plain file name and a place inside the model repository, please")
+        if unknown := set(self.chance) - {"starter", "solution", *self.wrong}:
+            raise ValueError(f"chance: there is no answer {', '.join(sorted(unknown))}")
         if taken := [edit.file for edit in self.replacements if edit.file in self.files.values()]:
             raise ValueError(f"replacements: {taken[0]} is the learner's to write")
         return self

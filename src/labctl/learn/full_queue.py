@@ -44,9 +44,9 @@ def run(
             records = [identity.send(stream, identity.Ids("", list(ids), limit), length) for ids, limit in requests]
             for record in (ahead, *records):
                 wait(stream, record)
-        found = _steps_of(records, steps, sum(limit for _, limit in requests))
-        if found and found[0].batch + found[0].more["queue"] == len(requests):  # who joined, and who still waits
-            return records, found
+        theirs = _steps_of(records, steps, sum(limit for _, limit in requests))
+        if theirs and theirs[0].batch + theirs[0].more["queue"] == len(requests):  # who joined, and who still waits
+            return records, theirs
     raise LabError(f"the requests were not all there within {TRIES} attempts", "the machine is very busy")
 
 
@@ -55,7 +55,7 @@ def _steps_of(records: Sequence[RequestRecord], steps: Steps, tokens: int) -> li
     ids = {record.id for record in records}
     deadline = time.monotonic() + 2.0
     while True:
-        found = [step for step in steps() if ids & {*step.ids}]
-        if sum(step.batch for step in found) >= tokens or time.monotonic() > deadline:
-            return found
+        theirs = [step for step in steps() if ids & {*step.ids}]
+        if sum(step.batch for step in theirs) >= tokens or time.monotonic() > deadline:
+            return theirs
         time.sleep(0.02)

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
 
 from labctl.listener import Silent
 from labctl.orchestrator.session import Session
 from labctl.runtimes import processes
-from labctl.workspace import Workspace
+from labctl.workspace import Workspace, atomic_write
 
 IDLE_S = 1800.0
 LOOK_S = 5.0
 
 
-def touch(workspace: Workspace) -> None:
-    """The server is in use now."""
+def watch(workspace: Workspace) -> None:
+    """Start the watcher of a server that has just come up; it ends with the server, or with the next one's watcher."""
     from labctl.learn.server import used
 
-    used(workspace).parent.mkdir(parents=True, exist_ok=True)
-    used(workspace).touch()
-
-
-def watch(workspace: Workspace) -> None:
-    """Start the watcher; it ends with the server."""
-    touch(workspace)
+    mine = secrets.token_hex(8)
+    atomic_write(used(workspace), mine)
     log = workspace.log_file("exercise").with_name("idle.log")
-    argv = [sys.executable, "-m", "labctl.learn.idle"]
+    argv = [sys.executable, "-m", "labctl.learn.idle", mine]
     processes.spawn(argv, {**os.environ, "LABS_ROOT": str(workspace.root)}, log, cwd=workspace.root, outlive=True)
 
 
-def main() -> None:
+def main(mine: str) -> None:
+    """Watch until the server is gone, has been idle for too long, or has a watcher that is newer than ``mine``."""
     from labctl.learn.server import STACK, stop, used
 
     session = Session.open(Silent())
     limit = float(os.environ.get("LABS_EXERCISE_IDLE_S", IDLE_S))
+    used_file = used(session.workspace)
     while session.find(STACK):
         try:
-            if time.time() - used(session.workspace).stat().st_mtime > limit:
+            if used_file.read_text(encoding="utf-8") != mine:
+                return
+            if time.time() - used_file.stat().st_mtime > limit:
                 stop(session)
                 return
         except FileNotFoundError:
@@ -47,4 +47,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

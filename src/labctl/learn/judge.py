@@ -35,7 +35,7 @@ WHOSE = re.compile(r"Failed to process the request\(s\) for model '[^']*', messa
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one ``labctl exercise check`` found. ``sentence`` is the one to read first."""
+    """What one ``labctl exercise check`` measured, and what it means. ``sentence`` is the one to read first."""
 
     id: str
     passed: bool
@@ -74,10 +74,10 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
 
 
 def last(workspace: Workspace, id: str) -> Outcome | None:
-    """What the last check of an exercise found; None before the first."""
+    """The outcome of an exercise's last check; None before the first."""
     try:
-        found = json.loads(_kept(workspace, id).read_text(encoding="utf-8"))
-        return Outcome(**{**found, "checks": [Check(**check) for check in found["checks"]]})
+        kept = json.loads(_kept(workspace, id).read_text(encoding="utf-8"))
+        return Outcome(**{**kept, "checks": [Check(**check) for check in kept["checks"]]})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -87,7 +87,7 @@ def _kept(workspace: Workspace, id: str) -> Path:
 
 
 def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
-    """A mistake that Python sees without running anything; told at once."""
+    """A mistake that Python sees without running anything: reported at once."""
     for name, path in files.items():
         if path.suffix == ".py":
             try:
@@ -137,18 +137,18 @@ def _try(
         if not trial.checks:
             raise LabError(f"the check of {exercise.id} expects nothing", "this is a fault of the exercise")
     except Stuck as error:
-        sentence = limits.told() or f"{error.what}: {exercise.manifest.stuck}"
+        sentence = limits.exceeded() or f"{error.what}: {exercise.manifest.stuck}"
         trial.expect("an answer", f"within {trial.patience:g} s", "none", False, sentence)
-        server.stop(session)
+        server.stop(session, force=True)  # a model that loops would use up all the time that Triton gives it
     except Explained as error:
         measured = _in_learners_files(error.why, session, exercise, running)
-        trial.expect("an answer", "without an error", measured, False, limits.told() or error.what)
+        trial.expect("an answer", "without an error", measured, False, limits.exceeded() or error.what)
     except LabError as error:
         why = _in_learners_files("; ".join(filter(None, (error.why, *error.details))), session, exercise, running)
-        sentence = limits.told() or f"{error.what}: {why}"
+        sentence = limits.exceeded() or f"{error.what}: {why}"
         trial.expect("an answer", "without an error", error.what, False, sentence)
-    if limits.told() and trial.passed:
-        trial.expect("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", False, limits.told())
+    if limits.exceeded() and trial.passed:
+        trial.expect("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", False, limits.exceeded())
 
 
 def _in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
@@ -157,7 +157,7 @@ def _in_learners_files(text: str, session: Session, exercise: Exercise, running:
     if running is not None:
         lab = server.lab_with(exercise, session.workspace)
         text = explainer(session, lab, *running, names)(text)
-    for place, name in names.items():  # what cannot be rendered is told by its place in the repository
+    for place, name in names.items():  # what cannot be rendered is named by its place in the repository
         text = re.sub(rf"(?<![\w/.-]){re.escape(place)}", name, text)
     lines = WHOSE.sub("", text.strip()).splitlines()
     if own := [line for line in lines if FRAME.match(line) and f"exercises/{exercise.id}/" in line]:

@@ -31,7 +31,7 @@ class Limits:
         self._end.set()
         self._thread.join()
 
-    def told(self) -> str:
+    def exceeded(self) -> str:
         """What happened, in words; "" while nothing did."""
         if not self._over.is_set():
             return ""

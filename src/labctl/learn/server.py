@@ -48,7 +48,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     """The exercise's stack, up, with the learner's files as they are now.
 
     Raises:
-        LabError: it cannot be brought up, or a file of the learner's cannot be loaded; told in the learner's files.
+        LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
     """
     workspace = session.workspace
     lab = lab_with(exercise, workspace)
@@ -61,11 +61,11 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
                 anew += [m for m in _touched(exercise) if m not in anew]
             if anew:
                 reload(session, lab, STACK, anew, patience=_patience(exercise))
-            idle.touch(workspace)
+            used(workspace).touch()
             return running
         take_down(session, running[0], STACK)
     started = up(session, lab, STACK, options)
-    atomic_write(_what(workspace), json.dumps(_told(exercise)))
+    atomic_write(_purpose_file(workspace), json.dumps(_purpose(exercise)))
     idle.watch(workspace)
     return started.runtime, started.record
 
@@ -85,16 +85,20 @@ def names(exercise: Exercise) -> dict[str, str]:
     return {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
 
 
-def stop(session: Session) -> bool:
-    """Take the exercise server down; False where none was up."""
+def stop(session: Session, force: bool = False) -> bool:
+    """Take the exercise server down; False where none was up.
+
+    Args:
+        force: without the time that Triton gives to what it executes.
+    """
     running = session.find(STACK)
     if running:
-        take_down(session, running[0], STACK)
+        take_down(session, running[0], STACK, force)
     return running is not None
 
 
 def used(workspace: Workspace) -> Path:
-    """Touched at every check: the server goes when this is old."""
+    """Touched at every check: the server goes when this is old. Holds whose watcher looks at it."""
     return workspace.stack_dir(STACK) / "used"
 
 
@@ -116,23 +120,23 @@ def _serves(
 ) -> bool:
     """Whether what is up is this exercise's stack with its settings, alive, on the runtime that is asked for."""
     with contextlib.suppress(OSError, ValueError, LabError):
-        what = json.loads(_what(session.workspace).read_text(encoding="utf-8"))
+        purpose = json.loads(_purpose_file(session.workspace).read_text(encoding="utf-8"))
         plan = make_plan(session.workspace, lab, STACK, options.choices, runtime.server_path)
         return (
-            what == _told(exercise)
+            purpose == _purpose(exercise)
             and dict(record.settings) == dict(plan.settings)
             and options.runtime in ("auto", runtime.name)
         )
     return False
 
 
-def _told(exercise: Exercise) -> dict[str, object]:
+def _purpose(exercise: Exercise) -> dict[str, object]:
     """What a server must have been brought up for to be this exercise's."""
     return {"lab": exercise.lab.folder, "stack": exercise.manifest.stack, "models": exercise.manifest.models}
 
 
-def _what(workspace: Workspace) -> Path:
-    return workspace.stack_dir(STACK) / "what.json"
+def _purpose_file(workspace: Workspace) -> Path:
+    return workspace.stack_dir(STACK) / "purpose.json"
 
 
 def _overlay(workspace: Workspace) -> Path:

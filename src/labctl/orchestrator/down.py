@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
 from labctl.errors import LabError
+from labctl.orchestrator import stuck
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.session import Session
@@ -33,7 +35,13 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
 
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Forceful means bounded: it is quicker to end it than to be interrupted and leave something behind."""
+    """Forceful means bounded: it is quicker to end it than to be interrupted and leave something behind.
+
+    Only the main thread hears Ctrl-C, and only there may this be changed (``labctl learn`` checks in another one).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -42,8 +50,12 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
+    run_dir = session.workspace.run_dir(stack)
     with contextlib.suppress(LabError):  # Triton ends when what it executes has ended: that must not stand still
-        Clock(session.workspace.run_dir(stack), ()).run()
+        Clock(run_dir, ()).run()
+    if not force and (endless := stuck.stuck(run_dir)):
+        session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
+        force = True
     runtime.stop(stack, force).do(session.listener)
     for _ in _until(5.0):
         if not (left := runtime.leftovers(stack)):

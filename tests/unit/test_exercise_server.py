@@ -1,0 +1,73 @@
+"""The exercise server's end: by force where it must be, from any thread, and with one watcher at most."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labctl.learn import idle, server
+from labctl.listener import Silent
+from labctl.manifest.catalog import Catalog
+from labctl.orchestrator.down import take_down
+from labctl.orchestrator.session import Session
+from labctl.runtimes.actions import Action
+from labctl.workspace import Workspace
+
+
+class Stopping:
+    """A runtime that notes with what force a stack was stopped."""
+
+    def __init__(self) -> None:
+        self.forced: list[bool] = []
+
+    def stop(self, stack: str, force: bool) -> Action[None]:
+        return Action("it goes", lambda listener: self.forced.append(force))
+
+    def leftovers(self, stack: str) -> list[str]:
+        return []
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(Workspace(tmp_path, tmp_path / "cache"), Catalog(()), Silent())
+
+
+def test_a_stack_is_taken_down_by_force_from_any_thread(session: Session) -> None:
+    """`labctl learn` checks in a thread, where Ctrl-C can be neither heard nor ignored."""
+    runtime: Any = Stopping()
+    thread = threading.Thread(target=lambda: take_down(session, runtime, "exercise", force=True))
+    thread.start()
+    thread.join()
+    assert runtime.forced == [True]
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_model_known_to_loop_gets_no_time_to_end(session: Session, loops: bool) -> None:
+    run_dir = session.workspace.run_dir("iterative")
+    run_dir.mkdir(parents=True)
+    if loops:
+        note = {"model": "m", "since": time.time() - 30, "steps": 3, "file": "model.py", "line": 7}
+        (run_dir / "stuck-m.json").write_text(json.dumps(note))
+    runtime: Any = Stopping()
+    take_down(session, runtime, "iterative")
+    assert runtime.forced == [loops]
+
+
+def test_a_watcher_leaves_the_server_to_a_newer_one(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def up(stack: str) -> bool:
+        return True
+
+    monkeypatch.setattr(Session, "open", lambda _: SimpleNamespace(workspace=session.workspace, find=up))
+    used = server.used(session.workspace)
+    used.parent.mkdir(parents=True)
+    used.write_text("newer")
+    older = threading.Thread(target=idle.main, args=("older",), daemon=True)
+    older.start()
+    older.join(timeout=60)
+    assert not older.is_alive()
