@@ -36,15 +36,17 @@ FOLDER = ".bundle"
 INSTALLER = Path("scripts/install_bundle.sh")
 LOCKS = ("torch.txt", "labs.txt")
 WHEELS = 700_000_000  # bytes of all that requirements/labs.txt and torch.txt lock
+IMAGES = 1_900_000_000  # bytes of the three container images of the cpu profile
 DISK = 60e6  # bytes/s read, hashed and written, on a modest disk
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a bundle will be: bytes and seconds, without the time of the download."""
+    """What a bundle will be: bytes and seconds, without the time of the download and of building images."""
 
     wheels: int
     total: int
+    images: int = 0
 
     @property
     def seconds(self) -> float:
@@ -70,11 +72,12 @@ class _Hashing:
         return data
 
 
-def estimate(workspace: Workspace, artifacts: Iterable[Path]) -> Estimate:
+def estimate(workspace: Workspace, artifacts: Iterable[Path], with_images: bool = False) -> Estimate:
     """From the checkout and what lies in the cache; artifacts that are still to be made are not in it."""
+    images = IMAGES if with_images else 0
     sources = [workspace.root / path for path in checkout.files(workspace.root)]
     own = sum(path.stat().st_size for path in (*sources, *_below(artifacts)))
-    return Estimate(WHEELS, WHEELS + own)
+    return Estimate(WHEELS, WHEELS + images + own, images)
 
 
 def write(
@@ -92,8 +95,8 @@ def write(
         LabError: no space, the wheels cannot be had, an image cannot be saved; no half-written file is left.
     """
     folders = sorted(set(artifacts))
-    expected = estimate(workspace, folders)
-    need_space(target, expected.total + expected.wheels)  # the wheels are downloaded beside it first
+    expected = estimate(workspace, folders, bool(images))
+    need_space(target, expected.total + expected.wheels + expected.images)  # both are gathered beside it first
     with disk_errors(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as staging:
         stage = Path(staging)
         listener.step("wheels of requirements/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from labctl.bundle import pack
+from labctl.bundle import checkout, pack
 from labctl.errors import LabError
 from labctl.manifest.schema import Lab
 from labctl.orchestrator.phases import resolved
@@ -15,6 +15,7 @@ from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
 from labctl.runtimes import images
 from labctl.runtimes.actions import carry_out
+from labctl.workspace import Workspace
 
 PROFILE = "cpu"
 
@@ -35,17 +36,30 @@ def create(session: Session, labs: Sequence[Lab], target: Path, with_images: boo
     steps = {step.path: step for plan in plans for step in plan.steps}
     missing = [step for step in steps.values() if not step.ready()]
     first = f"; {len(missing)} weights and engines are made first" if missing else ""
-    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, steps)}{first}")
+    if with_images:
+        compose = session.runtime("compose")
+        compose.check(PROFILE)
+        _only_what_is_packed(session.workspace)
+    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, steps, with_images)}{first}")
     actions = {action.title: action for plan in plans for action in preparations(plan, local, session.workspace)}
     carry_out(list(actions.values()), session.listener)
     names: list[str] = []
     if with_images:
-        compose = session.runtime("compose")
-        compose.check(PROFILE)
-        carry_out(compose.prepare(PROFILE), session.listener)
-        names = [images.server_image(session.workspace, PROFILE), images.client_image(session.workspace)]
+        carry_out(compose.prepare(PROFILE, guarded=True), session.listener)
+        names = images.all_images(session.workspace, PROFILE)
     cached = [path for path in steps if path.is_relative_to(session.workspace.cache)]
     return pack.write(target, session.workspace, [lab.number for lab in labs], cached, names, session.listener)
+
+
+def _only_what_is_packed(workspace: Workspace) -> None:
+    """Images are named by a hash of the sources: with others than the packed ones they would not be found again."""
+    packed = set(checkout.files(workspace.root))
+    if strange := sorted(path for path in images.sources(workspace) if path not in packed):
+        raise LabError(
+            f"{strange[0]} would be in the images, but not in the checkout that is packed",
+            "git does not know it",
+            f"git add {strange[0]}, or move it away",
+        )
 
 
 def needed(session: Session, labs: Sequence[Lab]) -> list[Plan]:

@@ -39,7 +39,7 @@ GUARD_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/guard.txt
 def server_image(workspace: Workspace, profile: str, base: str = "") -> str:
     """Name of the server image for this checkout's sources (``base``: another tritonserver image, gpu only)."""
     if profile == "gpu":
-        return f"labs-server:gpu-{_digest(workspace, GPU_FILES, base, sources='labserve')}"
+        return f"labs-server:gpu-{_digest(workspace, GPU_FILES, base, below='labserve')}"
     return f"labs-server:cpu-{_digest(workspace, SERVER_FILES)}"
 
 
@@ -49,6 +49,11 @@ def client_image(workspace: Workspace) -> str:
 
 def guard_image(workspace: Workspace) -> str:
     return f"labs-guard:{_digest(workspace, GUARD_FILES)}"
+
+
+def all_images(workspace: Workspace, profile: str) -> list[str]:
+    """Names of all images that a profile's stacks may start: the server's, the clients' and the guard's."""
+    return [server_image(workspace, profile), client_image(workspace), guard_image(workspace)]
 
 
 def digest(image: str) -> str:
@@ -91,12 +96,17 @@ def build_environment() -> dict[str, str]:
     return variables
 
 
-def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, sources: str = "") -> str:
+def sources(workspace: Workspace, below: str = "") -> list[Path]:
+    """The Python files that go into the images, below the checkout."""
+    every = (workspace.root / "src" / below).rglob("*.py")
+    return sorted(path.relative_to(workspace.root) for path in every if "__pycache__" not in path.parts)
+
+
+def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: str = "") -> str:
     digest = hashlib.sha256("\0".join(more).encode())
-    code = sorted(p for p in (workspace.root / "src" / sources).rglob("*.py") if "__pycache__" not in p.parts)
-    for path in (*(workspace.root / name for name in files), *code):
-        digest.update(f"{path.relative_to(workspace.root)}\0".encode())
-        digest.update(path.read_bytes())
+    for path in (*map(Path, files), *sources(workspace, below)):
+        digest.update(f"{path}\0".encode())
+        digest.update((workspace.root / path).read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -110,7 +120,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
 
     with speaking("listing images"):
         ours = engine().images.list(filters={"label": LABEL})
-    current = {server_image(workspace, "cpu"), client_image(workspace), guard_image(workspace)}
+    current = set(all_images(workspace, "cpu"))
     current |= {server_image(workspace, "gpu", base) for base in _bases()}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = [
