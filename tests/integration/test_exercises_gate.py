@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import page_files
@@ -15,7 +16,7 @@ from labctl.manifest.catalog import load
 from labctl.orchestrator.session import Session
 from labctl.workspace import Workspace
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2, 3) if os.environ.get("LABS_GATE") == "full" else (1,)
 PAGE = "writing-an-exercise.md"
 EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
 # The exercise server is meant to outlive the check that started it.
@@ -44,11 +45,11 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def problems(session: Session, exercise: Exercise) -> list[str]:
-    found = []
+    said = []
     for attempt in gate.attempts(exercise):
         seeds = SEEDS if not attempt.says else SEEDS[:1]
-        found.append(gate.problem(attempt, gate.judged(session, exercise, attempt, "local", seeds)))
-    return [problem for problem in found if problem]
+        said.append(gate.problem(attempt, gate.judged(session, exercise, attempt, "local", seeds)))
+    return [problem for problem in said if problem]
 
 
 @pytest.mark.parametrize("id", by_server())

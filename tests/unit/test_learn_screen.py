@@ -26,7 +26,14 @@ FOUND = ["ok  steps: expected 3, measured 3", "NO  rows: expected 2, measured 1"
 
 def view(below: list[str], task: str = TASK, page: int = 0) -> learn_view.View:
     return learn_view.View(
-        "02a  One step at a time", "started", "1 of 6 passed", task, "Edit a, and save.", below, page
+        "02a  One step at a time",
+        "started",
+        "1 of 6 passed",
+        task,
+        "Edit a, and save.",
+        "exercises/02a/task.md",
+        below,
+        page,
     )
 
 
@@ -46,6 +53,18 @@ def test_every_line_fits_and_what_was_found_is_there(size: tuple[int, int], colo
 def test_a_paragraph_takes_the_width_of_the_screen_and_a_list_stays_a_list() -> None:
     shown = learn_view.lines(view([], "Hard-wrapped\nin its file.\n\n- one\n- two"), 80, 24, color=False)
     assert shown[2:6] == ["Hard-wrapped in its file.", "", "- one", "- two"]
+
+
+def test_an_item_of_a_list_is_wrapped_below_its_own_words() -> None:
+    task = "- an item that goes on for longer than\n  the line is\n- `code`:\n  and words\n\n| a | b |\n| 1 | 2 |"
+    shown = learn_view.lines(view([], task), 30, 24, color=False)
+    assert shown[2:8] == ["- an item that goes on for", "  longer than the line is", "- `code`: and words", "",
+                          "| a | b |", "| 1 | 2 |"]  # fmt: skip
+
+
+def test_a_task_without_room_says_where_it_can_be_read() -> None:
+    shown = learn_view.lines(view(FOUND), 80, 24, color=False)
+    assert "... (exercises/02a/task.md has the rest)" in shown
 
 
 def test_what_does_not_fit_comes_page_by_page() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import click
@@ -42,6 +43,7 @@ class Screen:
         self.page = 0
         self.stamps: list[int] = []
         self.checking: threading.Thread | None = None
+        self.began, self.waits_for = 0.0, ""
 
     def run(self) -> None:
         """Until q or Ctrl-C; the exercise server stays for its idle time."""
@@ -102,7 +104,7 @@ class Screen:
 
     def _check(self) -> None:
         self.stamps = self._now()
-        self._show(["checking ..."])
+        self.began, self.waits_for = time.monotonic(), ""
 
         def work() -> None:
             try:
@@ -119,7 +121,7 @@ class Screen:
         return self.checking is not None and self.checking.is_alive()
 
     def _waiting(self, text: str) -> None:
-        self._show([f"checking: {text} ..."])
+        self.waits_for = f": {text} ..."
 
     def _show(self, below: list[str]) -> None:
         self.below, self.page = below, 0
@@ -139,19 +141,29 @@ class Screen:
 
     def _view(self) -> learn_view.View:
         exercise, folder = self.exercise, f"exercises/{self.exercise.id}"
+        files = ", ".join(f"{folder}/{name}" for name in exercise.manifest.files)
+        prints = " What it prints: labctl logs exercise" if _prints(exercise) else ""
+        below = self.below
+        if self._busy():
+            below = [f"checking, {time.monotonic() - self.began:.0f} s{self.waits_for}"]
         passed = sum(self.progress.of(e.id).state == PASSED for e in self.exercises)
         return learn_view.View(
             f"{exercise.id}  {exercise.title}", self.progress.of(exercise.id).state,
             f"{passed} of {len(self.exercises)} passed",
             (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
-            f"Edit {', '.join(f'{folder}/{name}' for name in exercise.manifest.files)}, and save. "
-            "What it prints: labctl logs exercise",
-            self.below, self.page,
+            f"Edit {files}, and save.{prints}", f"{folder}/{desk.TASK}", below, self.page,
         )  # fmt: skip
 
 
+def _prints(exercise: Exercise) -> bool:
+    """Whether what the learner writes runs inside of the server, which has a log."""
+    return any(place.endswith(".py") for place in exercise.served)
+
+
 def _rows_of(outcome: judge.Outcome) -> list[str]:
-    rows = []
+    """The sentence first: it must be seen where there is no room for everything."""
+    rows = [f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}"]
+    rows += ["", "n is the next exercise, s shows the solution", ""] if outcome.passed else [""]
     for check in outcome.checks:
         first, *more = check.measured.splitlines() or [""]
         mark = "ok" if check.ok else "NO"
@@ -159,4 +171,4 @@ def _rows_of(outcome: judge.Outcome) -> list[str]:
             f"{mark}  {check.name}: expected {check.expected}, measured {first}",
             *(f"    {line}" for line in more),
         ]
-    return [*rows, "", f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}"]
+    return rows

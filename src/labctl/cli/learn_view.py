@@ -9,19 +9,26 @@ from dataclasses import dataclass
 
 KEYS = "c check  h hint  n next  r reset  s solution  q quit"
 MORE = "space: more"
+ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
 BY_ITSELF = re.compile(r"\s|[-*|>#]|\d+\.|```")  # begins a line of Markdown that is not joined with its neighbours
 STYLES = (("passed:", "1;32"), ("not yet:", "1;33"), ("ok  ", "32"), ("NO  ", "31"), ("hint ", "36"))
 
 
 @dataclass(frozen=True)
 class View:
-    """What is to be seen. ``task`` is Markdown; ``below`` are lines of any length, ``page`` which part of them."""
+    """What is to be seen.
+
+    Attributes:
+        task: as Markdown; ``whole_task`` is where it can be read where it does not fit.
+        below: lines of any length; ``page`` says which part of them is shown.
+    """
 
     title: str
     state: str
     progress: str
     task: str
     files: str
+    whole_task: str
     below: Sequence[str]
     page: int = 0
 
@@ -39,7 +46,7 @@ def lines(view: View, width: int, height: int, color: bool) -> list[str]:
     task = [*_reflowed(view.task, width), "", *textwrap.wrap(view.files, width - 1)]
     keep = max(room - len(below) - 1, room // 2) if below else room
     if len(task) > keep:
-        task = [*task[: max(0, keep - 1)], "... (the whole task is in its task.md)"]
+        task = [*task[: max(0, keep - 1)], _cut(f"... ({view.whole_task} has the rest)", width)]
     shown, more = _page(below, max(1, room - len(task) - 1), view.page)
     body = [*task, *([""] if below else []), *(_styled(text, style, color) for text, style in shown)]
     body += [""] * (room - len(body))
@@ -64,14 +71,29 @@ def _wrapped(line: str, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _reflowed(text: str, width: int) -> list[str]:
-    """Markdown's paragraphs in the width of the screen; lists, tables and code line by line."""
+    """Markdown's paragraphs and items in the width of the screen; tables and code line by line."""
     result: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text.strip()):
-        rows = paragraph.splitlines()
-        joined = rows if any(BY_ITSELF.match(row) for row in rows) else [" ".join(rows)]
-        result += [part for row in joined for part in textwrap.wrap(row, width - 1, subsequent_indent="") or [""]]
+        for block in _blocks(paragraph.splitlines()):
+            item = ITEM.match(block)
+            indent = " " * len(item[0]) if item else ""
+            result += textwrap.wrap(block, width - 1, subsequent_indent=indent) or [""]
         result.append("")
     return result[:-1]
+
+
+def _blocks(rows: Sequence[str]) -> list[str]:
+    """The rows of a paragraph as one; each item of a list as one; rows of tables and code as they are."""
+    blocks: list[str] = []
+    for row in rows:
+        goes_on = bool(blocks) and not ITEM.match(row)
+        if goes_on and ITEM.match(blocks[-1]):
+            blocks[-1] += f" {row.strip()}"
+        elif goes_on and not BY_ITSELF.match(row) and not BY_ITSELF.match(blocks[-1]):
+            blocks[-1] += f" {row}"
+        else:
+            blocks.append(row)
+    return blocks
 
 
 def _cut(text: str, width: int) -> str:

@@ -139,7 +139,7 @@ def _try(
     except Stuck as error:
         sentence = limits.exceeded() or f"{error.what}: {exercise.manifest.stuck}"
         trial.expect("an answer", f"within {trial.patience:g} s", "none", False, sentence)
-        server.stop(session, force=True)  # a model that loops would use up all the time that Triton gives it
+        server.stop(session)
     except Explained as error:
         measured = _in_learners_files(error.why, session, exercise, running)
         trial.expect("an answer", "without an error", measured, False, limits.exceeded() or error.what)

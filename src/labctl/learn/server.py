@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from labctl import repository
@@ -18,7 +19,7 @@ from labctl.orchestrator import running
 from labctl.orchestrator.down import take_down
 from labctl.orchestrator.edits import edited, reload
 from labctl.orchestrator.faults import Explain
-from labctl.orchestrator.plan import Choices, make_plan
+from labctl.orchestrator.plan import Choices, Plan, make_plan
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions, up
 from labctl.runtimes.base import Record, Runtime
@@ -54,18 +55,19 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     lab = lab_with(exercise, workspace)
     options = UpOptions(Choices(set=exercise.manifest.settings), runtime, ports="auto")
     _lay_over(session, exercise, files)
-    if running := session.find(STACK):
-        if _serves(session, exercise, lab, options, *running):
-            anew = [edit.model for edit in edited(session, lab, *running)]
+    if there := session.find(STACK):
+        if record := _for_this(session, exercise, lab, options, *there):
+            anew = [edit.model for edit in edited(session, lab, there[0], record)]
             if used(workspace).exists() and not clean(workspace).exists():
                 anew += [m for m in _touched(exercise) if m not in anew]
             if anew:
                 reload(session, lab, STACK, anew, patience=_patience(exercise))
             used(workspace).touch()
-            return running
-        take_down(session, running[0], STACK)
+            return there[0], record
+        stop(session)
     started = up(session, lab, STACK, options)
-    atomic_write(_purpose_file(workspace), json.dumps(_purpose(exercise)))
+    plan = running.plan_of(session, lab, started.runtime, started.record)
+    atomic_write(_purpose_file(workspace), json.dumps(_purpose(exercise, plan)))
     idle.watch(workspace)
     return started.runtime, started.record
 
@@ -85,16 +87,12 @@ def names(exercise: Exercise) -> dict[str, str]:
     return {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
 
 
-def stop(session: Session, force: bool = False) -> bool:
-    """Take the exercise server down; False where none was up.
-
-    Args:
-        force: without the time that Triton gives to what it executes.
-    """
-    running = session.find(STACK)
-    if running:
-        take_down(session, running[0], STACK, force)
-    return running is not None
+def stop(session: Session) -> bool:
+    """Take the exercise server down; False where none was up. Nobody waits for an answer of it, so at once."""
+    there = session.find(STACK)
+    if there:
+        take_down(session, there[0], STACK, force=True)
+    return there is not None
 
 
 def used(workspace: Workspace) -> Path:
@@ -115,24 +113,33 @@ def _touched(exercise: Exercise) -> list[str]:
     return sorted({place.split("/", 1)[0] for place in exercise.served})
 
 
-def _serves(
+def _for_this(
     session: Session, exercise: Exercise, lab: Lab, options: UpOptions, runtime: Runtime, record: Record
-) -> bool:
-    """Whether what is up is this exercise's stack with its settings, alive, on the runtime that is asked for."""
+) -> Record | None:
+    """The record of the server that is up, with this exercise's settings; None where it takes another server.
+
+    Settings that only the models read can be changed by loading these anew; the server need not start again.
+    """
     with contextlib.suppress(OSError, ValueError, LabError):
         purpose = json.loads(_purpose_file(session.workspace).read_text(encoding="utf-8"))
         plan = make_plan(session.workspace, lab, STACK, options.choices, runtime.server_path)
-        return (
-            purpose == _purpose(exercise)
-            and dict(record.settings) == dict(plan.settings)
+        if (
+            purpose == _purpose(exercise, plan)
+            and all(step.ready() for step in plan.steps)
             and options.runtime in ("auto", runtime.name)
-        )
-    return False
+        ):
+            record = replace(record, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
+            session.remember(record)
+            return record
+    return None
 
 
-def _purpose(exercise: Exercise) -> dict[str, object]:
+def _purpose(exercise: Exercise, plan: Plan) -> dict[str, object]:
     """What a server must have been brought up for to be this exercise's."""
-    return {"lab": exercise.lab.folder, "stack": exercise.manifest.stack, "models": exercise.manifest.models}
+    return {
+        "lab": exercise.lab.folder, "stack": exercise.manifest.stack, "models": exercise.manifest.models,
+        "arguments": list(plan.server_args), "environment": dict(plan.server_env),
+    }  # fmt: skip
 
 
 def _purpose_file(workspace: Workspace) -> Path:

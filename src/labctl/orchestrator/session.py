@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from labctl import secret
@@ -105,8 +105,15 @@ class Session:
             runtime = self.runtime(name)
             with contextlib.suppress(LabError):
                 if record := runtime.find(stack):
-                    return runtime, record
+                    return runtime, self._as_set(record)
         return None
+
+    def _as_set(self, record: Record) -> Record:
+        """The record with the settings that its models were last loaded with: a server knows only its first ones."""
+        kept = self.remembered(record.stack)
+        if kept is None or kept.endpoints != record.endpoints:
+            return record
+        return replace(record, settings=kept.settings, effective=kept.effective, tokenizer_dir=kept.tokenizer_dir)
 
     def running(self) -> list[tuple[Runtime, Record]]:
         """Every stack of this checkout that exists now."""
