@@ -126,6 +126,20 @@ def test_the_step_log_is_read_in_order_and_a_cut_line_is_left_out(tmp_path: Path
     assert (steps[1].batch, steps[1].more["prefill"]) == (2, 1)
 
 
+def test_what_was_in_a_step_log_before_is_not_read_again_unless_it_was_begun_anew(tmp_path: Path) -> None:
+    def line(n: int) -> str:
+        return json.dumps({"t": n, "dur": 0.5, "model": "m", "instance": "0_0", "kind": "step", "ids": ["1"]}) + "\n"
+
+    path = tmp_path / "steps-m-0_0.jsonl"
+    path.write_text(line(1) + line(2)[:9])
+    behind = steplog.sizes(tmp_path)
+    path.write_text(line(1) + line(2) + line(3))
+    assert [step.ended for step in steplog.read(tmp_path, behind=behind)] == [3]
+    path.write_text(line(4))
+    behind = {path.name: 10_000}
+    assert [step.ended for step in steplog.read(tmp_path, behind=behind)] == [4]
+
+
 def test_random_arrivals_are_repeatable_and_have_the_asked_rate() -> None:
     times = load.poisson(2000, rate=10.0, seed=3)
     assert times == load.poisson(2000, rate=10.0, seed=3)

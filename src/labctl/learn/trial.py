@@ -78,6 +78,7 @@ class Trial:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self._text_models: dict[str, TextModel] = {}
+        self._behind = steplog.sizes(self.run_dir)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -219,7 +220,7 @@ class Trial:
         A step's line is written after its answers are sent: what is read is what stays the same for a moment.
         """
         deadline, before = time.monotonic() + LATE_S, -1
-        while len(steps := steplog.read(self.run_dir, model, since=self.since)) != before:
+        while len(steps := steplog.read(self.run_dir, model, self.since, self._behind)) != before:
             if time.monotonic() > deadline:  # somebody is still being answered
                 break
             before = len(steps)

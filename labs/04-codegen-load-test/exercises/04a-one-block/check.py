@@ -15,7 +15,7 @@ SMALL = "batches form, but small ones: what keeps them small, preferred_batch_si
 
 
 def check(trial):
-    requests = [(trial.rng.choice(PROMPTS), trial.rng.randint(20, 28)) for _ in range(6 * USERS)]
+    requests = [(trial.rng.choice(PROMPTS), trial.rng.randint(20, 28)) for _ in range(4 * USERS)]
     before = trial.counters()
     records = trial.users(USERS, "ensemble", requests)
     wanted = before.models[MODEL].inferences + len(requests)

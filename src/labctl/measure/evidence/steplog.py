@@ -30,14 +30,23 @@ class Step:
         return len(self.ids)
 
 
-def read(run_dir: Path, model: str = "", since: float = 0.0) -> list[Step]:
-    """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time."""
+def read(run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[str, int] | None = None) -> list[Step]:
+    """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time.
+
+    Args:
+        behind: what :func:`sizes` said at some time before ``since``: what was there by then is not read again.
+    """
     steps = [
         step_of(data)
-        for data in _lines(run_dir)
+        for data in _lines(run_dir, behind or {})
         if data.get("kind") != "change" and model in ("", data["model"]) and data["t"] - data["dur"] >= since
     ]
     return sorted(steps, key=lambda step: step.began)
+
+
+def sizes(run_dir: Path) -> dict[str, int]:
+    """How long each log of a folder is now, in bytes."""
+    return {path.name: path.stat().st_size for path in run_dir.glob("steps-*.jsonl")}
 
 
 def step_of(data: Mapping[str, Any]) -> Step:
@@ -53,7 +62,7 @@ def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecor
     """
     kept = []
     spans = _spans(records)
-    for data in _lines(run_dir):
+    for data in _lines(run_dir, {}):
         began = data["t"] - data["dur"]
         if began < since:
             continue
@@ -63,14 +72,18 @@ def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecor
     atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
 
 
-def _lines(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """The lines of all logs of a folder; a last line that is cut off is left out."""
+def _lines(run_dir: Path, behind: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """The lines of all logs of a folder, behind so many bytes of each; a last line that is cut off is left out."""
     for path in sorted(run_dir.glob("steps-*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+        with path.open("rb") as stream:
+            place = behind.get(path.name, 0)
+            if place <= path.stat().st_size:  # else it was begun anew
+                stream.seek(place)
+            for line in stream.read().splitlines():
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue
 
 
 def _spans(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:

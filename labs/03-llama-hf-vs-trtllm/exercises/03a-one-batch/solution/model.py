@@ -4,7 +4,6 @@ import time
 
 import torch
 import triton_python_backend_utils as pb_utils
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from labserve.steplog import StepLog
 from labserve.text.hf_generate import text_array
@@ -15,6 +14,8 @@ PAD = 0  # any id will do, where the mask says that nothing is there
 
 class TritonPythonModel:
     def initialize(self, args):
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # quicker once labserve.triton is imported
+
         folder = parameter(args, "model_path")
         torch.set_num_threads(int(parameter(args, "threads")))
         self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

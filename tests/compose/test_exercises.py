@@ -1,0 +1,47 @@
+"""Exercises in containers: the same checks, the same sentences, one server for those of a lab."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machinery import container, copy_of_the_checkout, labctl
+
+from labctl.learn.exercise import Exercise, find_all, named
+from labctl.learn.server import STACK
+from labctl.manifest.catalog import load
+from labctl.workspace import Workspace
+
+
+@pytest.fixture
+def desk(tmp_path: Path, snapshot: Path) -> Iterator[Path]:
+    root = copy_of_the_checkout(tmp_path / "learner", snapshot)
+    try:
+        yield root
+    finally:
+        labctl("exercise", "stop", root=root)
+        assert container(root, STACK) is None
+
+
+def outcome(root: Path, exercise: Exercise, answer: str) -> dict[str, object]:
+    """What the check says of that answer, as ``--json`` prints it."""
+    shutil.copytree(exercise.folder / answer, root / "exercises" / exercise.id, dirs_exist_ok=True)
+    done = labctl(
+        "exercise", "check", exercise.id, "--runtime", "compose", "--seed", "1", "--json", root=root, check=False
+    )
+    said: dict[str, object] = json.loads(done.stdout)
+    assert (done.returncode == 0) == said["passed"]
+    return said
+
+
+def test_the_exercises_of_a_lab_are_judged_in_one_container(desk: Path) -> None:
+    workspace = Workspace(desk, desk / "cache")
+    first, second = (named(find_all(workspace, load(workspace)), id) for id in ("02a", "02b"))
+    assert outcome(desk, first, "starter")["sentence"] == first.manifest.says
+    server = container(desk, STACK).id
+    assert outcome(desk, first, "solution")["passed"]
+    assert outcome(desk, second, "starter")["sentence"] == second.manifest.says
+    assert container(desk, STACK).id == server
