@@ -11,15 +11,18 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from labctl import repository
 from labctl.cli.main import cli
 from labctl.errors import LabError
-from labctl.learn import desk, gate, judge, sandbox
+from labctl.learn import desk, gate, judge, sandbox, server
 from labctl.learn.exercise import Exercise, find_all, named
 from labctl.learn.progress import PASSED, STARTED, Progress
 from labctl.learn.trial import Stuck, Trial
+from labctl.listener import Silent as Listener
 from labctl.manifest.catalog import load
 from labctl.measure.clients.base import InFlight
 from labctl.measure.records import RequestRecord
+from labctl.orchestrator.plan import Choices, make_plan
 from labctl.runtimes.base import Endpoints
 from labctl.workspace import Workspace
 
@@ -243,9 +246,12 @@ def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
 def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(workspace: Workspace) -> None:
     from labctl.learn.server import STACK, lab_with
 
-    few = lab_with(named(EXERCISES, "03a"), workspace).stacks[STACK]
+    lab = lab_with(named(EXERCISES, "03a"), workspace)
+    few = lab.stacks[STACK]
     assert few.models == ["llama-python", "llama-python-batched"]
     assert few.replacements == []  # those of the stack are for models that are not served
+    plan = make_plan(workspace, lab, STACK, Choices(set=named(EXERCISES, "03a").manifest.settings), str)
+    assert repository.spare(plan.request) == []  # nor is a parameter of theirs one that was edited out
     all_of_them = lab_with(named(EXERCISES, "03c"), workspace).stacks[STACK]
     assert "ensemble" in all_of_them.models
     assert [edit.file for edit in all_of_them.replacements] == [
@@ -277,3 +283,27 @@ def test_a_config_that_cannot_be_read_is_told_in_the_learners_file(root: Path) -
     said = 'codegen-350M-mono-gptj/config.pbtxt:7: no field named "dynamic_batchng"'
     told = _in_learners_files(said, Session.open(Quiet()), named(EXERCISES, "04a"), None)
     assert told == 'exercises/04a/config.pbtxt:7: no field named "dynamic_batchng"'
+
+
+def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine so busy that a model's process does not say in time that it lives."""
+    exercise, tries = named(EXERCISES, "03b"), []
+    desk.lay_out(exercise, workspace)
+
+    def check(trial: Trial) -> None:
+        tries.append(trial.seed)
+        if len(tries) != 2:
+            raise LabError("m answered with an error", "Stub process 'm_0_0' is not healthy.")
+        trial.expect("an answer", "1", 1, True, "")
+
+    nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
+    record = SimpleNamespace(endpoints=nowhere, settings={}, tokenizer_dir="", server={})
+    monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(judge, "explainer", lambda *_: str)
+    monkeypatch.setattr(judge, "_load", lambda _: check)
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
+    assert judge.check(session, exercise, "compose", [7]).passed
+    outcome = judge.check(session, exercise, "compose", [7])
+    assert tries == [7] * 4 and "is not healthy" in outcome.sentence

@@ -58,7 +58,7 @@ class Screen:
             click.echo("a check is still in progress: its end is waited for")
             assert self.checking
             self.checking.join()
-        click.echo("the exercise server goes after half an hour without a check, or: labctl exercise stop")
+        click.echo("the exercise server stays for half an hour; sooner: labctl exercise stop")
 
     # -- acting ----------------------------------------------------------------------------------------------------
 
@@ -78,6 +78,8 @@ class Screen:
                 self._show([f"hint {n} of {len(hints)}: {hint}" for n, hint in enumerate(hints[:shown], 1)])
             case "n":
                 self._begin(self._next(exercise))
+                if self._passed() == len(self.exercises):
+                    self._show(["all of these have passed: labctl exercise list has the others", *self.below])
             case "r":
                 kept = desk.reset(exercise, self.session.workspace)
                 self._show([f"the starter is back; yours is in exercises/{kept.name}" if kept else "the starter"])
@@ -101,6 +103,9 @@ class Screen:
             place = order.index(after) + 1
             order = order[place:] + order[:place]
         return next((e for e in order if self.progress.of(e.id).state != PASSED), order[0])
+
+    def _passed(self) -> int:
+        return sum(self.progress.of(e.id).state == PASSED for e in self.exercises)
 
     def _check(self) -> None:
         self.stamps = self._now()
@@ -146,10 +151,9 @@ class Screen:
         below = self.below
         if self._busy():
             below = [f"checking, {time.monotonic() - self.began:.0f} s{self.waits_for}"]
-        passed = sum(self.progress.of(e.id).state == PASSED for e in self.exercises)
         return learn_view.View(
             f"{exercise.id}  {exercise.title}", self.progress.of(exercise.id).state,
-            f"{passed} of {len(self.exercises)} passed",
+            f"{self._passed()} of {len(self.exercises)} passed",
             (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
             f"Edit {files}, and save.{prints}", f"{folder}/{desk.TASK}", below, self.page,
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -71,8 +71,8 @@ def origins(request: RenderRequest) -> dict[str, Path]:
 
 
 def spare(request: RenderRequest) -> list[str]:
-    """The parameters that no template uses any more. Raises LabError for a missing template."""
-    files = _collect(request)
+    """The parameters that no template uses any more, of any model that there is. Raises LabError as :func:`render`."""
+    files = _collect(replace(request, models=()))
     texts = [path.read_text("utf-8", "replace") for name, path in files.items() if name.endswith(f"/{CONFIG}")]
     used = {use.key for text in texts for use in uses(text)}
     return [key for key in request.parameters if key not in used]
