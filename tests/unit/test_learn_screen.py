@@ -67,6 +67,11 @@ def test_a_task_without_room_says_where_it_can_be_read() -> None:
     assert "... (exercises/02a/task.md has the rest)" in shown
 
 
+def test_a_solution_has_the_screen_for_itself() -> None:
+    code = [f"line {n}" for n in range(19)]
+    assert learn_view.lines(view(code, task=""), 80, 24, color=False)[2:21] == code
+
+
 def test_what_does_not_fit_comes_page_by_page() -> None:
     code = [f"    line {n}" for n in range(60)]
     seen: set[str] = set()

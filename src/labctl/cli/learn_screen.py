@@ -40,7 +40,7 @@ class Screen:
         current = progress.current if progress.current in known else ""
         self.exercise = next((e for e in exercises if e.id == current), None) or self._next()
         self.below: list[str] = []
-        self.page = 0
+        self.page, self.alone = 0, False
         self.stamps: list[int] = []
         self.checking: threading.Thread | None = None
         self.began, self.waits_for = 0.0, ""
@@ -85,7 +85,8 @@ class Screen:
                 self._show([f"the starter is back; yours is in exercises/{kept.name}" if kept else "the starter"])
                 self.stamps = self._now()
             case "s" if self.progress.of(exercise.id).state == PASSED:
-                self._show([line for text in desk.solution(exercise).values() for line in text.splitlines()])
+                lines = [line for text in desk.solution(exercise).values() for line in text.splitlines()]
+                self._show(lines, alone=True)
             case "s":
                 self._show([f"it is shown after it has passed; or: labctl exercise solution {exercise.id} --give-up"])
 
@@ -128,8 +129,8 @@ class Screen:
     def _waiting(self, text: str) -> None:
         self.waits_for = f": {text} ..."
 
-    def _show(self, below: list[str]) -> None:
-        self.below, self.page = below, 0
+    def _show(self, below: list[str], alone: bool = False) -> None:
+        self.below, self.page, self.alone = below, 0, alone
 
     def _saved(self) -> bool:
         return not self._busy() and self._now() != self.stamps
@@ -154,7 +155,7 @@ class Screen:
         return learn_view.View(
             f"{exercise.id}  {exercise.title}", self.progress.of(exercise.id).state,
             f"{self._passed()} of {len(self.exercises)} passed",
-            (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
+            "" if self.alone else (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
             f"Edit {files}, and save.{prints}", f"{folder}/{desk.TASK}", below, self.page,
         )  # fmt: skip
 

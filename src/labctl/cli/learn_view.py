@@ -19,7 +19,7 @@ class View:
     """What is to be seen.
 
     Attributes:
-        task: as Markdown; ``whole_task`` is where it can be read where it does not fit.
+        task: as Markdown, "" to leave its room to what is below; ``whole_task`` is where it can be read whole.
         below: lines of any length; ``page`` says which part of them is shown.
     """
 
@@ -43,12 +43,12 @@ def lines(view: View, width: int, height: int, color: bool) -> list[str]:
     head = _cut(f"{head}{view.progress:>{max(2, width - 1 - len(head))}}" if width > len(head) + 20 else head, width)
     below = [part for line in view.below for part in _wrapped(line, width)]
     room = height - 4  # for all but the head with its empty line, and the keys with theirs
-    task = [*_reflowed(view.task, width), "", *textwrap.wrap(view.files, width - 1)]
+    task = [*_reflowed(view.task, width), "", *textwrap.wrap(view.files, width - 1)] if view.task else []
     keep = max(room - len(below) - 1, room // 2) if below else room
     if len(task) > keep:
         task = [*task[: max(0, keep - 1)], _cut(f"... ({view.whole_task} has the rest)", width)]
     shown, more = _page(below, max(1, room - len(task) - 1), view.page)
-    body = [*task, *([""] if below else []), *(_styled(text, style, color) for text, style in shown)]
+    body = [*task, *([""] if task and below else []), *(_styled(text, style, color) for text, style in shown)]
     body += [""] * (room - len(body))
     keys = f"{KEYS}  {MORE}" if more else KEYS
     return [_styled(head, "1", color), "", *body[:room], "", _styled(_cut(keys, width), "2", color)]
