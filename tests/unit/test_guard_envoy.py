@@ -10,7 +10,8 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.guard import envoy
-from labctl.guard.envoy import Address, Front
+from labctl.guard.envoy import Front
+from labctl.guard.parts import Address
 
 
 def rendered() -> str:

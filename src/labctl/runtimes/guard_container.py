@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 from labctl.guard import envoy
-from labctl.guard.envoy import Address, Front
+from labctl.guard.envoy import Front
+from labctl.guard.parts import Address
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.keeper import describe_exit
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from labctl.errors import LabError
 from labctl.guard import PROCESS_NAME, envoy
-from labctl.guard.envoy import Address, Front
+from labctl.guard.envoy import Front
+from labctl.guard.parts import Address
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Command
 from labctl.runtimes.base import Record
