@@ -33,6 +33,7 @@ PARTS = (
     "labs",
     "model_repos",
     "models",
+    "observe",
     "pyproject.toml",
     "requirements",
     "src",

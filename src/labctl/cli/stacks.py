@@ -10,7 +10,7 @@ import click
 from labctl import tritonlog
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
-from labctl.orchestrator import faults, running
+from labctl.orchestrator import faults, observe, running
 from labctl.orchestrator.down import down, down_all
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions, dry_up, up
@@ -20,15 +20,21 @@ from labctl.tables import table
 @click.command("up")
 @opt.stack_argument
 @opt.up_options
+@click.option("--observe", "observed", is_flag=True, help="And Prometheus beside it, in containers Grafana too.")
 @dry_option
 @opt.as_json
 @opt.verbose
-def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, verbose: bool) -> None:
+def up_command(
+    stack: str, options: UpOptions, observed: bool, dry: bool, json_output: bool, verbose: bool
+) -> None:  # fmt: skip
     """Bring STACK up and wait until every model answers."""
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
     if dry:
-        show(dry_up(session, lab, name, options), json_output)
+        todo = dry_up(session, lab, name, options)
+        if observed:
+            todo.prepare([observe.dry(session, name, todo.runtime, options)])
+        show(todo, json_output)
         return
     try:
         handle = up(session, lab, name, options)
@@ -38,6 +44,8 @@ def up_command(stack: str, options: UpOptions, dry: bool, json_output: bool, ver
         raise
     if handle.already:
         session.listener.note(f"{name} was already up with these settings")
+    if observed:
+        observe.start(session, handle.runtime, handle.record, options)
     shown = status(session, name, ask=False)  # they have just answered
     click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
 

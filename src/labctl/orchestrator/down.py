@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ from labctl.orchestrator import stuck
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.session import Session
+from labctl.runtimes import observers
 from labctl.runtimes.base import Runtime
 
 
@@ -62,6 +64,7 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
             break
     else:
         raise LabError(f"something of {stack} is still there", "", f"labctl down {stack}", details=left)
+    shutil.rmtree(observers.folder(session.workspace, stack), ignore_errors=True)
     session.forget(stack)
 
 

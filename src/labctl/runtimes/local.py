@@ -28,11 +28,11 @@ from labctl.runtimes import keeper, local_guard, nvidia, processes, wheel
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.arguments import server_arguments
 from labctl.runtimes.base import Endpoints, Launch, Record
-from labctl.runtimes.marks import RECORD, ROOT, SERVER, STACK, STUB, hide, leavings, shm_prefix
+from labctl.runtimes.marks import PROMETHEUS, RECORD, ROOT, SERVER, STACK, STUB, hide, leavings, shm_prefix
 from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace
 
-OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_guard.NAMES)
+OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_guard.NAMES, PROMETHEUS)
 
 LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
 

@@ -10,6 +10,7 @@ from pathlib import Path
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
 SERVER = "tritonserver"
 STUB = "triton_python_backend_stub"
+PROMETHEUS = "prometheus"
 SHM = Path("/dev/shm")
 
 
