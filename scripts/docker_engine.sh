@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A Docker engine on a bare Debian or Ubuntu machine, for CI and for people. Every command may be repeated.
 #   scripts/docker_engine.sh install      engine, buildx and compose (Debian's packages; on bookworm those of trixie)
+#   scripts/docker_engine.sh kubectl      kubectl, with which Kustomize comes (Debian's package; on bookworm that of trixie)
 #   scripts/docker_engine.sh start        start dockerd, unless an engine answers already
 #   scripts/docker_engine.sh base-image   make debian:bookworm-slim with debootstrap where no registry can be reached
 #   scripts/docker_engine.sh stop         stop the dockerd that `start` started, and only that one
@@ -73,6 +74,27 @@ install_engine() {
     compose_is_good || fail "'docker compose' is missing or older than $compose_needed" "remove the docker client that comes first in PATH: $(command -v docker)"
 }
 
+install_kubectl() {
+    if command -v kubectl >/dev/null && kubectl version --client 2>/dev/null | grep -q Kustomize; then
+        say "kubectl is installed: $(kubectl version --client | head -n 1)"
+        return
+    fi
+    as_root kubectl
+    command -v apt-get >/dev/null || fail "this is not Debian or Ubuntu" "install kubectl as your system does"
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC1091
+    . /etc/os-release
+    local package=kubectl
+    case "$ID:${VERSION_ID:-}" in
+        debian:12) add_newer_suite; package=kubectl/trixie ;;
+        debian:*) ;;
+        *) fail "no recipe for $ID ${VERSION_ID:-}" "install kubectl as your system does" ;;
+    esac
+    say "installing $package (apt)"
+    apt-get update -q >/dev/null
+    apt-get install -q -y --no-install-recommends "$package" >/dev/null
+}
+
 start_engine() {
     if answers; then say "an engine answers already"; return; fi
     as_root start
@@ -130,9 +152,10 @@ base_image() {
 
 case "${1:-}" in
     install) install_engine ;;
+    kubectl) install_kubectl ;;
     start) start_engine ;;
     base-image) base_image ;;
     stop) stop_engine ;;
     status) answers ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

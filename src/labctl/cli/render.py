@@ -8,6 +8,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
+from labctl.orchestrator import targets
 from labctl.orchestrator.build import rendering
 from labctl.orchestrator.plan import Choices
 
@@ -22,16 +23,22 @@ from labctl.orchestrator.plan import Choices
     type=click.Path(file_okay=False, path_type=Path),
     help="The folder to write (default: the stack's own).",
 )
+@click.option("--target", type=click.Choice(["triton", "swarm", "kubernetes"]), default="triton", show_default=True,
+              help="Only the model repository, or the whole stack for many machines.")  # fmt: skip
 @dry_option
-def render_command(stack: str, choices: Choices, runtime: str, output: Path | None, dry: bool) -> None:
+def render_command(stack: str, choices: Choices, runtime: str, output: Path | None, target: str, dry: bool) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
 
-    With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand.
+    With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand. With --target, what
+    `docker stack deploy` or `kubectl apply -k` takes (docs/swarm.md, docs/kubernetes.md).
     """
     session = opt.open_session()
     lab, name = session.catalog.stack(stack)
-    seen = session.runtime(runtime)
-    todo = rendering(session, lab, name, choices, seen, output and output.absolute())
+    place = output and output.absolute()
+    if target == "triton":
+        todo = rendering(session, lab, name, choices, session.runtime(runtime), place)
+    else:
+        todo = targets.rendering(session, lab, name, choices, target, place)
     if dry:
         show(todo)
         return

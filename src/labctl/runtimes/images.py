@@ -33,6 +33,10 @@ GPU_FILES = (
 )
 CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.txt")
 
+# What a server and its tools read of the checkout where nobody can mount it.
+CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
+CHECKOUT_FOLDERS = ("labs", "model_repos", "models")
+
 GUARD_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/guard.txt")
 
 
@@ -54,6 +58,14 @@ def guard_image(workspace: Workspace) -> str:
 def all_images(workspace: Workspace, profile: str) -> list[str]:
     """Names of all images that a profile's stacks may start: the server's, the clients' and the guard's."""
     return [server_image(workspace, profile), client_image(workspace), guard_image(workspace)]
+
+
+def files_image(workspace: Workspace) -> str:
+    """Name of the image of the checkout's files, for machines that do not have them (docs/kubernetes.md)."""
+    found = sorted(path for folder in CHECKOUT_FOLDERS for path in (workspace.root / folder).rglob("*"))
+    kept = [p for p in found if p.is_file() and not {"__pycache__", "exercises"} & set(p.parts)]
+    names = tuple(str(path.relative_to(workspace.root)) for path in kept)
+    return f"labs-files:{_digest(workspace, (*CHECKOUT_FILES, *names), below='labserve')}"
 
 
 def digest(image: str) -> str:

@@ -1,0 +1,225 @@
+"""``labctl render --target kubernetes``: whole manifests, strictly valid, and the same server as Compose's."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from rendered_targets import STACKS, built, composed, rendered, session
+
+from labctl import repository
+from labctl.errors import LabError
+from labctl.guard import envoy
+from labctl.listener import Silent
+from labctl.orchestrator import targets
+from labctl.orchestrator.plan import Choices
+from labctl.runtimes.targets import servers
+
+VERSIONS = ("1.32.0", "1.36.0")  # the oldest and the newest that are in use
+NATIVE = re.compile(r"^(v1|[a-z]+/v\d|[a-z.]+\.k8s\.io/v\d)$")
+PROFILES = ("cpu", "gpu")
+EACH = pytest.mark.parametrize("profile", PROFILES)
+SOME = pytest.mark.parametrize(
+    "stack", [s for s in ("sequence-batcher", "iterative", "inflight-batching") if s in STACKS]
+)
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    missing = [program for program in programs if not shutil.which(program)]
+    return pytest.mark.skipif(
+        bool(missing) and not os.environ.get("LABS_REQUIRE_DOCKER"), reason=f"not on this machine: {', '.join(missing)}"
+    )
+
+
+def of_kind(documents: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
+    return [document for document in documents if document["kind"] in kinds]
+
+
+def pods(documents: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for document in of_kind(documents, "Deployment", "StatefulSet", "Job"):
+        yield document["metadata"]["name"], document["spec"]["template"]["spec"]
+
+
+def server(stack: str, profile: str) -> dict[str, Any]:
+    (found,) = [pod for name, pod in pods(built(stack, profile)) if name == f"{stack}-triton"]
+    return found
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_file_is_a_whole_manifest_of_kubernetes_own_api_or_says_in_its_name_what_it_is(stack: str) -> None:
+    for path in rendered(stack).rglob("*.yaml"):
+        if path.name != "kustomization.yaml" and "patch" not in path.name:
+            document = yaml.safe_load(path.read_text())
+            assert NATIVE.match(document["apiVersion"]) and document["kind"] and document["metadata"]["name"], path
+
+
+def test_a_resource_of_an_operator_is_there_only_where_it_was_asked_for() -> None:
+    assert not (rendered("iterative") / "base" / "servicemonitor.yaml").exists()
+    asked = rendered("iterative", service_monitor="true") / "base"
+    assert yaml.safe_load((asked / "servicemonitor.yaml").read_text())["kind"] == "ServiceMonitor"
+    assert "servicemonitor.yaml" in yaml.safe_load((asked / "kustomization.yaml").read_text())["resources"]
+
+
+@needs("kubectl")
+@EACH
+@SOME
+def test_an_overlay_builds_and_its_every_resource_is_strictly_valid(stack: str, profile: str) -> None:
+    for document in built(stack, profile):
+        kubernetes_validate.validate(document, VERSIONS[profile == "gpu"], strict=True)
+
+
+@needs("kubectl", "docker")
+@EACH
+@SOME
+def test_image_command_mounts_and_environment_are_those_that_compose_would_run(stack: str, profile: str) -> None:
+    compose, (container,) = composed(stack, profile), server(stack, profile)["containers"]
+    assert container["image"] == compose["image"]
+    assert container.get("command") == compose["entrypoint"]
+    assert container.get("args", []) == (compose["command"] or [])
+    assert {item["name"]: item["value"] for item in container["env"]} == compose["environment"]
+    mounted = {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+    wanted = {volume["target"]: volume.get("read_only", False) for volume in compose["volumes"]}
+    scratch = {place.partition(":")[0]: False for place in compose["tmpfs"]}
+    assert mounted == {**wanted, **scratch, "/dev/shm": False, "/run/secrets": True}
+    volumes = {volume["name"]: volume for volume in server(stack, profile)["volumes"]}
+    assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
+    assert int(volumes["shm"]["emptyDir"]["sizeLimit"].rstrip("MiG")) * {"M": 2**20, "G": 2**30}[
+        volumes["shm"]["emptyDir"]["sizeLimit"][-2]
+    ] == int(compose["shm_size"])  # fmt: skip
+    security = container["securityContext"]
+    assert f"{security['runAsUser']}:{security['runAsGroup']}" == compose["user"]
+    assert (security["readOnlyRootFilesystem"], security["capabilities"]["drop"]) == (
+        compose["read_only"], compose["cap_drop"])  # fmt: skip
+    gpus = compose.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [{"count": 0}])
+    assert int(container["resources"]["limits"].get("nvidia.com/gpu", 0)) == gpus[0]["count"]
+
+
+@needs("kubectl")
+@EACH
+@SOME
+def test_nobody_is_root_nothing_is_latest_and_all_have_limits_and_probes(stack: str, profile: str) -> None:
+    for name, pod in pods(built(stack, profile)):
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert pod["automountServiceAccountToken"] is False, name
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            security, where = container["securityContext"], (name, container["name"])
+            assert security["runAsNonRoot"] and security["runAsUser"] > 0, where
+            assert not security["allowPrivilegeEscalation"] and security["readOnlyRootFilesystem"], where
+            assert security["capabilities"] == {"drop": ["ALL"]}, where
+            assert not re.search(r":latest$|^[^:]+$", container["image"]), where
+            for part in ("requests", "limits"):
+                assert {"cpu", "memory"} <= set(container["resources"][part]), where
+        if "restartPolicy" not in pod:  # it serves
+            (container,) = pod["containers"]
+            assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container), name
+            waits = int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
+            assert waits < pod["terminationGracePeriodSeconds"], name
+
+
+@needs("kubectl")
+@EACH
+@SOME
+def test_whatever_one_resource_names_is_there(stack: str, profile: str) -> None:
+    documents = built(stack, profile)
+    names = {(document["kind"], document["metadata"]["name"]) for document in documents}
+    for name, pod in pods(documents):
+        assert ("ServiceAccount", pod["serviceAccountName"]) in names
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes, (name, container["name"])
+        for volume in pod["volumes"]:
+            if found := volume.get("configMap"):
+                assert ("ConfigMap", found["name"]) in names, name
+            if found := volume.get("persistentVolumeClaim"):
+                assert ("PersistentVolumeClaim", found["claimName"]) in names, name
+    labels = [document["spec"]["template"]["metadata"]["labels"] for document in documents
+              if document["kind"] in ("Deployment", "StatefulSet", "Job")]  # fmt: skip
+    for document in of_kind(documents, "Service", "PodDisruptionBudget", "NetworkPolicy"):
+        selector = document["spec"].get("podSelector") or document["spec"]["selector"]
+        wanted = selector.get("matchLabels", selector).items()
+        assert any(wanted <= each.items() for each in labels), document["metadata"]["name"]
+    (scaler,) = of_kind(documents, "HorizontalPodAutoscaler")
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) in names
+    (scaled,) = [d for d in of_kind(documents, target["kind"]) if d["metadata"]["name"] == target["name"]]
+    assert "replicas" not in scaled["spec"], "that is the autoscaler's"
+    (signal,) = scaler["spec"]["metrics"]
+    (adapter,) = [d for d in of_kind(documents, "ConfigMap") if d["metadata"]["name"] == f"{stack}-adapter"]
+    (rule,) = yaml.safe_load(adapter["data"]["config.yaml"])["rules"]
+    assert signal["pods"]["metric"]["name"] == rule["name"]["as"]
+    assert "labs_waiting" in rule["metricsQuery"]
+
+
+@SOME
+def test_envoy_itself_takes_its_configuration(stack: str) -> None:
+    config = str(rendered(stack) / "base" / "envoy.json")
+    command = [str(envoy.binary()), *envoy.arguments(config, validate=True)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@needs("kubectl")
+def test_a_stack_with_sequences_keeps_its_servers_names_and_envoy_hashes_over_them() -> None:
+    (stateful,) = of_kind(built("sequence-batcher", "cpu"), "StatefulSet")
+    text = (rendered("sequence-batcher") / "base" / "envoy.json").read_text()
+    for number in range(8):
+        assert f'"sequence-batcher-triton-{number}.{stateful["spec"]["serviceName"]}"' in text
+    assert '"RING_HASH"' in text and '"x-sequence-id"' in text
+    assert not of_kind(built("iterative", "cpu"), "StatefulSet")
+
+
+@SOME
+def test_the_repository_that_a_pod_unpacks_is_the_rendered_one(stack: str, tmp_path: Path) -> None:
+    session_, choices = session(), Choices()
+    lab, name = session_.catalog.stack(stack)
+    wanted = tmp_path / "wanted"
+    repository.render(replace(targets.plan_for(session_, lab, name, choices, "cpu").request, output=wanted))
+    (kept,) = (rendered(stack) / "base").glob("repository")
+    # As the kubelet does it: the files below a folder of its own, and a link to each of its entries.
+    volume = tmp_path / "rendered"
+    shutil.copytree(kept, volume / "..2026_01_01")
+    (volume / "..data").symlink_to("..2026_01_01")
+    for entry in (volume / "..2026_01_01").iterdir():
+        (volume / entry.name).symlink_to(f"..data/{entry.name}")
+    models = tmp_path / "models"
+    models.mkdir()
+    command = servers.unpacked(wanted).replace("/labs/rendered", str(volume)).replace("/models", str(models))
+    subprocess.run(["sh", "-c", command], check=True)
+    assert tree(models) == tree(wanted)
+
+
+def tree(folder: Path) -> dict[str, Any]:
+    return {
+        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        if path.is_file() else None for path in folder.rglob("*")
+    }  # fmt: skip
+
+
+def test_a_folder_of_somebody_elses_is_refused_and_an_own_one_is_written_anew(tmp_path: Path) -> None:
+    opened = session()
+    lab, name = opened.catalog.stack("iterative")
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(LabError, match="is not empty"):
+        targets.rendering(opened, lab, name, Choices(), "kubernetes", tmp_path)
+    folder = tmp_path / "new"
+    shutil.copytree(rendered("iterative", "swarm"), folder)
+    (folder / "left-over.yaml").write_text("")
+    (action,) = targets.rendering(opened, lab, name, Choices(), "swarm", folder).actions
+    action.do(Silent())
+    assert not (folder / "left-over.yaml").exists() and (folder / "compose.swarm.yaml").exists()
+
+
+def test_a_value_that_a_targets_setting_cannot_have_is_refused() -> None:
+    opened = session()
+    lab, name = opened.catalog.stack("iterative")
+    with pytest.raises(LabError, match="service_monitor cannot be 'perhaps'"):
+        targets.rendering(opened, lab, name, Choices(set={"service_monitor": "perhaps"}), "kubernetes", Path("x"))
