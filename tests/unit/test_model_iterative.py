@@ -132,6 +132,17 @@ def test_an_id_whose_client_has_gone_may_be_used_again(model: Any, clock: list[f
     assert slots_used(model) == 1
 
 
+def test_the_slot_of_a_client_that_has_gone_is_free_long_before_the_idle_limit(model: Any, clock: list[float]) -> None:
+    gone, patient, other = request(5), request(6), request(7)
+    model.execute([gone, patient])
+    gone.cancelled = True  # Triton does not schedule it again
+    clock[0] += 2.0
+    run(model, other, clock)
+    assert set(model.running) == {6, 7}, "who only waits long keeps its slot"
+    assert slots_used(model) == 2
+    assert model.seats.of(5) == -1
+
+
 def test_a_request_that_ends_its_sequence_itself_is_refused_at_once(model: Any) -> None:
     whole = request(4, flags=START | END)
     model.execute([whole])
@@ -229,7 +240,9 @@ def test_slots_used_are_live_sequences_whatever_comes(folder: str, clock: list[f
             case "bad":
                 queue.append(request(id, text=b"\xff"))
             case "cancel":  # Triton drops it and tells nobody
-                queue = [each for each in queue if each.correlation_id() != id]
+                for each in queue:
+                    each.cancelled |= each.correlation_id() == id
+                queue = [each for each in queue if not each.cancelled]
             case "idle":
                 clock[0] += IDLE + 1.0
             case "pause":

@@ -30,6 +30,7 @@ class Sequence:
     slot: int | None = None
     cached: int = 0  # leading ids whose keys and values are in the slot
     seen: float = field(default_factory=time.monotonic)  # when it was last scheduled
+    sender: Any = None  # where its last answer went
 
     @property
     def new(self) -> bool:

@@ -47,6 +47,7 @@ class TritonPythonModel:
         self.running = {}  # those of them that have a slot
         self.unfinished = set()  # those that had a token in the last step and want another
         self.resting = {}  # correlation id -> when a sequence of it ended, or was refused
+        self.asked = 0.0  # when it was last looked whose client has gone
         self.gave_back = False
         self.seats = Seats(self.slots)  # the slots as they are shown
         self.joined, self.evicted, self.ended = [], [], {}  # since the last step, for its line in the log
@@ -144,7 +145,7 @@ class TritonPythonModel:
             self.gauges.arrived(str(correlation))
         elif kept is None:
             raise BadInput("sequence_id", f"{correlation} is not known: used twice, or idle for too long")
-        kept.seen = now
+        kept.seen, kept.sender = now, request.get_response_sender()
         self.sequences.pop(correlation, None)
         self.sequences[correlation] = kept  # at the end: the dict stays in the order of silence
         return kept
@@ -152,8 +153,7 @@ class TritonPythonModel:
     def admit(self, correlation, sequence, now):
         """Whether the sequence has a slot; it gets one that is free, or that of a sequence that fell silent.
 
-        Nobody tells the model of a cancelled client: only silence does. Should the silent one come back after all,
-        it waits for a slot, and its keys and values are computed again.
+        Should the silent one come back after all, it waits for a slot, and its keys and values are computed again.
         """
         if correlation in self.running:
             return True
@@ -180,8 +180,18 @@ class TritonPythonModel:
         return self.gave_back
 
     def sweep(self, now):
-        """Forget sequences that Triton itself gives up by now, in the order in which they were last seen."""
-        while self.sequences:
+        """Forget sequences whose clients have gone, and those that Triton itself gives up by now.
+
+        Triton does not say that a client has gone: its sequence is not scheduled again, and that is all. But where
+        the last answer went, it can be asked.
+        """
+        if now - self.asked >= PATIENCE:
+            self.asked = now
+            silent = [id for id, sequence in self.running.items() if now - sequence.seen >= PATIENCE]
+            for correlation in silent:
+                if self.sequences[correlation].sender.is_cancelled():
+                    self.forget(correlation, "cancelled")
+        while self.sequences:  # in the order in which they were last seen
             correlation, sequence = next(iter(self.sequences.items()))
             if now - sequence.seen < self.idle_limit:
                 break
