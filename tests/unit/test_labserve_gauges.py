@@ -94,8 +94,8 @@ def test_names_follow_the_one_scheme() -> None:
 @pytest.mark.parametrize("path", ["iterative/simple-gpt2", "iterative/iterative-gpt2"])
 def test_a_model_shows_who_runs_and_what_its_steps_were(path: str, tmp_path: Path) -> None:
     name = path.rpartition("/")[2]
-    model = fake_backend.load(path, model_path=GPT2, kv_cache="true", max_batch_size=4, run_dir=tmp_path,
-                              max_sequence_idle_microseconds=10**8)  # fmt: skip
+    filled = {"kv_cache": "true", "precision": "fp32", "max_batch_size": 4, "max_sequence_idle_microseconds": 10**8}
+    model = fake_backend.load(path, model_path=GPT2, run_dir=tmp_path, **filled)
     batch = [Request({"text_input": [[b"The"]]}, '{"max_tokens": 3, "ignore_eos": true}', correlation=n, flags=START)
              for n in (1, 2)]  # fmt: skip
     while left := [request for request in batch if not request.final]:
