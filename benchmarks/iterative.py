@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import time
+from functools import partial
 from typing import Any
 
+from labctl.cli.against import account
 from labctl.listener import Silent
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.evidence import steplog
+from labctl.measure.evidence.overhead import Comparison
 from labctl.measure.records import RequestRecord
+from labctl.measure.workloads.dataset import Count, Item
+from labctl.orchestrator import against
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.session import Session
@@ -29,39 +31,48 @@ TEXT = (
 
 
 def run(rounds: int) -> dict[str, Any]:
-    """Measure, print and return everything. Ratios are of medians over ``rounds``."""
+    """Measure, print and return everything: ratios are medians, of what was measured in turn."""
     session = Session.open(Silent())
-    loops = {cache: plain_loop(session, cache) for cache in (False, True)}
-    served: dict[bool, list[float]] = {}
-    with stack(session, kv_cache=False) as handle:
-        served[False] = [throughput(handle) for _ in range(max(1, rounds - 1))]
-    with stack(session, kv_cache=True) as handle:
-        throughput(handle)
-        served[True] = [throughput(handle) for _ in range(rounds)]
-        newcomer = newcomers(session, handle, rounds)
-    loops[True] = (loops[True] + plain_loop(session, True)) / 2  # before and after: the machine's speed drifts
-    off, on = (statistics.median(served[cache]) for cache in (False, True))
-    found = {
-        "tokens_per_second": {"served": {"no cache": served[False], "kv cache": served[True]},
-                              "plain loop": {"no cache": loops[False], "kv cache": loops[True]}},
-        "kv_cache_over_none_served": on / off,
-        "kv_cache_over_none_plain_loop": loops[True] / loops[False],
-        "served_over_plain_loop": on / loops[True],
-        "newcomer": newcomer,
-    }  # fmt: skip
+    compared = {}
+    for cache in (False, True):
+        with stack(session, kv_cache=cache) as handle:
+            lab, name = session.catalog.stack(handle.record.stack)
+            prompts = [prompt_of(PROMPT, handle.record.tokenizer_dir, 7 * i) for i in range(CLIENTS)]
+            items = [Item(prompt, NEW) for prompt in prompts]
+            work = against.Work(session, lab, handle, against.engine_of(lab, name, "cpu"), partial(given, items))
+            turns = [(work.served()[0], work.alone()) for _ in range(rounds if cache else 1)]
+            compared[cache] = Comparison([served for served, _ in turns], [alone for _, alone in turns])
+            newcomer = newcomers(session, handle, min(rounds, 3)) if cache else {}
+    rates = {cache: tuple(statistics.median(CLIENTS * NEW / one.seconds for one in side)
+                          for side in (each.served, each.alone)) for cache, each in compared.items()}  # fmt: skip
     rows = [
-        ("iterative, no cache (the original's way)", f"{off:.1f}", f"{loops[False]:.1f}", f"{off / loops[False]:.2f}"),
-        ("iterative + KV cache", f"{on:.1f}", f"{loops[True]:.1f}", f"{on / loops[True]:.2f}"),
-        ("ratio", f"{on / off:.1f}", f"{loops[True] / loops[False]:.1f}", ""),
+        (title, *(f"{rate:.1f}" for rate in rates[cache]), f"{compared[cache].ratio:.2f}")
+        for title, cache in (("iterative, no cache (the original's way)", False), ("iterative + KV cache", True))
     ]
-    print(f"{CLIENTS} concurrent, {PROMPT}-token prompts, {NEW} new tokens each, {MODEL}")
-    print(table(rows, ("tokens/s", "through Triton", "plain loop", "Triton / loop"), right=(1, 2, 3)))
+    gain = [rates[True][side] / rates[False][side] for side in (0, 1)]
+    print(f"{CLIENTS} concurrent, {PROMPT}-token prompts, {NEW} new tokens each, {MODEL}; {rounds} rounds in turn")
+    print(table([*rows, ("ratio", f"{gain[0]:.1f}", f"{gain[1]:.1f}", "")],
+                ("tokens/s", "through Triton", "plain loop", "Triton / loop"), right=(1, 2, 3)))  # fmt: skip
+    print("\nwhere the difference goes, with the KV cache:")
+    print(account(compared[True]))
     print(
         f"\nnewcomer while {CLIENTS - 1} decode: TTFT {newcomer['ttft_ms']:.0f} ms"
         f" = own prefill {newcomer['prefill_ms']:.0f} ms"
         f" + {newcomer['steps_waited']:.1f} decode steps of {newcomer['step_ms']:.1f} ms (limit: 3)"
     )
-    return found
+    return {
+        "tokens_per_second": {str(cache): rates[cache] for cache in rates},
+        "kv_cache_over_none": gain,
+        "served_over_plain_loop": {str(cache): compared[cache].ratio for cache in compared},
+        "rounds_s": {str(cache): [[one.seconds for one in side] for side in (each.served, each.alone)]
+                     for cache, each in compared.items()},
+        "newcomer": newcomer,
+    }  # fmt: skip
+
+
+def given(items: list[Item], count: Count) -> list[Item]:
+    """A workload that is there already."""
+    return items
 
 
 def stack(session: Session, kv_cache: bool) -> Any:
@@ -81,15 +92,6 @@ def prompt_of(tokens: int, tokenizer_dir: str, start: int = 0) -> str:
         if len(tokenizer.encode(text).ids) == tokens:
             return text
     raise ValueError(f"no text of exactly {tokens} tokens was found")
-
-
-def throughput(handle: Up) -> float:
-    """Tokens/s of ``CLIENTS`` requests sent at once."""
-    with TextStream(handle.record.endpoints.grpc) as stream:
-        prompts = [prompt_of(PROMPT, handle.record.tokenizer_dir, 7 * i) for i in range(CLIENTS)]
-        records = [stream.send("iterative-gpt2", p, max_tokens=NEW, ignore_eos=True) for p in prompts]
-        stream.wait(*records, timeout=TIMEOUT_S)
-    return sum(r.output_tokens for r in records) / (max(r.end for r in records) - min(r.start for r in records))
 
 
 def newcomers(session: Session, handle: Up, rounds: int) -> dict[str, float]:
@@ -126,19 +128,3 @@ def first_token(stream: TextStream, prompt: str) -> float:
     record: RequestRecord = stream.send("iterative-gpt2", prompt, max_tokens=2, ignore_eos=True)
     stream.wait(record, timeout=TIMEOUT_S)
     return record.ttft_ms
-
-
-def plain_loop(session: Session, kv_cache: bool) -> float:
-    """Tokens/s of the same decode loop without Triton, in a process of its own."""
-    from labctl import weights
-
-    folder = weights.pull(weights.parse(MODEL), session.workspace, lambda text: None).path
-    code = (
-        "import json, sys; from benchmarks.decode_loop import measure\n"
-        f"r = measure({str(folder)!r}, {kv_cache}, batch={CLIENTS}, prompt={PROMPT}, new={NEW})\n"
-        "print(json.dumps(r.tokens_per_second))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=session.workspace.root, capture_output=True, text=True, check=True
-    )
-    return float(json.loads(done.stdout))

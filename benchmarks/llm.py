@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,7 +14,8 @@ from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.evidence import steplog
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import dataset, identity
-from labctl.orchestrator.plan import Choices, make_plan
+from labctl.orchestrator import against
+from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions
@@ -27,6 +23,7 @@ from labctl.tables import table
 
 LIMITS = (8, 16, 32)
 MAIN_LIMIT = 16
+AGAINST_ENGINE = (8, 16)  # where the engine alone is measured too
 TIMEOUT_S = 600.0
 COLUMNS = ("static req/s", "inflight req/s", "ratio", "steps ratio", "static served/alone", "inflight served/alone")
 STACKS = {"static": "static-batching", "inflight": "inflight-batching"}
@@ -60,7 +57,7 @@ def batching(rounds: int) -> dict[str, Any]:
 def compared(
     session: Session, handles: tuple[Up, Up], items: list[dataset.Item], limit: int, title: str
 ) -> dict[str, float]:
-    """One round: the workload through each server's ensemble; at MAIN_LIMIT also the same engine without Triton."""
+    """One round: the workload through each server's ensemble; where told, also against the engine alone."""
     found: dict[str, float] = {}
     steps = []
     for kind, handle in zip(STACKS, handles, strict=True):
@@ -70,10 +67,9 @@ def compared(
         steps.append(len(steplog.read(run_dir, "tensorrt_llm", since=records[0].start)))
     found["ratio"] = found["inflight req/s"] / found["static req/s"]
     found["steps ratio"] = steps[0] / steps[1]
-    if limit == MAIN_LIMIT:
+    if limit in AGAINST_ENGINE:
         for kind, handle in zip(STACKS, handles, strict=True):
-            alone = engine_alone(session, handle, items, limit, kind == "static")
-            found[f"{kind} served/alone"] = found[f"{kind} req/s"] / alone
+            found[f"{kind} served/alone"] = served_over_alone(session, handle, items)
     print(f"  {title}: " + ", ".join(f"{key} {value:.2f}" for key, value in found.items()), flush=True)
     return found
 
@@ -94,6 +90,14 @@ def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRe
             ]  # fmt: skip
             client.wait(*records, timeout=TIMEOUT_S)
     return records
+
+
+def served_over_alone(session: Session, handle: Up, items: list[dataset.Item]) -> float:
+    """The workload through the server, then by its engine alone (the idle servers stay up): work per second."""
+    lab, name = session.catalog.stack(handle.record.stack)
+    work = against.Work(session, lab, handle, against.engine_of(lab, name, "cpu"), lambda count: items)
+    through, _ = work.served()
+    return work.alone().seconds / through.seconds
 
 
 def hundred(rounds: int) -> dict[str, Any]:
@@ -131,21 +135,6 @@ def encoder(handle: Up) -> Callable[[str], list[int]]:
 
     tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")
     return lambda text: list(tokenizer.encode(text).ids)
-
-
-def engine_alone(session: Session, handle: Up, items: list[dataset.Item], limit: int, static: bool) -> float:
-    """Requests/s of the same engine and scheduler in a process of their own (the idle servers stay up)."""
-    lab, name = session.catalog.stack(handle.record.stack)
-    plan = make_plan(session.workspace, lab, name, Choices(), str)
-    engine = next(step.path for step in plan.steps if step.build)
-    ids_of = encoder(handle)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "workload.json"
-        file.write_text(json.dumps([[ids_of(item.prompt), item.output_tokens] for item in items]))
-        script = Path(__file__).with_name("llm_engine_loop.py")
-        argv = [sys.executable, str(script), str(engine), str(file), "--limit", str(limit)]
-        done = subprocess.run([*argv, *(["--static"] if static else [])], check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout)["requests_per_second"])
 
 
 def engine_memory() -> int:

@@ -58,6 +58,26 @@ def test_infer_and_bench_and_metrics_work_on_a_running_stack(
     assert state(checkout) == "ready", "bench took down a stack that was up before it"
 
 
+def test_bench_against_the_engine_accounts_for_all_of_the_time(
+    lab_server: Callable[..., LabServer], checkout: Path, tmp_path: Path
+) -> None:
+    lab_server(STACK)
+    few = ("--request-count", "4", "--output-tokens", "5", "--rounds", "1")
+    shown = labctl("bench", STACK, "--against-engine", *few, "--json", str(tmp_path / "r.json"), root=checkout).stdout
+    assert "Served, the work is done at" in shown
+    found = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["metrics"]["against_engine"]
+    served, alone = found["served"], found["alone"]
+    assert alone["steps"] == 5, "all four at once"
+    assert 5 <= served["steps"] <= 20
+    for one in (served, alone):
+        parts = {name: seconds for name, seconds in one.items() if name not in ("seconds", "steps", "step_ms")}
+        assert sum(parts.values()) == pytest.approx(one["seconds"], abs=1e-6)
+        assert all(seconds > -1e-5 for seconds in parts.values())
+    assert served["wire"] > alone["wire"] == 0
+    assert state(checkout) == "ready", "bench took down a stack that was up before it"
+    assert not list((checkout / ".labs").rglob("against-*")), "what the engine alone was asked for is gone"
+
+
 def test_ten_thousand_requests_at_once_are_all_answered_in_bounded_memory(
     lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:

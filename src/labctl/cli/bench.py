@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from labctl.cli import options as opt
+from labctl.cli.against import Sent, compared
 from labctl.cli.dry import dry_option, show
 from labctl.orchestrator.up import UpOptions
 from labctl.tables import table
@@ -53,23 +54,33 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.option("--output-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--random-seed", type=int, default=0, show_default=True)
 @click.option("--goodput", type=float, metavar="MS", help="Count requests whose time to first token is at most this.")
+@click.option("--against-engine", is_flag=True,
+              help="Compare with the engine alone, without Triton, and say where the difference goes.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True,
+              help="With --against-engine: measurements of each.")  # fmt: skip
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
 @dry_option
 @opt.verbose
 def bench_command(
     stack: str, options: UpOptions, model: str, dataset: Path | None, concurrency: list[int],
     request_rate: float | None, request_count: int, warmup_request_count: int, output_tokens: int, random_seed: int,
-    goodput: float | None, json_file: Path | None, dry: bool, verbose: bool,
+    goodput: float | None, against_engine: bool, rounds: int, json_file: Path | None, dry: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Measure STACK under load. If it is not up, it is brought up for the measurement and taken down after it."""
     from labctl.measure.workloads.bench import PROMPTS, Workload, prompts_from
     from labctl.orchestrator.bench import bench, chosen_model, dry_bench
 
-    source = click.get_current_context().get_parameter_source("concurrency")
-    if request_rate and source is not click.core.ParameterSource.DEFAULT:
+    if request_rate and _given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
+    if against_engine:
+        if other := [word for word in ("concurrency", "request_rate", "goodput") if _given(word)]:
+            raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
+        tokens = output_tokens if dataset or _given("output_tokens") else None
+        compared(session, lab, name, options, model, Sent(dataset, request_count, tokens, random_seed), rounds,
+                 json_file, dry)  # fmt: skip
+        return
     model = chosen_model(lab, name, model)
     if dry:
         show(dry_bench(session, lab, name, options, model))
@@ -88,6 +99,10 @@ def bench_command(
         click.echo(f"{model} answers whole: there is no first token to time")
     if json_file:
         atomic_write(json_file.absolute(), (outcome.folder / "result.json").read_bytes())
+
+
+def _given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
 def _row(title: str, metrics: Mapping[str, Any]) -> tuple[str, ...]:

@@ -78,10 +78,18 @@ class Server(_Strict):
     auto_complete: bool = False
 
 
+class BareEngine(_Strict):
+    """What ``labctl bench --against-engine`` runs without Triton: the model whose steps it compares with."""
+
+    model: str
+    loop: Literal["gpt2", "inflight"]  # of labserve.alone
+
+
 class Bench(_Strict):
     """Which model of this stack ``labctl bench`` asks for text; how, the running server tells."""
 
     model: str
+    engine: BareEngine | None = None
 
 
 class _Content(_Strict):

@@ -93,5 +93,6 @@ class Turn:
     phase: str = ""  # a letter each: p prefill, d decode
     waiting: list[Job] = field(default_factory=list)  # while it was computed
     why: str = ""  # they wait
+    engine_s: float = 0.0  # seconds that the engine computed
     produced: list[tuple[Job, list[int]]] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)

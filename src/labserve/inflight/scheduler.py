@@ -4,6 +4,7 @@ The engine computes one token for everybody it was given; this decides whom to g
 single-threaded: whoever owns it calls `submit`, `cancel` and `turn` from one thread.
 """
 
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -118,7 +119,9 @@ class Scheduler:
         admitted = [] if preempted else self._admit(ended)
         turn = Turn(list(self.running), sum(not job.output for job in self.running), admitted, preempted, ended=ended)
         self._describe(turn)
+        began = time.monotonic()
         self.engine.step()
+        turn.engine_s = time.monotonic() - began
         self._leaving = 0
         for job in turn.batch:
             try:

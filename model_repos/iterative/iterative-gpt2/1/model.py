@@ -91,6 +91,7 @@ class TritonPythonModel:
         started = time.monotonic()
         newcomers = sum(sequence.new for sequence in sequences)
         texts = step(self.decoder, sequences)
+        line["engine_us"] = round((time.monotonic() - started) * 1e6)
         for (request, sequence), text in zip(batch, texts, strict=True):
             if isinstance(text, Exception):  # this sequence fails, the others go on
                 self.turn_away(request, self.guard.words(text), self.clock.now())

@@ -21,19 +21,15 @@ from labserve.clock import Clock
 from labserve.gauges import Gauges
 from labserve.guard import Guard
 from labserve.inflight import request as llm_request
-from labserve.inflight.engines import open_engine
 from labserve.inflight.job import End, Job
-from labserve.inflight.order import order
 from labserve.inflight.own import scheduler_beside, with_line
-from labserve.inflight.policy import effective_policy
-from labserve.model_shape import Shape
+from labserve.inflight.setup import set_up
 from labserve.params import Refusal
 from labserve.steplog import Names, StepLog, queued
 from labserve.tensors import one
 from labserve.text.told import Growing, Told, tokenizer_in
 from labserve.triton import FINAL, device, instance, parameter, reader, refuse
 
-BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
 GATHER_S = 0.005  # so long an idle engine waits for the rest of a static batch
 CONTEXT = 8  # ids before a new one that a detokenizer may need
 CLOSE = object()
@@ -45,22 +41,15 @@ class TritonPythonModel:
         def word(name):
             return parameter(args, name, "")
 
-        if word("gpt_model_type") not in BATCHING:
-            raise ValueError(f"gpt_model_type: '{word('gpt_model_type')}' is none of {', '.join(BATCHING)}")
-        static = BATCHING[word("gpt_model_type")]
-        asked = word("asked_batch_scheduler_policy") or word("batch_scheduler_policy")
-        policy, reason = effective_policy(asked, static)
-        limit = int(word("max_num_sequences") or 16)
-
-        self.shape = Shape.of(word("gpt_model_path"))
-        engine, kv, features = open_engine(word, self.shape, limit, device(args))
-        self.scheduler = scheduler_beside(HERE)(engine, kv, policy, limit, static, features, order(word("scheduling")))
+        made = set_up(word, device(args), scheduler_beside(HERE))
+        self.shape, self.scheduler = made.shape, made.scheduler
+        policy, limit, kv = self.scheduler.policy.value, self.scheduler.max_running, made.kv
 
         self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
         self.guard = Guard(args)
         self.inbox = queue.SimpleQueue()
         self.open = {}  # requests without a final response yet, by their number
-        self.count = self.asked = 0
+        self.count = self.asked = self.turns = 0
         self.names, self.ended = Names(), {}  # of live requests; who ended since the last step, and why
         self.log = StepLog(word("run_dir"), args["model_name"], instance(args))
         self.texts = Told(self.log, lambda: tokenizer_in(word("gpt_model_path")))
@@ -70,11 +59,12 @@ class TritonPythonModel:
             steps_total=0, tokens_total=0, admissions_total=0, preemptions_total=0,
         )  # fmt: skip
         effective.note(word("run_dir"), [
-            ("batch_scheduler_policy", asked, policy.value, reason), *features.in_force(word),
+            ("batch_scheduler_policy", made.asked_policy, policy, made.reason), *made.features.in_force(word),
         ])  # fmt: skip
         pb_utils.Logger.log_info(
-            f"{word('gpt_model_type')}, {policy.value}{f' ({reason})' if reason else ''}: at most {limit} sequences, "
-            f"{kv.blocks:,} KV blocks of {kv.block_size} tokens ({engine.cache_bytes / 2**20:,.0f} MiB)"
+            f"{word('gpt_model_type')}, {policy}{f' ({made.reason})' if made.reason else ''}: "
+            f"at most {limit} sequences, {kv.blocks:,} KV blocks of {kv.block_size} tokens "
+            f"({made.engine.cache_bytes / 2**20:,.0f} MiB)"
         )
         self.thread = threading.Thread(target=self.serve, name="scheduler", daemon=True)
         self.thread.start()
@@ -190,10 +180,11 @@ class TritonPythonModel:
     def drop_cancelled(self):
         """Clients that have gone leave the batch before its next step, and never join it.
 
-        To ask costs a message to the server and back (40 us), which for each of a hundred that wait would take a
-        tenth of the step. So of those only the next to join are asked, and one other in each turn.
+        To ask costs a message to the server and back (40 us), while the engine stands idle. So of those in the batch
+        every fourth is asked in a turn, and of those that wait only the next to join, and one other.
         """
-        for job in list(self.scheduler.running):
+        self.turns += 1
+        for job in self.scheduler.running[self.turns % 4 :: 4]:
             self.drop_if_cancelled(job)
         waiting, alive = self.scheduler.line(), 0
         for job in waiting:
@@ -243,7 +234,7 @@ class TritonPythonModel:
         ] if self.log.texts else []  # fmt: skip
         self.log.write(
             started, [job.name for job in turn.batch], rows=turn.seats, phase=turn.phase, tokens=turn.computed,
-            made=counts, **self.texts.fields(grown), blocks=turn.claims,
+            made=counts, engine_us=round(turn.engine_s * 1e6), **self.texts.fields(grown), blocks=turn.claims,
             prefill=turn.prefill, decode=len(turn.batch) - turn.prefill,
             **queued([job.name for job in turn.waiting], turn.why),
             joined=[job.name for job in turn.admitted], admitted=len(turn.admitted),

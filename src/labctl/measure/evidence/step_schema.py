@@ -57,6 +57,7 @@ class StepLine(BaseModel):
     admitted: Count | None = None
     preempted: Count | None = None
     empty: Count | None = None
+    engine_us: Count | None = None
     warm_up: bool = False
 
     @model_validator(mode="after")

@@ -1,0 +1,109 @@
+"""A stack's engine without Triton: the same decoder, or scheduler and engine, on the same requests, in one process.
+
+    python -m labserve.alone FILE
+
+FILE is what `labctl bench --against-engine` writes, as JSON: the `loop`, the `parameters` of the model's config.pbtxt,
+the server's `env`, and the `requests`, all there from the start: [ids, new tokens] each. Printed is JSON: `seconds`,
+and of each step when it began, when it ended (seconds of the monotonic clock) and how long of it the engine computed.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Requests = list[tuple[list[int], int]]
+Stepped = tuple[float, float, float]  # began, ended, seconds in the engine
+Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is none
+Serve = Callable[[Requests], list[Stepped]]
+WARM_UP = (4, 4)  # requests, tokens of each
+
+
+def gpt2(word: Word) -> Serve:
+    """Lab 02's decode loop: whoever waits joins at the next token, as in `iterative-gpt2`."""
+    from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder, step
+    from labserve.gpt2.model import GPT2
+    from labserve.gpt2.sequences import Sequence
+    from labserve.text.detok import Detokenizer
+    from labserve.text.prompts import open_tokenizer
+    from labserve.text.sampling import Sampler
+
+    tokenizer = open_tokenizer(word("model_path"))
+    model = GPT2(word("model_path"), threads=int(word("threads")), precision=word("precision") or "auto")
+    slots = int(word("slots"))
+    decoder: Decoder = CachedDecoder(model, slots) if word("kv_cache") == "true" else RecomputingDecoder(model)
+
+    def serve(requests: Requests) -> list[Stepped]:
+        waiting = deque(
+            Sequence(list(ids), len(ids), len(ids) + new, None, Sampler(), Detokenizer(tokenizer))
+            for ids, new in requests
+        )
+        running: list[Sequence] = []
+        steps = []
+        while waiting or running:
+            began = time.monotonic()
+            while waiting and len(running) < slots:
+                running.append(waiting.popleft())
+            computing = time.monotonic()
+            step(decoder, running)
+            computed = time.monotonic()
+            for sequence in running:
+                if sequence.finished:
+                    decoder.release(sequence)
+            running = [sequence for sequence in running if not sequence.finished]
+            steps.append((began, time.monotonic(), computed - computing))
+        return steps
+
+    return serve
+
+
+def inflight(word: Word) -> Serve:
+    """The engine of `tensorrt_llm` with its scheduler."""
+    from labserve.inflight.job import Job
+    from labserve.inflight.sampling_options import Sampling
+    from labserve.inflight.scheduler import Scheduler
+    from labserve.inflight.setup import set_up
+
+    scheduler = set_up(word, "cpu", Scheduler).scheduler
+
+    def serve(requests: Requests) -> list[Stepped]:
+        for number, (ids, new) in enumerate(requests):
+            scheduler.submit(Job(str(number), list(ids), new, Sampling()))
+        steps = []
+        while not scheduler.idle:
+            began = time.monotonic()
+            turn = scheduler.turn()
+            if failed := [job.error for job in turn.ended if job.error]:
+                raise failed[0]
+            steps.append((began, time.monotonic(), turn.engine_s))
+        return steps
+
+    return serve
+
+
+LOOPS: dict[str, Callable[[Word], Serve]] = {"gpt2": gpt2, "inflight": inflight}
+
+
+def run(asked: dict[str, Any]) -> dict[str, Any]:
+    """What is printed; see above."""
+    serve = LOOPS[asked["loop"]](lambda name: str(asked["parameters"].get(name, "")))
+    requests: Requests = [(ids, new) for ids, new in asked["requests"]]
+    count, tokens = WARM_UP
+    serve([(ids, min(new, tokens)) for ids, new in requests[:count]])
+    began = time.monotonic()
+    steps = serve(requests)
+    return {"seconds": time.monotonic() - began, "steps": steps}
+
+
+def main() -> None:
+    asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    os.environ.update(asked["env"])  # before anything that computes is imported
+    print(json.dumps(run(asked)))
+
+
+if __name__ == "__main__":
+    main()
