@@ -12,6 +12,7 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.orchestrator.clock import Clock as Remote
+from labctl.orchestrator.clock import pause_limit
 from labserve.clock import Clock
 
 WAIT_S = 20.0
@@ -183,6 +184,24 @@ def test_a_model_or_a_factor_that_is_not_there_is_refused(tmp_path: Path) -> Non
     with pytest.raises(LabError, match=r"0\.5 is no factor"):
         remote.slow(0.5)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "seconds", "lost"),
+    [
+        ("sequence_batching {\n  max_sequence_idle_microseconds: 5000000\n}", 5.0, "sequences are lost"),
+        ("default_queue_policy { default_timeout_microseconds: 600000000 }", 600.0, "waiting requests are refused"),
+        ("# max_sequence_idle_microseconds: 5\ndefault_queue_policy { default_timeout_microseconds: 0 }", None, ""),
+    ],
+)
+def test_a_pause_may_last_until_the_first_of_tritons_own_limits_strikes(
+    tmp_path: Path, config: str, seconds: float | None, lost: str
+) -> None:
+    for name, text in (("one", config), ("other", "max_sequence_idle_microseconds: 900000000" if seconds else "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    limit = pause_limit(tmp_path)
+    assert (limit and limit.seconds, limit.lost if limit else "") == (seconds, lost)
 
 
 def test_one_model_can_stand_still_while_the_others_run(tmp_path: Path, start: Callable[..., Model]) -> None:

@@ -108,6 +108,14 @@ def test_the_screen_fits_however_many_seats_and_models_there_are() -> None:
         assert any("more seats" in one for one in shown(state, *size)) or size[1] < 24
 
 
+def test_a_model_with_one_seat_takes_a_line_where_another_has_several() -> None:
+    several = line(1, ["7", "8"], slots=4, seats=["7", "8", "", ""])
+    single = {name: value for name, value in line(1, ["9"]).items() if name != "rows"} | {"model": "single"}
+    screen = shown(fed(several, single))
+    assert [one[STRIP] for one in screen if one[:3].strip().isdigit()] == ["a", "b", ".", "."]
+    assert sum(one.startswith("single") for one in screen) == 1
+
+
 STACK = """
 import sys
 from pathlib import Path

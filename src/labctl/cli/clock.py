@@ -24,7 +24,7 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
     something to do, then still again. slow FACTOR: a step and the time to the next one take FACTOR times as long as
     the step. run: as fast as they can.
     """
-    from labctl.orchestrator.clock import Clock, idle_limit
+    from labctl.orchestrator.clock import Clock, pause_limit
 
     number = _amount(action, amount)
     session = opt.open_session()
@@ -55,8 +55,8 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
         click.echo("nothing waited for a step")
     for one, state in waits.items():
         click.echo(_waiting(one, state))
-    if action == "pause" and (limit := idle_limit(session.workspace.repository_dir(name))):
-        click.echo(f"Triton forgets a sequence that is idle for {limit:,.0f} s: pause for less")
+    if action == "pause" and (limit := pause_limit(session.workspace.repository_dir(name))):
+        click.echo(f"Triton {limit.strikes} for {limit.seconds:,.0f} s: pause for less")
 
 
 def _amount(action: str, amount: str | None) -> float:

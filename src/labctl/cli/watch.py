@@ -53,12 +53,12 @@ def watch_command(stack: str, port: int, expose: bool, terminal: bool) -> None:
 
 def _in_terminal(stack: str) -> None:
     from labctl.cli.watch_screen import WatchScreen
-    from labctl.orchestrator.clock import idle_limit
+    from labctl.orchestrator.clock import pause_limit
 
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
     running = session.find(name)
     if not running:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    limit = idle_limit(session.workspace.repository_dir(name))
+    limit = pause_limit(session.workspace.repository_dir(name))
     WatchScreen(session.workspace.run_dir(name), running[1], limit).run()

@@ -14,7 +14,7 @@ import click
 from labctl.cli import fullscreen
 from labctl.errors import LabError
 from labctl.orchestrator import texts
-from labctl.orchestrator.clock import Clock
+from labctl.orchestrator.clock import Clock, PauseLimit
 from labctl.runtimes.base import Record
 from labctl.watch.state import State
 from labctl.watch.tail import Tail
@@ -30,14 +30,14 @@ PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
 class WatchScreen:
     """Reads the log as it grows, draws, listens to keys; steps are taken in a thread, so that keys are always heard."""
 
-    def __init__(self, run_dir: Path, record: Record, idle_limit: float | None = None) -> None:
+    def __init__(self, run_dir: Path, record: Record, limit: PauseLimit | None = None) -> None:
         self._run_dir, self._endpoint = run_dir, record.endpoints.metrics
         self._models = tuple(record.models)
         self._clock = Clock(run_dir, self._models)
         self._tail, self._state = Tail(run_dir), State()
         self._screen = Screen(record.stack)
         self._stepping: threading.Thread | None = None
-        self._idle_limit = idle_limit  # seconds until Triton forgets a sequence
+        self._limit = limit
         self._factor = 0  # its place in FACTORS
         self._colour = "NO_COLOR" not in os.environ and os.environ.get("TERM", "").find("256") >= 0
 
@@ -68,10 +68,10 @@ class WatchScreen:
                 view.held = state if state["state"] == "held" else None
         paused = self._clock.paused_s
         self._screen.warning = ""
-        if paused and self._idle_limit and paused > WARN * self._idle_limit:
-            left = self._idle_limit - paused
+        if paused and self._limit and paused > WARN * self._limit.seconds:
+            left = self._limit.seconds - paused
             soon = f"in {left:.0f} s" if left > 0 else "now"
-            self._screen.warning = f"Triton forgets idle sequences {soon}: r run"
+            self._screen.warning = f"{self._limit.lost} {soon}: r run"
 
     def _act(self, key: str) -> None:
         model, which = self._screen.chosen, self._screen.chosen or "all models"

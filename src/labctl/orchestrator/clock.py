@@ -24,7 +24,6 @@ from labctl.workspace import atomic_write
 CONTROL = "clock.json"
 EVERY = "*"  # in the place of a model's name: all that are not named
 MOST_FACTOR = 10_000.0
-IDLE = re.compile(r"^\s*max_sequence_idle_microseconds:\s*(\d+)", re.MULTILINE)
 LOOK_S = 0.01
 SETTLE_S = 0.15  # nothing waits, and nothing has come for so long
 GONE_S = 1.5  # a request that was to come back has not come for so long: its client has gone
@@ -172,14 +171,36 @@ class Clock:
         return name == grant and int(begun or 0) > self._done(model, grant)
 
 
-def idle_limit(repository: Path) -> float | None:
-    """Seconds after which Triton forgets a sequence of some model, by its configuration; None where none is kept."""
+@dataclass(frozen=True)
+class PauseLimit:
+    """How long the clock may stand still. ``strikes`` and ``lost``: what Triton does then, and what that means."""
+
+    seconds: float
+    strikes: str
+    lost: str
+
+
+def pause_limit(repository: Path) -> PauseLimit | None:
+    """What of Triton's own limits strikes first, by the models' configurations; None where none does."""
     limits = [
-        int(match[1]) / 1e6
+        PauseLimit(microseconds / 1e6, strikes, lost)
         for path in repository.glob("*/config.pbtxt")
-        if (match := IDLE.search(path.read_text(encoding="utf-8")))
+        for setting, strikes, lost in _LIMITS
+        for microseconds in _values(path, setting)
+        if microseconds
     ]
-    return min(limits, default=None)
+    return min(limits, key=lambda limit: limit.seconds, default=None)
+
+
+_LIMITS = (
+    ("max_sequence_idle_microseconds", "forgets a sequence that is idle", "sequences are lost"),
+    ("default_timeout_microseconds", "refuses a request that waits in its queue", "waiting requests are refused"),
+)
+
+
+def _values(path: Path, setting: str) -> list[int]:
+    lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
+    return [int(value) for line in lines for value in re.findall(rf"\b{setting}:\s*(\d+)", line)]
 
 
 def _not_for_ever(deadline: float) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from labctl.manifest.schema import Lab
-from labctl.orchestrator.clock import Clock, idle_limit
+from labctl.orchestrator.clock import Clock, pause_limit
 from labctl.runtimes.base import Record
 from labctl.watch import address, replay
 from labctl.watch.asking import Asker
@@ -25,6 +26,7 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
     hub = Hub(clock, record.endpoints.metrics)
     hub.chat = lambda: address.of(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
+    limit = pause_limit(workspace.repository_dir(record.stack))
     chosen = lab.stacks[record.stack].bench
     hub.head = {
         "title": f"Lab {lab.number}: {lab.title}",
@@ -32,7 +34,7 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
         "send": asker.models,
         "into": asker.into,
         "models": list(record.models),
-        "limit": idle_limit(workspace.repository_dir(record.stack)),
+        "limit": asdict(limit) if limit else None,
         "chosen": chosen.model if chosen else "",
     }
     return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics), exposed)

@@ -61,8 +61,8 @@ class Screen:
         room = height - 4
         if not views:
             body = ["", "no step yet: send a request, or wait for one"]
-        # Those with seats are what there is to see; of the others a line each is enough.
-        seated = [view for view in views if view.slots > 1 or view.seats]
+        # Those with several seats are what there is to see; of the others a line each is enough.
+        seated = [view for view in views if view.slots > 1 or len(view.seats) > 1] or views
         others = [view for view in views if view not in seated]
         share = (room - len(others)) // max(1, len(seated))
         for view in seated:

@@ -180,7 +180,8 @@ class Strip {
         if (skip > 1) place += skip - 1;
         continue;
       }
-      context.fillText(number, this.xOf(place, cursor) + width / 2, this.high - 2);
+      const half = context.measureText(number).width / 2;
+      context.fillText(number, Math.min(this.xOf(place, cursor) + width / 2, this.wide - half), this.high - 2);
     }
   }
 }

@@ -216,7 +216,7 @@ class Page {
 
   panels() {
     const clock = this.store.clock, state = $("state");
-    const words = this.live ? clockWords(clock, this.left()) : ["a recording", this.head.note].filter(Boolean).join("; ");
+    const words = this.live ? clockWords(clock, this.left(), this.head.limit?.lost) : ["a recording", this.head.note].filter(Boolean).join("; ");
     const nothing = this.live && !this.store.last ? "nothing has happened yet: send a request" : "";
     state.textContent = this.broken || [words, nothing].filter(Boolean).join("; ");
     state.classList.toggle("alarm", Boolean(this.broken) || this.left() < 60);
@@ -232,10 +232,10 @@ class Page {
     this.quiz.show();
   }
 
-  /** Seconds that a pause may still last before Triton forgets a sequence of which it hears nothing. */
+  /** Seconds that a pause may still last before one of Triton's own limits strikes. */
   left() {
     const { clock } = this.store;
-    return clock?.paused && this.head.limit ? this.head.limit - (Date.now() - this.heard) / 1e3 : Infinity;
+    return clock?.paused && this.head.limit ? this.head.limit.seconds - (Date.now() - this.heard) / 1e3 : Infinity;
   }
 
   tip(text, where) {
@@ -249,10 +249,10 @@ class Page {
   }
 }
 
-function clockWords(clock, left) {
+function clockWords(clock, left, lost) {
   if (!clock) return "";
-  if (left <= 0) return "paused too long: sequences may be lost";
-  if (left < 60) return `step within ${Math.ceil(left)} s, or sequences are lost`;
+  if (left <= 0) return `paused too long: ${lost}`;
+  if (left < 60) return `step within ${Math.ceil(left)} s, or ${lost}`;
   if (left < 120) return `paused, for up to ${Math.floor(left)} s`;
   if (left < Infinity) return `paused, for up to ${Math.floor(left / 60)} min`;
   return clock.paused ? "paused" : clock.slow > 1 ? `slow motion, ${clock.slow} times` : "running";
