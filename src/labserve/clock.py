@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -55,7 +56,7 @@ class Clock:
         `show` tells about the step that waits, in the fields of a step's line. It is called only while one waits.
         """
         mode = self._read()
-        if not mode:
+        if not mode or mode.get("until", math.inf) <= time.monotonic():
             self._go(free=True)
             return True
         if mode.get("mode") == "slow":
@@ -109,7 +110,7 @@ class Clock:
                 if mode.get("mode") == "slow":
                     self._mode = {**mode, "factor": float(mode["factor"])}
                 elif mode.get("mode") == "pause":
-                    self._mode = {**mode, "steps": int(mode.get("steps", 0))}
+                    self._mode = {**mode, "steps": int(mode.get("steps", 0)), "until": float(mode.get("until", "inf"))}
             except (OSError, ValueError, LookupError, AttributeError, TypeError):
                 pass  # not one of labctl's: nobody holds us
         return self._mode

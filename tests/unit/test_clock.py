@@ -12,7 +12,7 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.orchestrator.clock import Clock as Remote
-from labctl.orchestrator.clock import pause_limit
+from labctl.orchestrator.pause import PauseLimit, pause_limit
 from labserve.clock import Clock
 
 WAIT_S = 20.0
@@ -187,21 +187,48 @@ def test_a_model_or_a_factor_that_is_not_there_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("config", "seconds", "lost"),
+    ("config", "seconds", "why"),
     [
-        ("sequence_batching {\n  max_sequence_idle_microseconds: 5000000\n}", 5.0, "sequences are lost"),
-        ("default_queue_policy { default_timeout_microseconds: 600000000 }", 600.0, "waiting requests are refused"),
+        (
+            "sequence_batching {\n  max_sequence_idle_microseconds: 5000000\n}",
+            5.0,
+            "Triton forgets a sequence that is idle for 5 s",
+        ),
+        (
+            "default_queue_policy { default_timeout_microseconds: 600000000 }",
+            600.0,
+            "Triton refuses a request that waits in its queue for 600 s",
+        ),
         ("# max_sequence_idle_microseconds: 5\ndefault_queue_policy { default_timeout_microseconds: 0 }", None, ""),
     ],
 )
 def test_a_pause_may_last_until_the_first_of_tritons_own_limits_strikes(
-    tmp_path: Path, config: str, seconds: float | None, lost: str
+    tmp_path: Path, config: str, seconds: float | None, why: str
 ) -> None:
     for name, text in (("one", config), ("other", "max_sequence_idle_microseconds: 900000000" if seconds else "")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.pbtxt").write_text(text)
     limit = pause_limit(tmp_path)
-    assert (limit and limit.seconds, limit.lost if limit else "") == (seconds, lost)
+    assert (limit and limit.limit_s, limit.why if limit else "") == (seconds, why)
+
+
+def test_a_pause_ends_by_itself_before_the_limit_and_steps_do_not_make_it_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    clock, remote = Clock(str(tmp_path), "m", "0"), Remote(tmp_path, ("m",), PauseLimit(40.0, "forgets"))
+    remote.pause()
+    now[0] += 20.0
+    remote.pause()
+    assert not clock.ready(dict)
+    assert (remote.paused, remote.until) == (["m"], 130.0)
+    now[0] += 10.5
+    assert clock.ready(dict)
+    assert (remote.paused, remote.until, remote.mode("m")) == ([], None, {"mode": "run"})
+    remote.pause()
+    assert not clock.ready(dict), "a pause after it is one of its own"
 
 
 def test_one_model_can_stand_still_while_the_others_run(tmp_path: Path, start: Callable[..., Model]) -> None:

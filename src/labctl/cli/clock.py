@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import click
@@ -24,7 +25,8 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
     something to do, then still again. slow FACTOR: a step and the time to the next one take FACTOR times as long as
     the step. run: as fast as they can.
     """
-    from labctl.orchestrator.clock import Clock, pause_limit
+    from labctl.orchestrator.clock import Clock
+    from labctl.orchestrator.pause import pause_limit
 
     number = _amount(action, amount)
     session = opt.open_session()
@@ -33,7 +35,8 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
     if not running:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
     record = running[1]
-    clock = Clock(session.workspace.run_dir(name), tuple(record.models))
+    limit = pause_limit(session.workspace.repository_dir(name))
+    clock = Clock(session.workspace.run_dir(name), tuple(record.models), limit)
     done: dict[str, int] = {}
     match action:
         case "pause":
@@ -55,8 +58,8 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
         click.echo("nothing waited for a step")
     for one, state in waits.items():
         click.echo(_waiting(one, state))
-    if action == "pause" and (limit := pause_limit(session.workspace.repository_dir(name))):
-        click.echo(f"Triton {limit.strikes} for {limit.seconds:,.0f} s: pause for less")
+    if limit and clock.until:
+        click.echo(f"It goes on by itself in {clock.until - time.monotonic():,.0f} s: {limit.why}")
 
 
 def _amount(action: str, amount: str | None) -> float:

@@ -53,7 +53,7 @@ def watch_command(stack: str, port: int, expose: bool, terminal: bool) -> None:
 
 def _in_terminal(stack: str) -> None:
     from labctl.cli.watch_screen import WatchScreen
-    from labctl.orchestrator.clock import pause_limit
+    from labctl.orchestrator.pause import pause_limit
 
     session = opt.open_session()
     _, name = session.catalog.stack(stack)

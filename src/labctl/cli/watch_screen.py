@@ -14,14 +14,15 @@ import click
 from labctl.cli import fullscreen
 from labctl.errors import LabError
 from labctl.orchestrator import texts
-from labctl.orchestrator.clock import Clock, PauseLimit
+from labctl.orchestrator.clock import Clock
+from labctl.orchestrator.pause import PauseLimit
 from labctl.runtimes.base import Record
 from labctl.watch.state import State
 from labctl.watch.tail import Tail
 from labctl.watch.terminal import STRIP, Screen
 
 TICK_S = 0.1
-WARN = 0.75  # of the time that a pause may last
+WARN_S = 60.0  # before a pause ends by itself
 FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 # Okabe and Ito's colours, which colour-blind people tell apart, as far as 256 colours have them.
 PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
@@ -33,11 +34,10 @@ class WatchScreen:
     def __init__(self, run_dir: Path, record: Record, limit: PauseLimit | None = None) -> None:
         self._run_dir, self._endpoint = run_dir, record.endpoints.metrics
         self._models = tuple(record.models)
-        self._clock = Clock(run_dir, self._models)
+        self._clock = Clock(run_dir, self._models, limit)
         self._tail, self._state = Tail(run_dir), State()
         self._screen = Screen(record.stack)
         self._stepping: threading.Thread | None = None
-        self._limit = limit
         self._factor = 0  # its place in FACTORS
         self._colour = "NO_COLOR" not in os.environ and os.environ.get("TERM", "").find("256") >= 0
 
@@ -66,12 +66,8 @@ class WatchScreen:
                 view = self._state.of(state["model"], state["instance"])
                 view.mode = self._clock.mode(view.model)["mode"]
                 view.held = state if state["state"] == "held" else None
-        paused = self._clock.paused_s
-        self._screen.warning = ""
-        if paused and self._limit and paused > WARN * self._limit.seconds:
-            left = self._limit.seconds - paused
-            soon = f"in {left:.0f} s" if left > 0 else "now"
-            self._screen.warning = f"{self._limit.lost} {soon}: r run"
+        left = self._clock.until and self._clock.until - time.monotonic()
+        self._screen.warning = f"it goes on by itself in {left:.0f} s" if left and left < WARN_S else ""
 
     def _act(self, key: str) -> None:
         model, which = self._screen.chosen, self._screen.chosen or "all models"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 from labctl.errors import LabError
 from labctl.measure.evidence import metrics
+from labctl.orchestrator.pause import PauseLimit
 from labctl.workspace import atomic_write
 
 CONTROL = "clock.json"
@@ -37,10 +37,12 @@ class Clock:
     Args:
         run_dir: the stack's run folder, on this machine.
         models: the stack's models.
+        limit: what ends a pause by itself; None: nothing does.
     """
 
     run_dir: Path
     models: tuple[str, ...]
+    limit: PauseLimit | None = None
 
     # -- how it is set ----------------------------------------------------------------------------------------------
 
@@ -48,7 +50,8 @@ class Clock:
         """What is set, by model or EVERY; {} where all run free."""
         try:
             models = json.loads((self.run_dir / CONTROL).read_text(encoding="utf-8"))["models"]
-            return {str(name): dict(mode) for name, mode in models.items()}
+            now = time.monotonic()
+            return {str(name): dict(mode) for name, mode in models.items() if mode.get("until", now) >= now}
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
             return {}
 
@@ -67,15 +70,16 @@ class Clock:
         self._set(model, self._pause(model))
 
     def _pause(self, model: str) -> dict[str, Any]:
-        """The mode of a clock that stands still, and since when (seconds of the monotonic clock)."""
-        since = self.modes().get(model or EVERY, {}).get("since")
-        return {"mode": "pause", "since": since or round(time.monotonic(), 3)}
+        """The mode of a clock that stands still: since when, and until when at most (monotonic seconds)."""
+        before = self.modes().get(model or EVERY, {})
+        since = before.get("since") or round(time.monotonic(), 3)
+        until = {"until": before.get("until") or round(since + self.limit.most_s, 3)} if self.limit else {}
+        return {"mode": "pause", "since": since, **until}
 
     @property
-    def paused_s(self) -> float:
-        """For how many seconds some model has stood still, steps by hand not counted."""
-        since = [mode["since"] for mode in self.modes().values() if mode.get("since")]
-        return time.monotonic() - min(since) if since else 0.0
+    def until(self) -> float | None:
+        """When the first pause ends by itself (monotonic seconds); None where none does."""
+        return min((mode["until"] for mode in self.modes().values() if mode.get("until")), default=None)
 
     def slow(self, factor: float, model: str = "") -> None:
         """A step and the time to the next one take ``factor`` times as long as the step."""
@@ -169,38 +173,6 @@ class Clock:
         except OSError:
             return False
         return name == grant and int(begun or 0) > self._done(model, grant)
-
-
-@dataclass(frozen=True)
-class PauseLimit:
-    """How long the clock may stand still. ``strikes`` and ``lost``: what Triton does then, and what that means."""
-
-    seconds: float
-    strikes: str
-    lost: str
-
-
-def pause_limit(repository: Path) -> PauseLimit | None:
-    """What of Triton's own limits strikes first, by the models' configurations; None where none does."""
-    limits = [
-        PauseLimit(microseconds / 1e6, strikes, lost)
-        for path in repository.glob("*/config.pbtxt")
-        for setting, strikes, lost in _LIMITS
-        for microseconds in _values(path, setting)
-        if microseconds
-    ]
-    return min(limits, key=lambda limit: limit.seconds, default=None)
-
-
-_LIMITS = (
-    ("max_sequence_idle_microseconds", "forgets a sequence that is idle", "sequences are lost"),
-    ("default_timeout_microseconds", "refuses a request that waits in its queue", "waiting requests are refused"),
-)
-
-
-def _values(path: Path, setting: str) -> list[int]:
-    lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
-    return [int(value) for line in lines for value in re.findall(rf"\b{setting}:\s*(\d+)", line)]
 
 
 def _not_for_ever(deadline: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from labctl.errors import LabError
 from labctl.measure.evidence import metrics
 from labctl.orchestrator import texts
-from labctl.orchestrator.clock import CONTROL, Clock
+from labctl.orchestrator.clock import Clock
 from labctl.watch.counters import Counters
 from labctl.watch.feed import Event, Feed
 from labctl.watch.lines import HELD
@@ -42,6 +43,7 @@ class Hub:
         self._clock, self._endpoint = clock, endpoint
         self._tail = Tail(clock.run_dir)
         self._chat = ""
+        self._epoch = time.time() - time.monotonic()
         self._set: Event = {}  # how the clock is set
         self._held: dict[tuple[str, str], Mapping[str, Any]] = {}  # the steps that wait for it
         self._lines: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
@@ -110,11 +112,8 @@ class Hub:
         """Tell how it is set, and the steps that wait for it, where either has changed."""
         modes = [self._clock.mode(model) for model in self._clock.models]
         factor = max((float(mode.get("factor", 1.0)) for mode in modes), default=1.0)
-        try:
-            since = (self._clock.run_dir / CONTROL).stat().st_mtime
-        except OSError:
-            since = 0.0
-        event = {"k": "clock", "at": since, "paused": any(mode["mode"] == "pause" for mode in modes), "slow": factor}
+        until = self._clock.until and round(self._clock.until + self._epoch)
+        event = {"k": "clock", "until": until, "paused": any(mode["mode"] == "pause" for mode in modes), "slow": factor}
         if event != self._set:
             self._set = event
             self._pass_on([], [event])

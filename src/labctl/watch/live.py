@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from labctl.manifest.schema import Lab
-from labctl.orchestrator.clock import Clock, pause_limit
+from labctl.orchestrator.clock import Clock
+from labctl.orchestrator.pause import pause_limit
 from labctl.runtimes.base import Record
 from labctl.watch import address, replay
 from labctl.watch.asking import Asker
@@ -22,11 +22,11 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
     Raises:
         LabError: the stack does not answer.
     """
-    clock = Clock(workspace.run_dir(record.stack), tuple(record.models))
+    limit = pause_limit(workspace.repository_dir(record.stack))
+    clock = Clock(workspace.run_dir(record.stack), tuple(record.models), limit)
     hub = Hub(clock, record.endpoints.metrics)
     hub.chat = lambda: address.of(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
-    limit = pause_limit(workspace.repository_dir(record.stack))
     chosen = lab.stacks[record.stack].bench
     hub.head = {
         "title": f"Lab {lab.number}: {lab.title}",
@@ -34,7 +34,7 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
         "send": asker.models,
         "into": asker.into,
         "models": list(record.models),
-        "limit": asdict(limit) if limit else None,
+        "limit": limit.why if limit else "",
         "chosen": chosen.model if chosen else "",
     }
     return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics), exposed)

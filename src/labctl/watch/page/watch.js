@@ -50,13 +50,10 @@ class Page {
   }
 
   take(events) {
-    const first = events[0]?.k === "head"; // what follows it was before
     for (const event of events) {
       if (event.k === "head") this.restart(event);
       else if (event.k === "chat") this.setChat(event.address);
       else this.store.take(event);
-      if (event.k === "clock") this.heard = event.at * 1e3;
-      else if (event.r && !first) this.heard = Date.now();
     }
     while (this.views.length < this.store.lanes.length) {
       const view = new LaneView(this.store, this.views.length, this);
@@ -216,9 +213,10 @@ class Page {
 
   panels() {
     const clock = this.store.clock, state = $("state");
-    const words = this.live ? clockWords(clock, this.left(), this.head.limit?.lost) : ["a recording", this.head.note].filter(Boolean).join("; ");
+    const words = this.live ? clockWords(clock, this.left()) : ["a recording", this.head.note].filter(Boolean).join("; ");
     const nothing = this.live && !this.store.last ? "nothing has happened yet: send a request" : "";
     state.textContent = this.broken || [words, nothing].filter(Boolean).join("; ");
+    state.title = this.left() < Infinity ? this.head.limit : "";
     state.classList.toggle("alarm", Boolean(this.broken) || this.left() < 60);
     $("clock").hidden = !clock;
     if (clock) showClock(this, clock);
@@ -232,10 +230,10 @@ class Page {
     this.quiz.show();
   }
 
-  /** Seconds that a pause may still last before one of Triton's own limits strikes. */
+  /** Seconds until a pause ends by itself, before one of Triton's own limits strikes. */
   left() {
     const { clock } = this.store;
-    return clock?.paused && this.head.limit ? this.head.limit.seconds - (Date.now() - this.heard) / 1e3 : Infinity;
+    return clock?.paused && clock.until ? Math.max(0, clock.until - Date.now() / 1e3) : Infinity;
   }
 
   tip(text, where) {
@@ -249,10 +247,9 @@ class Page {
   }
 }
 
-function clockWords(clock, left, lost) {
+function clockWords(clock, left) {
   if (!clock) return "";
-  if (left <= 0) return `paused too long: ${lost}`;
-  if (left < 60) return `step within ${Math.ceil(left)} s, or ${lost}`;
+  if (left < 60) return `paused, goes on by itself in ${Math.ceil(left)} s`;
   if (left < 120) return `paused, for up to ${Math.floor(left)} s`;
   if (left < Infinity) return `paused, for up to ${Math.floor(left / 60)} min`;
   return clock.paused ? "paused" : clock.slow > 1 ? `slow motion, ${clock.slow} times` : "running";
