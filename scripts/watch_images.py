@@ -83,7 +83,7 @@ def sequences(visitor: Visitor) -> None:
     visitor.pause()
     for number, tokens in enumerate((6, 9, 14, 14, 14, 14), 1):
         visitor.ask("ensemble_pipeline", ("I have lived in", "Anna writes")[number % 2], tokens)
-    visitor.step(1, 2)
+    visitor.step(2, 6)
     visitor.point(0, 0, 3)
 
 
@@ -136,7 +136,7 @@ def evicted(visitor: Visitor) -> None:
     visitor.pause()
     for number, tokens in enumerate((100, 100, 100, 100, 40)):
         visitor.ask("ensemble", ("Once upon a time there was", "The frog works at night and")[number % 2], tokens)
-    visitor.step(6, 4)
+    visitor.step(11)
     visitor.page.click("#fit")
     visitor.page.wait_for_timeout(SETTLED_MS)
 
