@@ -14,6 +14,7 @@ from machinery import labctl
 from watch_page import Visitor, watch
 
 from labctl.watch import replay
+from labctl.watch.page import document
 
 SIMPLE, ITERATIVE = "simple-gpt2", "iterative-gpt2"
 EVIL = "<script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"
@@ -137,6 +138,26 @@ def test_three_pages_show_the_same_and_nobody_else_is_asked(visitor: Visitor, br
     assert {re.sub(r"^\w+://([^/:]+).*", r"\1", url) for url in visitor.asked} == {"127.0.0.1"}
     for one in others:
         one.page.close()
+
+
+def test_the_page_says_when_a_pause_ends_by_itself(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(document(), encoding="utf-8")
+    page = browser.new_page(bypass_csp=True)
+    page.goto((tmp_path / "page.html").as_uri())
+
+    def said(left: str) -> str:
+        page.evaluate(f"""() => {{
+            watching.take([{{ k: "clock", paused: true, slow: 1, until: {left} }}]);
+            watching.broken = "";
+            watching.panels();
+        }}""")
+        return str(page.locator("#state").inner_text())
+
+    assert said("null").startswith("paused;")
+    assert said("Date.now() / 1e3 + 601").startswith("paused, for up to 10 min;")
+    assert re.match(r"paused, goes on by itself in \d+ s;", said("Date.now() / 1e3 + 50"))
+    assert page.locator("#state.alarm").count() == 1
+    page.close()
 
 
 def test_a_timeline_opens_without_a_network_and_is_stepped(browser: Any, server: LabServer, tmp_path: Path) -> None:

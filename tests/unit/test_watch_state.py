@@ -120,9 +120,10 @@ STACK = """
 import sys
 from pathlib import Path
 from labctl.cli.watch_screen import WatchScreen
+from labctl.orchestrator.pause import PauseLimit
 from labctl.runtimes.base import Endpoints, Record
 record = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
-WatchScreen(Path(sys.argv[1]), record).run()
+WatchScreen(Path(sys.argv[1]), record, PauseLimit(76.0, "forgets")).run()
 """
 
 
@@ -149,6 +150,7 @@ def test_the_keys_of_the_terminal_move_the_clock(tmp_path: Path) -> None:
         until(lambda: b"m  run  seats 1 of 2" in said)
         os.write(screen, b"p")
         until(lambda: clock.paused == ["m"])
+        until(lambda: b"it goes on by itself in 5" in said)
         os.write(screen, b"s")
         until(lambda: b"nothing waited for a step" in said)
         os.write(screen, b"r")
