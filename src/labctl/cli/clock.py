@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from typing import Any
 
@@ -10,6 +11,8 @@ import click
 
 from labctl.cli import options as opt
 from labctl.errors import LabError
+
+SOON_S = 60.0  # before a pause ends by itself, every command says so
 
 
 @click.command("clock")
@@ -58,8 +61,9 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
         click.echo("nothing waited for a step")
     for one, state in waits.items():
         click.echo(_waiting(one, state))
-    if limit and clock.until:
-        click.echo(f"It goes on by itself in {clock.until - time.monotonic():,.0f} s: {limit.why}")
+    left = clock.until - time.monotonic() if clock.until else math.inf
+    if limit and (left < SOON_S or (action == "pause" and left < math.inf)):
+        click.echo(f"It goes on by itself in {left:,.0f} s: {limit.why}")
 
 
 def _amount(action: str, amount: str | None) -> float:
