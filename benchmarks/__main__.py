@@ -13,6 +13,7 @@ import json
 
 from benchmarks import (
     answers,
+    balancer,
     checks,
     codegen,
     compose_up,
@@ -22,6 +23,7 @@ from benchmarks import (
     iterative,
     kills,
     llm,
+    replica_kills,
     sequence,
     start_up,
     watch,
@@ -41,11 +43,17 @@ YARDSTICKS = {
     "codegen": lambda options: codegen.stepped(options.rounds),
     "codegen-350m": lambda options: codegen.true_shape(options.rounds),
     "watch-cost": lambda options: watch_cost.run(options.rounds),
+    "balancer": lambda options: balancer.run(options.rounds),
     "compose-up": lambda options: compose_up.run(options.rounds),
     "watch": watch.run,
 }
 # They look for faults, and take long: only by name.
-LONG = {"kills": lambda options: kills.run(options.count or 1000), "fuzz": fuzz.run, "exercises": exercises.run}
+LONG = {
+    "kills": lambda options: kills.run(options.count or 1000),
+    "replica-kills": lambda options: replica_kills.run(options.count or 100),
+    "fuzz": fuzz.run,
+    "exercises": exercises.run,
+}
 EVERY = {**YARDSTICKS, **LONG}
 
 
@@ -59,7 +67,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant")
     parser.add_argument(
-        "--count", type=int, help="kills: how often (1000); fuzz: requests (10000); exercises: seeds (200)"
+        "--count",
+        type=int,
+        help="kills, replica-kills: how often (1000, 100); fuzz: requests (10000); exercises: seeds (200)",
     )
     answers.options(parser)
     decode.options(parser)

@@ -45,7 +45,7 @@ def run(count: int) -> dict[str, Any]:
     found: Counter[str] = Counter()
     slowest = 0.0
     with tempfile.TemporaryDirectory(prefix="labs-kills-") as folder:
-        workspace = _checkout(Path(folder))
+        workspace = checkout(Path(folder))
         for number in range(count):
             name = ("run", "up")[number % 2]
             process = _labctl(workspace, *BEFORE[name])
@@ -62,8 +62,8 @@ def run(count: int) -> dict[str, Any]:
             if after.exitcode != 0:
                 raise RuntimeError(f"kill {number}: labctl {' '.join(AFTER[name])} failed")
             slowest = max(slowest, time.monotonic() - began)
-            if left := _left(workspace):
-                raise RuntimeError(f"kill {number} of {name}: left behind: {', '.join(left)}")
+            if remains := left(workspace):
+                raise RuntimeError(f"kill {number} of {name}: left behind: {', '.join(remains)}")
             if (number + 1) % 10 == 0:
                 print(f"{number + 1} kills, nothing left; {dict(found)}", flush=True)
     for what, times in sorted(found.items()):
@@ -72,7 +72,7 @@ def run(count: int) -> dict[str, Any]:
     return {"count": count, "seed": SEED, "found": dict(found), "left": 0, "slowest_next_command_s": slowest}
 
 
-def _checkout(root: Path) -> Workspace:
+def checkout(root: Path) -> Workspace:
     for name in ("pyproject.toml", "models"):
         (root / name).symlink_to(ROOT / name)
     for name, faults in (("labs", "tests/faults_lab"), ("model_repos", "tests/faults_lab/models")):
@@ -116,7 +116,7 @@ def _processes(workspace: Workspace) -> list[str]:
     ]
 
 
-def _left(workspace: Workspace) -> list[str]:
+def left(workspace: Workspace) -> list[str]:
     caches = (workspace.weights_cache, workspace.engines_cache, workspace.backends_cache)
     folders = [path for place in (*workspace.state.glob("*"), *caches) for path in place.glob(f".*{unfinished.NEW}*")]
     return [*_processes(workspace), *LocalRuntime(workspace).leftovers(STACK), *map(str, folders)]

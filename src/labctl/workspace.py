@@ -102,16 +102,32 @@ class Workspace:
     def repository_dir(self, stack: str) -> Path:
         return self.stack_dir(stack) / "repository"
 
-    def run_dir(self, stack: str) -> Path:
-        """What the server itself writes (step logs): the one writable mount of a container."""
-        return self.stack_dir(stack) / "run"
+    def run_dir(self, stack: str, replica: int = 0) -> Path:
+        """What the server itself writes (step logs): the one writable mount of a container.
 
-    def log_file(self, stack: str) -> Path:
-        return self.stack_dir(stack) / "server.log"
+        A replica writes into a folder of its own in it; 0 is the stack's.
+        """
+        folder = self.stack_dir(stack) / "run"
+        return folder / f"replica-{replica}" if replica else folder
 
-    def ended_file(self, stack: str) -> Path:
+    def log_file(self, stack: str, replica: int = 0) -> Path:
+        """Of the server and its guard; where there are replicas, of the balancer, and one of each replica."""
+        return self.stack_dir(stack) / (f"server-{replica}.log" if replica else "server.log")
+
+    def front_dir(self, stack: str) -> Path:
+        """Where a balancer reads which servers it has."""
+        return self.stack_dir(stack) / "front"
+
+    def ended_file(self, stack: str, replica: int = 0) -> Path:
         """How the server died, told by its keeper (local runtime)."""
-        return self.stack_dir(stack) / "ended.json"
+        return self.stack_dir(stack) / (f"ended-{replica}.json" if replica else "ended.json")
+
+    def ended_files(self, stack: str) -> list[Path]:
+        """Those of a stack's replicas."""
+        return sorted(self.stack_dir(stack).glob("ended-*.json"))
+
+    def replica_logs(self, stack: str) -> list[Path]:
+        return sorted(self.stack_dir(stack).glob("server-*.log"))
 
     def results_dir(self, lab: str) -> Path:
         return self.root / "results" / lab

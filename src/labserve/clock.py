@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from labserve.replica import own_folder
+
 VERSION = 1
 CONTROL = "clock.json"  # in the stack's run folder, written by labctl
 POLL_S = 0.005  # so often a model that is held looks again
@@ -23,6 +25,7 @@ class Clock:
     """
 
     def __init__(self, run_dir: str, model: str, instance: str) -> None:
+        run_dir = own_folder(run_dir)
         self._control = os.path.join(run_dir, CONTROL) if run_dir else ""  # noqa: PTH118  it is looked at every step
         self._model = model
         self._head = {"v": VERSION, "model": model, "instance": instance}

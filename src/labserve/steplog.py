@@ -9,6 +9,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from labserve.replica import own_folder
 from labserve.watchdog import Watchdog
 
 VERSION = 2
@@ -31,6 +32,7 @@ class StepLog:
     """
 
     def __init__(self, run_dir: str, model: str, instance: str, most_bytes: int = MOST_BYTES) -> None:
+        run_dir = own_folder(run_dir)
         self._head = {"model": model, "instance": instance}
         self._most = most_bytes
         self._wanted = os.environ.get("LABS_STEP_LOG", "")

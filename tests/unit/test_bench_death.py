@@ -23,7 +23,7 @@ def test_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_wa
     @contextmanager
     def up(*_: Any) -> Iterator[Any]:
         yield SimpleNamespace(
-            runtime=None, record=SimpleNamespace(endpoints=SimpleNamespace(http="", grpc="", metrics=""))
+            runtime=None, record=SimpleNamespace(endpoints=SimpleNamespace(http="", grpc="", metrics=""), asked={})
         )
 
     def failed(*_: Any) -> Any:

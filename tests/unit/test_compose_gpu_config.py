@@ -49,7 +49,7 @@ def services(tmp_path: Path, stack: str, **settings: Any) -> dict[str, Any]:
     )  # fmt: skip
     launch = launch_of(workspace, plan, record)
     override = tmp_path / "override.json"
-    override.write_text(json.dumps({"services": {"triton": calls.service(launch)}}).replace("$", "$$"))
+    override.write_text(json.dumps({"services": calls.services(projects, launch)}).replace("$", "$$"))
     serve = calls.serve(projects, launch)
     build = next(iter(calls.builds(projects, "gpu", plan.image).values()))
     compose = DockerClient(

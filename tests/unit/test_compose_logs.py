@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from labctl.errors import LabError
-from labctl.runtimes.compose_logs import _as_they_come
+from labctl.runtimes.streams import as_they_come
 
 
 def test_two_streams_are_followed_to_the_end_of_both() -> None:
-    assert sorted(_as_they_come([iter(["a", "b"]), iter(["c"])])) == ["a", "b", "c"]
+    assert sorted(as_they_come([iter(["a", "b"]), iter(["c"])])) == ["a", "b", "c"]
 
 
 def test_what_one_stream_raises_is_not_lost() -> None:
@@ -20,4 +20,4 @@ def test_what_one_stream_raises_is_not_lost() -> None:
         raise LabError("the engine is gone")
 
     with pytest.raises(LabError, match="the engine is gone"):
-        list(_as_they_come([broken(), iter([])]))
+        list(as_they_come([broken(), iter([])]))

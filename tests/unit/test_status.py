@@ -35,13 +35,13 @@ class FakeRuntime:
     def find(self, stack: str) -> Record:
         return self._record
 
-    def guard_ended(self, record: Record) -> str:
+    def front_ended(self, record: Record) -> str:
         return ""
 
     def server_path(self, path: Path) -> str:
         return str(path)
 
-    def logs(self, stack: str, follow: bool = False) -> list[str]:
+    def logs(self, stack: str, follow: bool = False, number: int = 0) -> list[str]:
         return self.log
 
 

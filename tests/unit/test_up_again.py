@@ -11,11 +11,13 @@ import pytest
 from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.orchestrator import up as rising
+from labctl.orchestrator import replicas
+from labctl.orchestrator import running as log_of
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.plan import Choices
+from labctl.orchestrator.running import tail
 from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import UpOptions, bring_up, tail, up
+from labctl.orchestrator.up import UpOptions, bring_up, up
 from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.compose import ComposeRuntime
@@ -45,7 +47,7 @@ def running(session: Session, monkeypatch: pytest.MonkeyPatch, given: UpOptions)
     record = bring_up(session, lab, name, given, runtime, ENDPOINTS).record
     monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
     monkeypatch.setattr(Session, "running", lambda self: [(runtime, record)])
-    monkeypatch.setattr(rising, "wait_ready", lambda *arguments, **more: None)
+    monkeypatch.setattr(replicas, "wait_ready", lambda *arguments, **more: None)
 
 
 def test_the_same_again_is_already_up(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +105,7 @@ def test_what_is_asked_travels_with_the_server(session: Session) -> None:
 class Log:
     """A runtime of which only the log is asked."""
 
-    def logs(self, stack: str) -> Iterator[str]:
+    def logs(self, stack: str, number: int = 0) -> Iterator[str]:
         yield "E1122 Failed to initialize NVML: driver not loaded"
         yield 'E1122 server.cc:241] "CudaDriverHelper has not been initialized."'
         yield "E1122 the real reason"
@@ -112,9 +114,9 @@ class Log:
 def test_what_is_said_of_a_gpu_is_not_shown_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(rising, "GPU_DEVICE", tmp_path / "none")
+    monkeypatch.setattr(log_of, "GPU_DEVICE", tmp_path / "none")
     assert tail(Log(), "s") == ["E1122 the real reason"]  # type: ignore[arg-type]
-    monkeypatch.setattr(rising, "GPU_DEVICE", tmp_path)
+    monkeypatch.setattr(log_of, "GPU_DEVICE", tmp_path)
     assert len(tail(Log(), "s")) == 3  # type: ignore[arg-type]
 
 

@@ -58,13 +58,15 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
               help="Compare with the engine alone, without Triton, and say where the difference goes.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True,
               help="With --against-engine: measurements of each.")  # fmt: skip
+@opt.replica_option
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
 @dry_option
 @opt.verbose
 def bench_command(
     stack: str, options: UpOptions, model: str, dataset: Path | None, concurrency: list[int],
     request_rate: float | None, request_count: int, warmup_request_count: int, output_tokens: int, random_seed: int,
-    goodput: float | None, against_engine: bool, rounds: int, json_file: Path | None, dry: bool, verbose: bool,
+    goodput: float | None, against_engine: bool, rounds: int, replica: int | None, json_file: Path | None, dry: bool,
+    verbose: bool,
 ) -> None:  # fmt: skip
     """Measure STACK under load. If it is not up, it is brought up for the measurement and taken down after it."""
     from labctl.measure.workloads.bench import PROMPTS, Workload, prompts_from
@@ -89,7 +91,7 @@ def bench_command(
         prompts_from(dataset) if dataset else PROMPTS, output_tokens, request_count,
         warmup_request_count, request_rate, random_seed, goodput,
     )  # fmt: skip
-    outcome = bench(session, lab, name, options, model, workload, concurrency)
+    outcome = bench(session, lab, name, options, model, workload, concurrency, replica)
     rows = [_row(title, metrics) for title, metrics in outcome.metrics.items()]
     click.echo(table(rows, COLUMNS, right=range(1, len(COLUMNS))))
     if outcome.edited:

@@ -20,8 +20,11 @@ SOON_S = 60.0  # before a pause ends by itself, every command says so
 @click.argument("action", type=click.Choice(["pause", "step", "slow", "run"]))
 @click.argument("amount", required=False)
 @click.option("-m", "--model", default="", help="Only this model's clock.")
+@opt.replica_option
 @opt.as_json
-def clock_command(stack: str, action: str, amount: str | None, model: str, json_output: bool) -> None:
+def clock_command(
+    stack: str, action: str, amount: str | None, model: str, replica: int | None, json_output: bool
+) -> None:
     """Stop the schedulers of STACK, move them on by steps, slow them down, or let them run.
 
     pause: no model begins a step; requests wait, and nothing is lost. step [N]: N steps (1) of each model that has
@@ -37,9 +40,10 @@ def clock_command(stack: str, action: str, amount: str | None, model: str, json_
     running = session.find(name)
     if not running:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    record = running[1]
+    record = running[1].one(replica)
     limit = pause_limit(session.workspace.repository_dir(name))
-    clock = Clock(session.workspace.run_dir(name), tuple(record.models), limit)
+    run_dir = session.workspace.run_dir(name, record.folder(record.servers[0].number))
+    clock = Clock(run_dir, tuple(record.models), limit)
     done: dict[str, int] = {}
     match action:
         case "pause":

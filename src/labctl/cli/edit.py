@@ -8,12 +8,17 @@ from labctl import repository
 from labctl.cli import options as opt
 from labctl.errors import LabError
 from labctl.orchestrator import edits, shipped
+from labctl.orchestrator.replicas import DRAIN_S
 from labctl.orchestrator.running import plan_of
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
 
 timeout = click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=edits.LOAD_S,
                        show_default=True, metavar="S", help="Seconds to wait until a model is loaded.")  # fmt: skip
+
+
+drain_option = click.option("--drain", type=click.FloatRange(min=0), default=DRAIN_S, show_default=True, metavar="S",
+                            help="Seconds to wait until a replica has answered all.")  # fmt: skip
 
 
 def _running(session: Session, stack: str) -> tuple[Runtime, Record]:
@@ -57,13 +62,63 @@ def undo_command(stack: str, model: str | None, verbose: bool) -> None:
 
 @click.command("restart")
 @opt.stack_argument
+@click.option("--rolling", "one_by_one", is_flag=True, help="One replica after the other; the others serve on.")
+@drain_option
 @opt.verbose
-def restart_command(stack: str, verbose: bool) -> None:
-    """Take STACK down and up again with the settings, runtime and ports that it has."""
-    from labctl.orchestrator.restart import restart
+def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -> None:
+    """Take STACK down and up again with the settings, runtime and ports that it has.
+
+    Of a stack whose replicas have died only they are started again.
+    """
+    from labctl.orchestrator.restart import restart, rolling
 
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
     _running(session, name)
-    record = restart(session, lab, name)
+    record = rolling(session, lab, name, drain) if one_by_one else restart(session, lab, name)
     click.echo(f"{name} is ready again ({record.endpoints.http})")
+
+
+@click.command("scale")
+@opt.stack_argument
+@click.argument("count", type=int, required=False)
+@click.option("--auto", metavar="MIN:MAX", help="Follow what waits, until Ctrl-C.")
+@click.option("--target", type=click.FloatRange(min=0), default=4.0, show_default=True, metavar="N",
+              help="With --auto: requests that may wait for each replica.")  # fmt: skip
+@drain_option
+@opt.verbose
+def scale_command(stack: str, count: int | None, auto: str | None, target: float, drain: float, verbose: bool) -> None:
+    """Have COUNT replicas of STACK, while it serves; or with --auto as many as the requests that wait ask for."""
+    from labctl.orchestrator.autoscale import Scaler, bounds, follow
+    from labctl.orchestrator.scale import scale
+
+    if (count is None) == (auto is None):
+        raise click.UsageError("name a number of replicas, or say --auto MIN:MAX")
+    session = opt.open_session(verbose)
+    lab, name = session.catalog.stack(stack)
+    if auto:
+        log = session.workspace.stack_dir(name) / "scale.log"
+        for line in follow(session, lab, name, Scaler(*bounds(auto), target)):
+            click.echo(line)
+            with log.open("a", encoding="utf-8") as stream:
+                stream.write(f"{line}\n")
+        return
+    assert count is not None
+    record = scale(session, lab, name, count, drain)
+    click.echo(f"{name} has {len(record.servers)} replica{'s' if len(record.servers) > 1 else ''}")
+
+
+@click.command("models")
+@click.argument("action", type=click.Choice(["load", "unload"]))
+@click.argument("model")
+@opt.stack_argument
+@timeout
+@opt.verbose
+def models_command(action: str, model: str, stack: str, timeout: float, verbose: bool) -> None:
+    """Load or unload MODEL on every server of STACK, and say which failed."""
+    from labctl.orchestrator.models import change
+
+    session = opt.open_session(verbose)
+    lab, name = session.catalog.stack(stack)
+    count = change(session, lab, name, model, action == "load", timeout)
+    click.echo(f"{model} is {action}ed on {count} server{'s' if count > 1 else ''} of {name}")

@@ -15,8 +15,9 @@ from labctl.orchestrator.up import death
 @click.option("-m", "--model", required=True, help="The model to ask.")
 @click.option("-p", "--prompt", required=True, help="The text to continue.")
 @click.option("-o", "--output-tokens", type=int, default=32, show_default=True, help="Tokens to generate.")
+@opt.replica_option
 @click.option("-S", "--stream", is_flag=True, help="Print each token as it comes.")
-def infer_command(stack: str, model: str, prompt: str, output_tokens: int, stream: bool) -> None:
+def infer_command(stack: str, model: str, prompt: str, output_tokens: int, replica: int | None, stream: bool) -> None:
     """Get one answer from a model of STACK, which must be up."""
     from labctl.measure.clients import ask
 
@@ -34,7 +35,7 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, strea
     live = session.find(name)
     if not live:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    runtime, record = live
+    runtime, record = live[0], live[1].only(replica) if replica else live[1]
     if model not in record.models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
     explain = running.explainer(session, lab, runtime, record)

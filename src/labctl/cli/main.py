@@ -46,6 +46,8 @@ COMMANDS = {
     "reload": ("edit", "Load the edited models of a running stack again."),
     "undo": ("edit", "Put the shipped files of a stack back; yours are kept beside them."),
     "restart": ("edit", "Take a running stack down and up again, with the same settings."),
+    "scale": ("edit", "Have more or fewer replicas of a stack, while it serves."),
+    "models": ("edit", "Load or unload a model on every server of a stack."),
     "down": ("stacks", "Take a stack down, and check that nothing of it is left."),
 }
 

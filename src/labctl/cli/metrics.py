@@ -27,15 +27,19 @@ HEADER = (
 
 @click.command("metrics")
 @opt.stack_argument
+@opt.replica_option
 @click.option("--watch", is_flag=True, help="Show every second what has changed, until Ctrl-C.")
-def metrics_command(stack: str, watch: bool) -> None:
-    """Show Triton's counters of STACK: mean time of a request in the queue and in the model, mean batch, KV cache."""
+def metrics_command(stack: str, replica: int | None, watch: bool) -> None:
+    """Show Triton's counters of STACK: mean time of a request in the queue and in the model, mean batch, KV cache.
+
+    Those of all its replicas are added up.
+    """
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
     live = session.find(name)
     if not live:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    endpoint = live[1].endpoints.metrics
+    endpoint = (live[1].only(replica) if replica else live[1]).asked["metrics"]
     before = metrics.scrape(endpoint)
     click.echo(shown(before))
     drawn = 0

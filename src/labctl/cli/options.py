@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from labctl.orchestrator.session import Session
 
 RUNTIMES = ("auto", "compose", "local")
+BALANCES = ("l4", "l7", "hash", "client")
 Command = Callable[..., Any]
 PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}
 
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
 stack_argument = click.argument("stack")
+replica_option = click.option("--replica", type=click.IntRange(1), default=None, metavar="K",
+                              help="This replica alone (labctl status numbers them).")  # fmt: skip
 
 
 def choices(command: Command) -> Command:
@@ -71,15 +74,21 @@ def up_options(command: Command) -> Command:
                   help="Restart a server that died, at most N times.")  # fmt: skip
     @click.option("--allow-client-shm", "client_shm", is_flag=True,
                   help="Let clients register shared memory: all who reach the server can write to it.")  # fmt: skip
+    @click.option("--replicas", type=click.IntRange(1, 32), default=None, metavar="N",
+                  help="That many servers behind one balancer.")  # fmt: skip
+    @click.option("--balance", type=click.Choice(BALANCES), default=None,
+                  help="How requests are spread: by connection (l4), each by itself (l7; the default), by the header "
+                       "x-sequence-id (hash; the default with sequences), by the clients themselves.")  # fmt: skip
     @functools.wraps(command)
     def wrapped(
         *args: Any, choices: Choices, runtime: str, ports: str, timeout: float | None, expose: bool,
-        client_shm: bool, supervise: int, **kwargs: Any,
+        client_shm: bool, supervise: int, replicas: int | None, balance: str | None, **kwargs: Any,
     ) -> Any:  # fmt: skip
         from labctl.orchestrator.up import UpOptions
 
         wait = PATIENCE_S[choices.profile] if timeout is None else timeout
-        return command(*args, options=UpOptions(choices, runtime, ports, wait, expose, client_shm, supervise), **kwargs)
+        options = UpOptions(choices, runtime, ports, wait, expose, client_shm, supervise, replicas, balance or "")
+        return command(*args, options=options, **kwargs)
 
     return wrapped
 

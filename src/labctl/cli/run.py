@@ -29,12 +29,13 @@ WIDTH = max(map(len, COLORS))
 @click.option("--keep", is_flag=True, help="Leave the last stack up.")
 @click.option("--texts", is_flag=True, help="Record every answer's text for timeline.html (up to 0.1 ms a step).")
 @click.option("--strict", is_flag=True, help="Exit 1 when a verdict is not met.")
+@opt.replica_option
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
 @dry_option
 @opt.verbose
 def run_command(
-    lab: str, options: UpOptions, quick: bool, keep: bool, texts: bool, strict: bool, json_file: Path | None, dry: bool,
-    verbose: bool,
+    lab: str, options: UpOptions, quick: bool, keep: bool, texts: bool, strict: bool, replica: int | None,
+    json_file: Path | None, dry: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
     session = opt.open_session(verbose)
@@ -44,7 +45,7 @@ def run_command(
     if dry:
         show(dry_run(session, taught, options, quick, only))
         return
-    outcome = run(session, taught, options, quick, keep, only, texts)
+    outcome = run(session, taught, options, quick, keep, only, texts, replica)
     replay.write(outcome.folder)
     click.echo()
     for verdict in outcome.verdicts:

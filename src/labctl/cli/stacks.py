@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -14,6 +16,8 @@ from labctl.orchestrator import faults, observe, running
 from labctl.orchestrator.down import down, down_all
 from labctl.orchestrator.status import status
 from labctl.orchestrator.up import UpOptions, dry_up, up
+from labctl.runtimes.base import FRONT, Record, Runtime
+from labctl.runtimes.streams import as_they_come
 from labctl.tables import table
 
 
@@ -74,7 +78,8 @@ def status_command(stack: str | None, json_output: bool) -> None:
 @click.command("logs")
 @opt.stack_argument
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the server ends.")
-def logs_command(stack: str, follow: bool) -> None:
+@opt.replica_option
+def logs_command(stack: str, follow: bool, replica: int | None) -> None:
     """Show the server's log of STACK, or of the exercise server with STACK "exercise".
 
     What a model prints is in it. Tracebacks name the files that you edit.
@@ -90,8 +95,22 @@ def logs_command(stack: str, follow: bool) -> None:
         mine = server.in_your_files(session, runtime, record)
     elif record:
         mine = running.in_your_files(session, session.catalog.stack(name)[0], runtime, record)
-    for line in tritonlog.readable(runtime.logs(name, follow)):
+    for line in _lines(runtime, name, record, follow, replica):
         click.echo(mine(line))
+
+
+def _lines(
+    runtime: Runtime, stack: str, record: Record | None, follow: bool, replica: int | None
+) -> Iterable[str]:  # fmt: skip
+    """The log; where there are replicas and none is asked for, each line says whose it is."""
+    if replica or not record or not record.balance:
+        return tritonlog.readable(runtime.logs(stack, follow, replica or 0))
+    names = {FRONT: record.front, **{one.number: f"replica {one.number}" for one in record.servers}}
+    streams = [
+        (f"{name} | {line}" for line in tritonlog.readable(runtime.logs(stack, follow, number)))
+        for number, name in names.items()
+    ]
+    return as_they_come(streams) if follow else itertools.chain.from_iterable(streams)
 
 
 @click.command("down")
@@ -124,6 +143,25 @@ def _edits(shown: dict[str, Any]) -> list[str]:
     return parts
 
 
+SPREAD = {
+    "l4": "Connections are spread in turn: all requests of one go to one replica.",
+    "l7": "Requests are spread in turn, whatever connection they come on.",
+    "hash": "Requests of one x-sequence-id go to one replica; those without it all go to one and the same.",
+    "client": "Clients spread gRPC requests themselves (gRPC's round_robin); HTTP requests are spread in turn.",
+}
+
+
+def _replicas(shown: dict[str, Any]) -> str:
+    """The servers as a table, and how requests are spread over them."""
+    rows = [
+        (str(one["number"]), one["state"], one["endpoints"]["http"], one["endpoints"]["grpc"],
+         one["endpoints"]["metrics"], str(one.get("in_flight", "-")), str(one.get("requests", "-")), one["ended"])
+        for one in shown["replicas"]
+    ]  # fmt: skip
+    header = ("replica", "state", "http", "grpc", "metrics", "in flight", "requests", "")
+    return f"{table(rows, header)}\n\n{SPREAD[shown['balance']]}"
+
+
 def _describe(shown: dict[str, Any]) -> str:
     """The status object as a person reads it."""
     head = f"{shown['stack']} is {shown['state']}"
@@ -133,6 +171,8 @@ def _describe(shown: dict[str, Any]) -> str:
     parts = [head]
     if shown["endpoints"]:
         parts.append("\n".join(f"  {name:<8} {where}" for name, where in shown["endpoints"].items()))
+    if shown["balance"]:
+        parts.append(_replicas(shown))
     if shown["models"]:
         rows = [(m["name"], m["version"], m["state"], " ".join(m["reason"].split())) for m in shown["models"]]
         parts.append(table(rows, ("model", "version", "state", "reason")))
@@ -151,8 +191,11 @@ def _describe(shown: dict[str, Any]) -> str:
         )
     parts += _edits(shown)
     if shown["state"] == "degraded":
-        what = f"Nothing reaches the server ({shown['ended']})" if shown["ended"] else "Not every model answers"
-        parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: labctl down, labctl up")
+        what = "The other replicas serve on" if shown["balance"] else "Not every model answers"
+        if shown["ended"]:
+            what = f"Nothing reaches the server{'s' if shown['balance'] else ''} ({shown['ended']})"
+        then = f"labctl restart {shown['stack']}" if shown["balance"] else "labctl down, labctl up"
+        parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: {then}")
     if shown["state"] == "failed":
         how = f": {shown['ended']}" if shown["ended"] else ""
         parts.append(f"The server died{how}. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")

@@ -20,14 +20,15 @@ MAY = "watch, send requests and cancel them"
 @click.option("--port", type=click.IntRange(0, 65535), default=7861, show_default=True,
               help="The page's port; 0 takes a free one.")  # fmt: skip
 @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
+@opt.replica_option
 @click.option("--terminal", is_flag=True, help="Show it here, without a page; q ends it.")
-def watch_command(stack: str, port: int, expose: bool, terminal: bool) -> None:
+def watch_command(stack: str, port: int, expose: bool, replica: int | None, terminal: bool) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
     RESULT is a folder below results/. Ctrl-C ends the page.
     """
     if terminal:
-        _in_terminal(stack)
+        _in_terminal(stack, replica)
         return
     try:
         from labctl.watch import live
@@ -43,7 +44,7 @@ def watch_command(stack: str, port: int, expose: bool, terminal: bool) -> None:
         if not running:
             raise LabError(f"{name} is not up", "", f"labctl up {name}")
         workspace = session.workspace
-        page = live.page(workspace, lab, running[1], expose)
+        page = live.page(workspace, lab, running[1].one(replica), expose)
     with page.serving(port) as address, known(workspace, name, WATCH, address) if workspace else nullcontext():
         if expose:
             click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
@@ -51,7 +52,7 @@ def watch_command(stack: str, port: int, expose: bool, terminal: bool) -> None:
         threading.Event().wait()
 
 
-def _in_terminal(stack: str) -> None:
+def _in_terminal(stack: str, replica: int | None) -> None:
     from labctl.cli.watch_screen import WatchScreen
     from labctl.orchestrator.pause import pause_limit
 
@@ -61,4 +62,6 @@ def _in_terminal(stack: str) -> None:
     if not running:
         raise LabError(f"{name} is not up", "", f"labctl up {name}")
     limit = pause_limit(session.workspace.repository_dir(name))
-    WatchScreen(session.workspace.run_dir(name), running[1], limit).run()
+    record = running[1].one(replica)
+    folder = record.folder(record.servers[0].number)
+    WatchScreen(session.workspace.run_dir(name, folder), record, limit).run()

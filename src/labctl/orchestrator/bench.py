@@ -42,9 +42,12 @@ def chosen_model(lab: Lab, stack: str, model: str) -> str:
 
 def bench(
     session: Session, lab: Lab, stack: str, options: UpOptions, model: str, workload: workloads.Workload,
-    concurrency: Sequence[int],
+    concurrency: Sequence[int], replica: int | None = None,
 ) -> BenchResult:  # fmt: skip
     """Measure a model at each concurrency, or at the workload's own rate where it has one.
+
+    Args:
+        replica: ask this server alone.
 
     Raises:
         LabError: a request failed; nothing is averaged.
@@ -55,15 +58,13 @@ def bench(
     rate = workload.rate
     loads = [(f"{rate:g}/s", 1)] if rate else [(f"{number} in flight", number) for number in concurrency]
     with ephemeral(session, lab, stack, options) as handle:
-        record = handle.record
+        record = handle.record.only(replica) if replica else handle.record
         explain = running.explainer(session, lab, handle.runtime, record)
         for title, number in loads:
             listener.step(f"{model}, {title}")
             try:
                 with running.watched(session, stack, explain):
-                    metrics[title], one = workloads.run(
-                        vars(record.endpoints), model, workload, number, listener.progress
-                    )
+                    metrics[title], one = workloads.run(record.asked, model, workload, number, listener.progress)
             except LabError as error:
                 raise death(session, stack) or faults.explained(error, explain) from error
             listener.done(f"{workload.requests} requests")

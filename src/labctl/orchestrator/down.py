@@ -53,9 +53,11 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
     run_dir = session.workspace.run_dir(stack)
-    with contextlib.suppress(LabError):  # Triton ends when what it executes has ended: that must not stand still
-        Clock(run_dir, ()).run()
-    if not force and (endless := stuck.stuck(run_dir)):
+    folders = (run_dir, *run_dir.glob("replica-*"))
+    for folder in folders:
+        with contextlib.suppress(LabError):  # Triton ends when what it executes has ended: that must not stand still
+            Clock(folder, ()).run()
+    if not force and (endless := [sentence for folder in folders for sentence in stuck.stuck(folder)]):
         session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
         force = True
     runtime.stop(stack, force).do(session.listener)

@@ -143,23 +143,27 @@ def _load(
     session: Session, plan: Plan, runtime: Runtime, record: Record, fresh: Path, model: str, patience: float
 ) -> None:
     """Swap the model's folder in and have Triton load it; on failure the former folder comes back."""
-    http, key = record.endpoints.http, secret.read(session.workspace, record.stack)
+    key = secret.read(session.workspace, record.stack)
     explain = faults.explainer(plan, runtime, lambda: whole_log(runtime, record.stack))
     served = plan.request.output / model
     former = fresh.parent / f"{model}.former"
     served.rename(former)
     (fresh / model).rename(served)
-    loaded = False
+    loaded: list[str] = []
     try:
-        server_api.load_model(http, model, patience, key)
-        loaded = True
-        if probe := plan.stack.probes.get(model):
-            readiness.probe(http, model, probe, patience, stuck.looker(session.workspace.run_dir(record.stack), model))
+        for server in record.servers:  # one after the other: meanwhile the others serve
+            http, number = server.endpoints.http, record.folder(server.number)
+            server_api.load_model(http, model, patience, key)
+            loaded.append(http)
+            if probe := plan.stack.probes.get(model):
+                run_dir = session.workspace.run_dir(record.stack, number)
+                readiness.probe(http, model, probe, patience, stuck.looker(run_dir, model))
     except LabError as error:
         shutil.rmtree(served, ignore_errors=True)
         former.rename(served)
-        if loaded:  # it loads, but does not answer: the former version has to be loaded again
+        if loaded:  # where it loads, but does not answer, the former version has to be loaded again
             _touch(served)  # Triton loads only what is newer than what it has
+        for http in loaded:
             with contextlib.suppress(LabError):
                 server_api.load_model(http, model, patience, key)
         why = error.why

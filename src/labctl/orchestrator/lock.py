@@ -15,7 +15,7 @@ from labctl.runtimes.base import Proc
 from labctl.workspace import Workspace, atomic_write, disk_errors, require_own
 
 FILES = ("lock", "lock.json", "state.json", "server.log", "compose.json")
-FOLDERS = ("repository", "run")
+FOLDERS = ("repository", "run", "front")
 
 
 @contextlib.contextmanager
@@ -62,7 +62,7 @@ def _require_own(workspace: Workspace, stack: str) -> None:
     folder = workspace.stack_dir(stack)
     for path in (workspace.state, folder, *(folder / name for name in FOLDERS)):
         require_own(path, "folder")
-    for path in (folder / name for name in FILES):
+    for path in (*(folder / name for name in FILES), *folder.glob("server-*.log")):
         require_own(path, "file")
 
 

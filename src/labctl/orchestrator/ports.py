@@ -64,15 +64,29 @@ def _is_free(bind: str, port: int) -> bool:
     return True
 
 
+def places(count: int) -> list[Endpoints]:
+    """Endpoints on loopback for that many servers, no port twice."""
+    picked = _picked("127.0.0.1", 3 * count)
+    return [Endpoints(*(f"127.0.0.1:{port}" for port in picked[i : i + 3])) for i in range(0, 3 * count, 3)]
+
+
+def still_free(endpoints: Endpoints) -> bool:
+    """Whether nobody has taken the ports of a server that has gone."""
+    return all(_is_free("127.0.0.1", int(endpoint.rpartition(":")[2])) for endpoint in vars(endpoints).values())
+
+
 def _free_ports(bind: str) -> tuple[int, int, int]:
-    """Three that the kernel picks: not the usual ones, which the next stack may be about to take."""
+    http, grpc, metrics = _picked(bind, 3)
+    return http, grpc, metrics
+
+
+def _picked(bind: str, count: int) -> list[int]:
+    """As the kernel picks them: not the usual ones, which the next stack may be about to take."""
     with contextlib.ExitStack() as stack:
-        picked = []
-        for _ in range(3):
-            listener = stack.enter_context(socket.socket())
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
             listener.bind((bind, 0))
-            picked.append(int(listener.getsockname()[1]))
-    return picked[0], picked[1], picked[2]
+        return [int(listener.getsockname()[1]) for listener in listeners]
 
 
 def _who(port: int, running: Sequence[Record]) -> str:

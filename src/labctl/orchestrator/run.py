@@ -63,14 +63,16 @@ def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: 
 
 
 def run(
-    session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool, only: str = "", texts: bool = False
-) -> RunResult:
+    session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool, only: str = "", texts: bool = False,
+    replica: int | None = None,
+) -> RunResult:  # fmt: skip
     """Run a lab whole.
 
     Args:
         only: a stack's name: only the phases on it are run.
         keep: the last phase's stack stays up.
         texts: the step log has every request's text, which takes a model up to 0.1 ms a step.
+        replica: the clients talk to this server alone.
 
     Raises:
         LabError: a phase failed; nothing is left and nothing is averaged.
@@ -88,7 +90,8 @@ def run(
         with ephemeral(session, lab, one.phase.stack, one.options, keep and last) as handle:
             runtime, stack = handle.runtime, handle.record.stack
             edited.update(edits.not_shipped(session, running.plan_of(session, lab, runtime, handle.record)))
-            client = _client(session, lab, one.phase, runtime, handle.record, out, quick)
+            record = handle.record.only(replica) if replica else handle.record
+            client = _client(session, lab, one.phase, runtime, record, out, quick)
             explain = running.explainer(session, lab, runtime, handle.record)
             before = len(running.whole_log(runtime, stack))
             try:
@@ -151,7 +154,7 @@ def _client(
         "phase": phase.name,
         "profile": record.profile,
         "runtime": record.runtime,
-        "endpoints": vars(runtime.client_endpoints(record)),
+        "endpoints": vars(runtime.client_endpoints(record)),  # of the metrics, each server's
         "settings": dict(record.settings),
         "quick": quick,
         "out": runtime.client_path(out),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from labctl.manifest.schema import Lab
 from labctl.orchestrator import faults, stuck
 from labctl.orchestrator.plan import Choices, Plan, make_plan
 from labctl.orchestrator.session import Session
+from labctl.readiness import LOG_TAIL
 from labctl.runtimes.base import Record, Runtime
+
+GPU_DEVICE = Path("/dev/nvidiactl")
+NO_GPU = re.compile(r"NVML|CudaDriverHelper|pinned system memory|CUDA memory pool|DCGM|no CUDA-capable device")
 
 
 def plan_of(session: Session, lab: Lab, runtime: Runtime, record: Record) -> Plan:
@@ -21,11 +26,22 @@ def plan_of(session: Session, lab: Lab, runtime: Runtime, record: Record) -> Pla
     return make_plan(session.workspace, lab, record.stack, choices, runtime.server_path)
 
 
-def whole_log(runtime: Runtime, stack: str) -> list[str]:
-    """The server's log, [] where there is none."""
+def whole_log(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
+    """The log of the stack, or of that replica; [] where there is none."""
     with contextlib.suppress(LabError, OSError):
-        return list(runtime.logs(stack))
+        return list(runtime.logs(stack, number=number))
     return []
+
+
+def tail(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
+    """The last lines of that log: the errors, where there are any.
+
+    What Triton says of a missing GPU is no news on a machine that has none.
+    """
+    has_gpu = GPU_DEVICE.exists()
+    every = [line for line in whole_log(runtime, stack, number) if has_gpu or not NO_GPU.search(line)]
+    errors = [line for line in every if re.match(r"E\d{4} ", line) or "error" in line.lower()]  # E and month and day
+    return (errors or every)[-LOG_TAIL:]
 
 
 def explainer(session: Session, lab: Lab, runtime: Runtime, record: Record,
@@ -47,9 +63,9 @@ def in_your_files(session: Session, lab: Lab, runtime: Runtime, record: Record,
         return lambda text: text
 
 
-def stuck_models(session: Session, stack: str, explain: faults.Explain) -> list[str]:
-    """What the stack's models say of executions that do not come back."""
-    return [explain(sentence) for sentence in stuck.stuck(session.workspace.run_dir(stack))]
+def stuck_models(session: Session, stack: str, explain: faults.Explain, number: int = 0) -> list[str]:
+    """What the stack's models, or that replica's, say of executions that do not come back."""
+    return [explain(sentence) for sentence in stuck.stuck(session.workspace.run_dir(stack, number))]
 
 
 @contextlib.contextmanager

@@ -109,11 +109,20 @@ class Session:
         return None
 
     def _as_set(self, record: Record) -> Record:
-        """The record with the settings that its models were last loaded with: a server knows only its first ones."""
+        """The record with what its servers cannot know, for they know only what was so when they were started.
+
+        That is the settings that the models were last loaded with, and the replicas of which nothing exists any more.
+        """
         kept = self.remembered(record.stack)
-        if kept is None or kept.endpoints != record.endpoints:
+        if kept is None or (kept.balance, kept.bind) != (record.balance, record.bind):
             return record
-        return replace(record, settings=kept.settings, effective=kept.effective, tokenizer_dir=kept.tokenizer_dir)
+        if not record.balance and kept.endpoints != record.endpoints:
+            return record
+        servers = {server.number: server for server in (*kept.servers, *record.servers)} if record.balance else {}
+        return replace(
+            record, settings=kept.settings, effective=kept.effective, tokenizer_dir=kept.tokenizer_dir,
+            endpoints=kept.endpoints, servers=[servers[number] for number in sorted(servers)] or record.servers,
+        )  # fmt: skip
 
     def running(self) -> list[tuple[Runtime, Record]]:
         """Every stack of this checkout that exists now."""
@@ -142,7 +151,8 @@ class Session:
 
     def forget(self, stack: str) -> None:
         self.state_file(stack).unlink(missing_ok=True)
-        self.workspace.ended_file(stack).unlink(missing_ok=True)
+        for path in (self.workspace.ended_file(stack), *self.workspace.ended_files(stack)):
+            path.unlink(missing_ok=True)
         secret.forget(self.workspace, stack)
 
     def state_file(self, stack: str) -> Path:

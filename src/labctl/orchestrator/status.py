@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from labctl import readiness, secret, server_api
 from labctl.errors import LabError
+from labctl.guard.admin import Seen
 from labctl.manifest.overlays import overlaid, probes
 from labctl.manifest.schema import Lab, Probe
 from labctl.measure.evidence import metrics
-from labctl.orchestrator import edits, running
+from labctl.orchestrator import edits, replicas, running
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.lock import holder
 from labctl.orchestrator.session import Session
-from labctl.runtimes.base import Record, Runtime
+from labctl.runtimes.base import Record, Replica, Runtime
 
 STALL_WINDOW_S = 1.5  # requests wait and nothing is executed for this long: longer than any step of ours
 
@@ -39,34 +40,92 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         state = {"up": "starting", "down": "stopping"}.get(action, "failed")
         ended = session.runtime(record.runtime).ended(stack) if state == "failed" else ""
         return _object(stack, record.lab, state, record, ended=ended)
-    if not action and (ended := session.runtime(record.runtime).guard_ended(record)):
-        models = [{"name": n, "version": "", "state": "UNAVAILABLE", "reason": ended} for n in record.models]
-        return _object(stack, record.lab, "degraded", record, models, ended=ended)
-    models = _models(record, secret.read(session.workspace, stack))
+    front = "" if action else server[0].front_ended(record)
+    if front and not record.balance:  # its server can be reached through the guard alone
+        models = [{"name": n, "version": "", "state": "UNAVAILABLE", "reason": front} for n in record.models]
+        return _object(stack, record.lab, "degraded", record, models, ended=front)
     runtime = server[0]
     taught = _lab(session, record)
     explain = running.explainer(session, taught, runtime, record) if taught else str
-    live = server_api.is_live(record.endpoints.http)
-    clock = Clock(session.workspace.run_dir(stack), tuple(record.models))
+    gone = [one.number for one in replicas.missing(runtime, record)] if record.balance else []
+    seen = runtime.seen(record) if record.balance else {}
+    servers = [
+        _dead(record, one, runtime.ended(stack, one.number)) if one.number in gone
+        else _server(session, record, one, ask, action, explain)
+        for one in record.servers
+    ]  # fmt: skip
+    state = _state_of_all([one["state"] for one in servers])
+    if action in ("up", "down"):
+        state = {"up": "starting", "down": "stopping"}[action]
+    elif front and state != "failed":
+        state = "degraded"
+    models = [_of_all(name, servers, bool(record.balance)) for name in record.models]
+    shown = _object(stack, record.lab, state, record, models, _effective(session, record), ended=front)
+    edited = _edited(session, taught, runtime, record) if taught else []
+    return {
+        **shown,
+        "clock": servers[0]["clock"],
+        "stuck": [sentence for one in servers for sentence in one["stuck"]],
+        "edited": edited,
+        "replicas": [_replica(one, seen.get(one["number"])) for one in servers],
+    }
+
+
+def _server(
+    session: Session, record: Record, server: Replica, ask: bool, action: str, explain: Callable[[str], str]
+) -> dict[str, Any]:
+    """One server that exists: its state, its models' and what of them stands still."""
+    number = record.folder(server.number)
+    one = record.only(server.number) if number else record
+    models = _models(one, secret.read(session.workspace, record.stack))
+    live = server_api.is_live(one.endpoints.http)
+    clock = Clock(session.workspace.run_dir(record.stack, number), tuple(record.models))
     paused = live and bool(clock.paused)
-    stuck = running.stuck_models(session, stack, explain) if live and not action and not paused else []
-    stalled = live and not action and not paused and bool(stuck or stalled_models(record))
+    stuck = running.stuck_models(session, record.stack, explain, number) if live and not action and not paused else []
+    stalled = live and not action and not paused and bool(stuck or stalled_models(one))
     if ask and live and not action and not stalled and not paused:
-        ill = readiness.failing(record.endpoints.http, _probes(session, record))
+        ill = readiness.failing(one.endpoints.http, _probes(session, record))
         models = [m | {"state": "UNAVAILABLE", "reason": ill[m["name"]]} if m["name"] in ill else m for m in models]
     models = [m | {"reason": explain(m["reason"])} for m in models]
-    ready = [m for m in models if m["state"] == "READY"]
-    if action == "down":
-        state = "stopping"
-    elif action == "up" or not live:
+    if not live:
         state = "starting"
-    elif len(ready) < len(models):
+    elif any(m["state"] != "READY" for m in models):
         state = "degraded"
     else:
         state = "paused" if paused else "stalled" if stalled else "ready"
-    shown = _object(stack, record.lab, state, record, models, _effective(session, record))
-    edited = _edited(session, taught, runtime, record) if taught else []
-    return {**shown, "clock": clock.modes(), "stuck": stuck, "edited": edited}
+    return {"number": server.number, "endpoints": vars(one.endpoints), "state": state, "models": models,
+            "clock": clock.modes(), "stuck": stuck, "ended": ""}  # fmt: skip
+
+
+def _dead(record: Record, server: Replica, how: str) -> dict[str, Any]:
+    """A replica of which nothing exists any more."""
+    reason = how or "it ended, and nobody saw how"
+    models = [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name in record.models]
+    return {"number": server.number, "endpoints": vars(server.endpoints), "state": "failed", "models": models,
+            "clock": {}, "stuck": [], "ended": reason}  # fmt: skip
+
+
+def _state_of_all(states: Sequence[str]) -> str:
+    """Of a stack whose servers are in these states; one server's is the stack's."""
+    if len(set(states)) == 1:
+        return states[0]
+    return next((state for state in ("stalled", "paused") if set(states) == {state, "ready"}), "degraded")
+
+
+def _of_all(name: str, servers: Sequence[Mapping[str, Any]], several: bool) -> dict[str, str]:
+    """A model's row: it is READY where every server's is; else it says whose is not, and why."""
+    rows = [(one["number"], row) for one in servers for row in one["models"] if row["name"] == name]
+    number, worst = next(((n, row) for n, row in rows if row["state"] != "READY"), rows[0])
+    if worst["state"] == "READY" or not several:
+        return dict(worst)
+    return {**worst, "reason": f"replica {number}: {worst['reason']}"}
+
+
+def _replica(one: Mapping[str, Any], seen: Seen | None) -> dict[str, Any]:
+    """A server as ``labctl status --json`` shows it, with what the balancer counts of it."""
+    told = {"serving": seen.healthy, "in_flight": seen.active, "requests": seen.total} if seen else {}
+    state = "draining" if seen and seen.draining and one["state"] == "ready" else one["state"]
+    return {"number": one["number"], "endpoints": one["endpoints"], "state": state, "ended": one["ended"], **told}
 
 
 def _lab(session: Session, record: Record) -> Lab | None:
@@ -152,7 +211,7 @@ def _object(
     if record is None:
         return {"stack": stack, "lab": lab, "runtime": "", "profile": "", "state": state, "endpoints": {},
                 "models": [], "settings": {}, "effective": {}, "ended": "", "triton": "", "stuck": [],
-                "edited": []}  # fmt: skip
+                "edited": [], "balance": "", "replicas": []}  # fmt: skip
     settings = dict(record.settings)
     if record.tokenizer_dir:
         settings["tokenizer_dir"] = record.tokenizer_dir
@@ -170,4 +229,6 @@ def _object(
         "triton": server_api.server_version(record.endpoints.http) if models else "",
         "stuck": [],
         "edited": [],
+        "balance": record.balance,
+        "replicas": [],
     }

@@ -151,7 +151,7 @@ def launched(session: Session, plan: Plan) -> tuple[Mapping[str, str], dict[str,
     record = Record(stack=plan.name, lab=plan.lab.folder, runtime="compose", profile=plan.profile,
                     settings=plan.settings, models=plan.stack.models, endpoints=LOCAL)  # fmt: skip
     launch, projects = launch_of(session.workspace, plan, record), Projects(session.workspace)
-    own: dict[str, Any] = dict(calls.service(launch))
+    own = calls.services(projects, launch)["triton"]
     del own["labels"]
     return {**calls.serve(projects, launch).env, "LABS_SERVER_USER": f"{NOBODY}:{NOBODY}"}, own
 

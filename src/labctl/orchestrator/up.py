@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from labctl import repository
@@ -15,22 +13,18 @@ from labctl import secret as own_secret
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
-from labctl.orchestrator import faults, ports, stuck
+from labctl.orchestrator import faults, ports, replicas
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.down import sweep, take_down
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices, Plan, make_plan
 from labctl.orchestrator.prepare import check_machine, preparations
-from labctl.orchestrator.running import whole_log
+from labctl.orchestrator.running import tail, whole_log
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
-from labctl.readiness import LOG_TAIL, wait_ready
 from labctl.runtimes.actions import Action, carry_out
-from labctl.runtimes.base import Endpoints, Launch, Proc, Record, Runtime
+from labctl.runtimes.base import Endpoints, Launch, Proc, Record, Replica, Runtime
 from labctl.workspace import Workspace, atomic_write
-
-GPU_DEVICE = Path("/dev/nvidiactl")
-NO_GPU = re.compile(r"NVML|CudaDriverHelper|pinned system memory|CUDA memory pool|DCGM|no CUDA-capable device")
 
 
 @dataclass(frozen=True)
@@ -44,6 +38,13 @@ class UpOptions:
     expose: bool = False
     client_shm: bool = False
     supervise: int = 0
+    replicas: int | None = None
+    balance: str = ""
+
+    @property
+    def fronted(self) -> bool:
+        """Whether Envoy stands before the server."""
+        return self.expose or bool(self.balance) or (self.replicas or 1) > 1
 
     @property
     def bind(self) -> str:
@@ -131,11 +132,16 @@ def bring_up(
         return f"{len(rendered.models)} models, every config.pbtxt valid"
 
     plan = planned()
-    prepare, asked = preparations(plan, runtime, workspace, options.expose), _asked(plan, options)
+    prepare, asked = preparations(plan, runtime, workspace, options.fronted), _asked(plan, options)
+    policy = replicas.policy(plan, options.replicas, options.balance, options.expose)
+    own_ports = bool(policy) or _needs_ports(runtime, options)
+    servers = [Replica(i, place) for i, place in enumerate(ports.places(options.replicas or 1), 1) if own_ports]
+    if policy == "client":
+        endpoints = replicas.all_of(endpoints, servers)
     record = Record(
         stack=stack, lab=lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
         models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir, effective=plan.effective,
-        owner=owner, behind=ports.chosen("auto", "127.0.0.1") if _needs_ports(runtime, options) else None, **asked,
+        owner=owner, balance=policy, servers=servers, **asked,
     )  # fmt: skip
     return BringUp(
         plan,
@@ -169,7 +175,7 @@ def launch_of(workspace: Workspace, plan: Plan, record: Record) -> Launch:
     """All that the runtime is told of a server."""
     return Launch(
         record=record, repository=workspace.repository_dir(plan.name), run_dir=workspace.run_dir(plan.name),
-        log_file=workspace.log_file(plan.name), server_args=plan.server_args, env=plan.server_env,
+        server_args=plan.server_args, env=plan.server_env,
         shm_size=plan.stack.server.shm_size, exit_timeout=plan.stack.server.exit_timeout, image=plan.image,
         ranks=plan.ranks, launcher=plan.release.launcher if plan.release else "",
     )  # fmt: skip
@@ -179,32 +185,29 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, optio
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
     workspace, stack = session.workspace, plan.name
     run_dir, log_file = workspace.run_dir(stack), workspace.log_file(stack)
-    title = f"tritonserver with {', '.join(plan.stack.models)}"
-
-    def log() -> list[str]:
-        return whole_log(runtime, stack)
-
+    count = f"{len(record.servers)} replicas of " if record.balance else ""
+    title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
     server_start = runtime.start(replace(launch_of(workspace, plan, record), restarts=options.supervise))
 
     def do(listener: Listener) -> Record:
         shutil.rmtree(run_dir, ignore_errors=True)
         run_dir.mkdir(parents=True)
         atomic_write(log_file, b"", mode=0o600)
-        secret = own_secret.make(workspace, stack)
+        for path in workspace.replica_logs(stack):
+            path.unlink()
+        replicas.make_room(workspace, record, record.servers)
+        own_secret.make(workspace, stack)
         listener.step(title)
         began = time.monotonic()
         try:
             server = server_start.do(listener)
             session.remember(server.record)
-            wait_ready(
-                record.endpoints.http, plan.stack.models, plan.stack.probes, exited=server.exited,
-                tail=lambda: tail(runtime, stack), log=log, stuck=stuck.looker(run_dir), timeout=options.timeout,
-                progress=listener.progress, secret=secret,
-            )  # fmt: skip
-            server.serves()
+            replicas.await_ready(session, runtime, plan, server, record.servers, options.timeout)
+            if record.balance:
+                replicas.await_balancer(runtime, record)
         except BaseException as error:
             if isinstance(error, LabError):  # while its log is there
-                error = faults.explained(error, faults.explainer(plan, runtime, log))
+                error = faults.explained(error, faults.explainer(plan, runtime, lambda: whole_log(runtime, stack)))
             # Where `up` was interrupted, what is there stays, and the person is told.
             if record.owner or not isinstance(error, KeyboardInterrupt):
                 take_down(session, runtime, stack, force=True)
@@ -232,17 +235,6 @@ def death(session: Session, stack: str) -> LabError | None:
     return LabError(f"the server of {stack} died: {how}", "", remedy, details=tail(runtime, stack))
 
 
-def tail(runtime: Runtime, stack: str, lines: int = LOG_TAIL) -> list[str]:
-    """The last lines of the server's log: the errors, where there are any.
-
-    What Triton says of a missing GPU is no news on a machine that has none.
-    """
-    has_gpu = GPU_DEVICE.exists()
-    every = [line for line in whole_log(runtime, stack) if has_gpu or not NO_GPU.search(line)]
-    errors = [line for line in every if re.match(r"E\d{4} ", line) or "error" in line.lower()]  # E and month and day
-    return (errors or every)[-lines:]
-
-
 def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime: Runtime, record: Record) -> Up:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
     plan = make_plan(session.workspace, lab, stack, options.choices, runtime.server_path)
@@ -250,6 +242,10 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
     runs = {**record.settings, **{key: getattr(record, key) for key in ("profile", *_asked(plan, options))}}
     if options.runtime != "auto":
         asked["runtime"], runs["runtime"] = options.runtime, runtime.name
+    if options.replicas is not None or options.balance:
+        asked["balance"] = replicas.policy(plan, options.replicas, options.balance, options.expose)
+        asked["replicas"] = options.replicas or 1
+        runs |= {"balance": record.balance, "replicas": len(record.servers)}
     differing = [
         f"{WORDS.get(key, key)}: it runs with {_said(runs.get(key))}, you asked for {_said(value)}"
         for key, value in asked.items()
@@ -262,25 +258,26 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
             f"labctl down {stack}",
             details=differing,
         )
-    if still := Clock(session.workspace.run_dir(stack), tuple(record.models)).paused:
+    folders = [session.workspace.run_dir(stack, record.folder(server.number)) for server in record.servers]
+    if still := [name for folder in folders for name in Clock(folder, tuple(record.models)).paused]:
         raise LabError(
             f"{stack} is up, but its clock stands still", f"of {', '.join(still)}", f"labctl clock {stack} run"
         )
-    run_dir = session.workspace.run_dir(stack)
     try:
-        wait_ready(
-            record.endpoints.http, plan.stack.models, plan.stack.probes, stuck=stuck.looker(run_dir),
-            exited=lambda: runtime.guard_ended(record) or (None if runtime.find(stack) else "it is gone"),
-            tail=lambda: tail(runtime, stack), timeout=options.timeout, progress=session.listener.progress,
-            secret=own_secret.read(session.workspace, stack),
-        )  # fmt: skip
+        replicas.await_ready(session, runtime, plan, replicas.There(runtime, record), record.servers, options.timeout)
     except LabError as error:
         mine = faults.explained(error, faults.explainer(plan, runtime, lambda: whole_log(runtime, stack)))
         raise LabError(f"{stack} is up but not ready: {mine.what}", mine.why, f"labctl down {stack}") from error
     return Up(runtime, record, already=True)
 
 
-WORDS = {"bind": "address (--expose)", "release": "--release", "templates": "--templates"}
+WORDS = {
+    "balance": "--balance",
+    "replicas": "--replicas (labctl scale)",
+    "bind": "address (--expose)",
+    "release": "--release",
+    "templates": "--templates",
+}
 
 
 def _said(value: object) -> object:

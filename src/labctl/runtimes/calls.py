@@ -7,17 +7,21 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from labctl import secret
 from labctl.runtimes import images
 from labctl.runtimes.actions import Command
-from labctl.runtimes.arguments import server_arguments
-from labctl.runtimes.base import Launch
+from labctl.runtimes.arguments import GRPC, HTTP, METRICS, server_arguments
+from labctl.runtimes.base import Launch, Record
 from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes.marks import REPLICA
 from labctl.trtllm import releases
 
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
+FRONT_DIR = "/labs/front"
+EVERY = "replicas"  # a host name that stands for every server of a stack
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
 PACKAGES = "gpu.txt"
@@ -95,8 +99,13 @@ def client(projects: Projects, name: str, stack: str, argv: Sequence[str]) -> Co
     return projects.command(stack or REPORT, words, {"LABS_CLIENT_IMAGE": image}, container=container)
 
 
+def service(number: int) -> str:
+    """The Compose service of a server; the first has the name that it has in compose.yaml."""
+    return "triton" if number == 1 else f"triton-{number}"
+
+
 def serve(projects: Projects, launch: Launch) -> Command:
-    """Start the server's container, and the guard's before it."""
+    """Start the servers' containers, and the guard's or balancer's before them."""
     record = launch.record
     image = images.server_image(projects.workspace, record.profile, launch.image)
     http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(record.endpoints))
@@ -121,16 +130,22 @@ def serve(projects: Projects, launch: Launch) -> Command:
         env["LABS_GPUS"] = str(gpus)
     runs = f", runs launch-ranks {launch.launcher} {launch.ranks}" if launch.ranks > 1 else ""
     ports = ", ".join(f"{record.bind}:{port}" for port in (http, grpc, metrics))
-    name, services = projects.name(record.stack), ["triton"]
+    name, services = projects.name(record.stack), [service(server.number) for server in launch.starting]
     where = f"on {ports}"
-    if record.guarded:
+    if record.front:
         env["LABS_GUARD_IMAGE"] = images.guard_image(projects.workspace)
+        hidden = "on ports of their own" if record.balance else "on no port of this machine"
+        where = f"{hidden}; before {name}-guard-1: {env['LABS_GUARD_IMAGE']}, {where}"
+    whole = () if launch.only else ("--remove-orphans",)
+    if launch.only:
+        services.insert(0, "--no-deps")
+    elif record.front:
         services.append("guard")
-        where = f"on no port of this machine; before it {name}-guard-1: {env['LABS_GUARD_IMAGE']}, {where}"
-    words = ("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans", *services)
+    words = ("up", "--detach", "--no-build", "--pull", "never", *whole, *services)
+    shown = " and ".join(f"{name}-{service(server.number)}-1" for server in launch.starting)
     return projects.command(
         record.stack, words, env, profile=record.profile, override=projects.override_path(record.stack),
-        container=f"{name}-triton-1: {image}{_gpus(gpus)}{runs}, {where}", guarded=record.guarded,
+        container=f"{shown}: {image}{_gpus(gpus)}{runs}, {where}", guarded=bool(record.front),
     )  # fmt: skip
 
 
@@ -144,9 +159,38 @@ def _gpus(count: int) -> str:
     return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
 
 
-def service(launch: Launch) -> dict[str, object]:
-    """What only this start says of the ``triton`` service: the record, as a label, and the server's environment."""
-    own: dict[str, object] = {"labels": {"labs.record": launch.record.to_json()}, "environment": dict(launch.env)}
+def front(projects: Projects, record: Record) -> Command:
+    """Start the balancer's container alone."""
+    http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(record.endpoints))
+    env = {"LABS_GUARD_IMAGE": images.guard_image(projects.workspace), "LABS_BIND": record.bind,
+           "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics}  # fmt: skip
+    words = ("up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--force-recreate", "guard")
+    override = projects.override_path(record.stack)
+    return projects.command(record.stack, words, env, profile=record.profile, override=override, guarded=True)
+
+
+def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
+    """What only this start says of the services: the record, as a label, and the servers' environment."""
+    record = launch.record
+    own: dict[str, Any] = {"labels": {"labs.record": record.to_json()}, "environment": dict(launch.env)}
     if launch.ranks > 1:
         own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
-    return own
+    if not record.balance:
+        return {"triton": own}
+    folder = {"type": "bind", "source": str(projects.workspace.front_dir(record.stack)), "target": FRONT_DIR,
+              "read_only": True}  # fmt: skip
+    found: dict[str, dict[str, Any]] = {
+        "guard": {"command": ["-m", "labctl.runtimes.guard_container", FRONT_DIR], "volumes": [folder]}
+    }
+    for server in record.servers:
+        number, inside = server.number, (HTTP, GRPC, METRICS)
+        base = {"file": str(projects.workspace.root / "compose.yaml"), "service": "triton"}
+        found[service(number)] = {
+            **({"extends": base} if number > 1 else {}),
+            **own,
+            "labels": {**own["labels"], "labs.replica": str(number)},
+            "environment": {**own["environment"], REPLICA: str(number)},
+            "ports": [f"{end}:{port}" for end, port in zip(vars(server.endpoints).values(), inside, strict=True)],
+            "networks": {"default": {"aliases": [EVERY]}},
+        }
+    return found

@@ -7,22 +7,27 @@ engine is asked directly for what is (docker_engine.py). Compose's exit status a
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import json
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from labctl import secret as own_secret
 from labctl.errors import LabError
+from labctl.guard import admin
+from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import calls, compose_images, compose_logs, processes
+from labctl.runtimes import calls, compose_images, compose_logs, guard_container, processes
 from labctl.runtimes.actions import Action
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
-from labctl.runtimes.base import Endpoints, Launch, Record
+from labctl.runtimes.base import Endpoints, Launch, Record, together
 from labctl.runtimes.compose_once import OneShots
 from labctl.runtimes.compose_projects import NOBODY, Projects
 from labctl.runtimes.compose_server import ComposeServer
-from labctl.workspace import Workspace
+from labctl.workspace import Workspace, atomic_write
 
 
 class ComposeRuntime:
@@ -52,7 +57,12 @@ class ComposeRuntime:
         return self._projects.inside(path, server=False)
 
     def client_endpoints(self, record: Record) -> Endpoints:
-        return Endpoints(f"triton:{HTTP}", f"triton:{GRPC}", f"triton:{METRICS}")
+        first = record.servers[0]
+        alone = not record.balance or record.endpoints == first.endpoints
+        host = calls.service(first.number) if alone else "guard"
+        grpc = f"dns:///{calls.EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
+        counters = ",".join(f"{calls.service(server.number)}:{METRICS}" for server in record.servers)
+        return Endpoints(f"{host}:{HTTP}", grpc, counters)
 
     # -- what can be done ----------------------------------------------------------------------------------------
 
@@ -73,7 +83,7 @@ class ComposeRuntime:
 
     def start(self, launch: Launch) -> Action[ComposeServer]:
         stack, command = launch.record.stack, calls.serve(self._projects, launch)
-        record = dataclasses.replace(launch.record, server={"project": self._projects.name(stack)})
+        record = replace(launch.record, server={"project": self._projects.name(stack)})
 
         def do(listener: Listener) -> ComposeServer:
             from labctl.runtimes import docker_engine
@@ -81,20 +91,58 @@ class ComposeRuntime:
             self.workspace.cache.mkdir(parents=True, exist_ok=True)
             self._projects.require_readable_cache()
             if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
-                os.chown(launch.run_dir, NOBODY, NOBODY)
+                for folder in (launch.run_dir, *launch.run_dir.glob("replica-*")):
+                    os.chown(folder, NOBODY, NOBODY)
                 os.chown(own_secret.path(self.workspace, stack), NOBODY, NOBODY)
-            self._projects.write_override(stack, calls.service(dataclasses.replace(launch, record=record)))
+            if record.balance:
+                self.spread(record)
+            self._projects.write_override(stack, calls.services(self._projects, replace(launch, record=record)))
             code, _, tail = processes.run_tool(command, listener, listener.progress)
             servers = docker_engine.containers(self._root, stack, "triton")
             if code or not servers:
                 raise LabError(
                     f"the containers of {stack} cannot be started", processes.describe_exit(code), details=tail
                 )
-            return ComposeServer([*servers, *docker_engine.containers(self._root, stack, "guard")], record)
+            wanted = [server.number for server in launch.starting]
+            parts = [
+                (f"replica {docker_engine.replica(one)}" if record.balance else "", one)
+                for one in servers
+                if docker_engine.replica(one) in wanted
+            ]
+            fronts = docker_engine.containers(self._root, stack, "guard")
+            return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
 
         return Action(f"the server of {stack}", do, [command], [str(self._projects.override_path(stack))])
 
-    def stop(self, stack: str, force: bool = False) -> Action[None]:
+    def front(self, record: Record) -> Action[None]:
+        command = calls.front(self._projects, record)
+
+        def do(listener: Listener) -> None:
+            self.spread(record)
+            compose_images.run(command, listener, f"the balancer of {record.stack} cannot be started")
+
+        return Action(f"the {record.front} of {record.stack}", do, [command])
+
+    def spread(self, record: Record, draining: Collection[int] = ()) -> None:
+        hosts = {server.number: calls.service(server.number) for server in record.servers}
+        text = guard_container.told(record.balance, record.guarded, hosts, draining)
+        folder = self.workspace.front_dir(record.stack)
+        atomic_write(folder / guard_container.FILE, text)
+        folder.chmod(0o755)  # the balancer may be nobody
+
+    def seen(self, record: Record) -> dict[int, Seen]:
+        from labctl.runtimes import docker_engine
+
+        with contextlib.suppress(LabError, ValueError, KeyError, *docker_engine.engine_errors()):
+            for container in docker_engine.containers(self._root, record.stack, "guard"):
+                code, said = container.exec_run(["python3", "-m", "labctl.guard.admin", str(guard_container.ADMIN)])
+                if code == 0:
+                    return admin.seen(json.loads(said), l4=record.balance == "l4")
+        return {}
+
+    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
+        if number:
+            return Action(f"replica {number} of {stack} goes", lambda listener: self._stop_one(stack, force, number))
         command = calls.down(self._projects, stack, force)
 
         def do(listener: Listener) -> None:
@@ -103,12 +151,28 @@ class ComposeRuntime:
             compose_logs.keep(self.workspace, stack)
             processes.run_tool(command, listener, listener.progress)
             self._sweep(stack)
+            shutil.rmtree(self.workspace.front_dir(stack), ignore_errors=True)
             # A file of nobody's in a folder of ours is handed back to the caller.
             if os.getuid() == 0 and (run := self.workspace.run_dir(stack)).is_dir():
                 for path in (run, *run.rglob("*")):
                     os.chown(path, 0, 0)
 
         return Action(f"{stack} goes, and all of its project", do, [command])
+
+    def _stop_one(self, stack: str, force: bool, number: int) -> None:
+        from labctl.runtimes import docker_engine
+
+        with docker_engine.speaking(f"stopping replica {number}"):
+            for container in self._servers(stack, number):
+                if not force:
+                    container.stop()  # with the grace that it was started with
+                docker_engine.discard([container])
+
+    def _servers(self, stack: str, number: int = 0) -> list[Any]:
+        from labctl.runtimes import docker_engine
+
+        found = docker_engine.containers(self._root, stack, "triton")
+        return [one for one in found if number in (0, docker_engine.replica(one))]
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -121,30 +185,34 @@ class ComposeRuntime:
     def _records(self, stack: str | None) -> Iterator[Record]:
         from labctl.runtimes import docker_engine
 
+        found: dict[str, dict[int, Record]] = {}
         for container in docker_engine.containers(self._root, stack, "triton"):
             if container.status in ("running", "restarting", "paused"):  # one that only was created is begun anew
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    yield Record.from_json(container.labels[docker_engine.RECORD])
+                    record = Record.from_json(container.labels[docker_engine.RECORD])
+                    found.setdefault(record.stack, {})[docker_engine.replica(container)] = record
+        return map(together, found.values())
 
-    def ended(self, stack: str) -> str:
+    def ended(self, stack: str, number: int = 0) -> str:
         from labctl.runtimes import docker_engine
 
         with contextlib.suppress(LabError):
-            for container in docker_engine.containers(self._root, stack, "triton"):
-                return docker_engine.how_ended(container.attrs) or ""
+            for container in self._servers(stack, number):
+                if how := docker_engine.how_ended(container.attrs):
+                    return how
         return ""
 
-    def guard_ended(self, record: Record) -> str:
+    def front_ended(self, record: Record) -> str:
         from labctl.runtimes import docker_engine
 
-        if not record.guarded:
+        if not record.front:
             return ""
-        guards = docker_engine.containers(self._root, record.stack, "guard")
-        how = docker_engine.how_ended(guards[0].attrs) if guards else "its container was removed"
-        return f"its guard: {how}" if how else ""
+        fronts = docker_engine.containers(self._root, record.stack, "guard")
+        how = docker_engine.how_ended(fronts[0].attrs) if fronts else "its container was removed"
+        return f"its {record.front}: {how}" if how else ""
 
-    def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
-        return compose_logs.lines(self.workspace, stack, follow)
+    def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
+        return compose_logs.lines(self.workspace, stack, follow, number)
 
     def _sweep(self, stack: str) -> None:
         """Remove what still bears our label, whatever Compose thought of it."""

@@ -3,73 +3,59 @@
 from __future__ import annotations
 
 import contextlib
-import queue
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 from labctl.errors import LabError
 from labctl.runtimes import docker_engine
+from labctl.runtimes.base import FRONT
+from labctl.runtimes.streams import as_they_come
 from labctl.workspace import Workspace, atomic_write
 
 KEPT_LINES = 20_000
 SERVICES = ("guard", "triton")  # the server has the last word
 
 
-def lines(workspace: Workspace, stack: str, follow: bool) -> Iterator[str]:
+def lines(workspace: Workspace, stack: str, follow: bool, number: int = 0) -> Iterator[str]:
     """Line by line, without line ends; after the containers are gone, what :func:`keep` kept.
+
+    Args:
+        number: of this replica alone, or of FRONT.
 
     Raises:
         LabError: there is neither, or the engine fails.
     """
-    containers = [c for service in SERVICES for c in docker_engine.containers(str(workspace.root), stack, service)]
+    containers = _containers(workspace, stack, number)
     if containers:
         with docker_engine.speaking("reading the log"):
             if follow:
-                yield from _as_they_come([_lines(c.logs(stream=True, follow=True)) for c in containers])
+                yield from as_they_come([_lines(c.logs(stream=True, follow=True)) for c in containers])
             else:
                 for container in containers:
                     yield from container.logs().decode(errors="replace").splitlines()
         return
-    path = workspace.log_file(stack)
+    path = workspace.log_file(stack, max(number, 0))
     if not path.is_file():
         raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
     yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
+def _containers(workspace: Workspace, stack: str, number: int) -> list[Any]:
+    """What stands before the servers, then the servers: they have the last word."""
+    containers = []
+    for service in SERVICES[:1] if number == FRONT else SERVICES:
+        there = docker_engine.containers(str(workspace.root), stack, service)
+        containers += sorted(there, key=docker_engine.replica)
+    if number > 0:
+        return [c for c in containers if c.labels.get(docker_engine.REPLICA) == str(number)]
+    return containers
+
+
 def keep(workspace: Workspace, stack: str) -> None:
     """The last words of a stack outlive its containers."""
     with contextlib.suppress(LabError, *docker_engine.engine_errors()):
-        containers = [c for service in SERVICES for c in docker_engine.containers(str(workspace.root), stack, service)]
-        if containers:
+        if containers := _containers(workspace, stack, 0):
             atomic_write(workspace.log_file(stack), b"".join(c.logs(tail=KEPT_LINES) for c in containers), mode=0o600)
-
-
-def _as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:
-    """The lines of several streams; whatever one of them raises."""
-    if len(streams) == 1:
-        yield from streams[0]
-        return
-    arrived: queue.Queue[str | Exception | None] = queue.Queue()
-
-    def read(stream: Iterator[str]) -> None:
-        try:
-            for line in stream:
-                arrived.put(line)
-            arrived.put(None)
-        except Exception as error:
-            arrived.put(error)
-
-    for stream in streams:
-        threading.Thread(target=read, args=(stream,), daemon=True).start()
-    ended = 0
-    while ended < len(streams):
-        line = arrived.get()
-        if isinstance(line, Exception):
-            raise line
-        if line is None:
-            ended += 1
-        else:
-            yield line
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:

@@ -63,9 +63,9 @@ class Projects:
     def override_path(self, stack: str) -> Path:
         return self.workspace.stack_dir(stack) / "compose.json"
 
-    def write_override(self, stack: str, service: Mapping[str, Any]) -> None:
-        """Write what only this start says of the server's service."""
-        text = json.dumps({"services": {"triton": service}}, indent=1)
+    def write_override(self, stack: str, services: Mapping[str, Any]) -> None:
+        """Write what only this start says of the services. Ports take the place of those in compose.yaml."""
+        text = json.dumps({"services": services}, indent=1).replace('"ports": [', '"ports": !override [')
         atomic_write(self.override_path(stack), text.replace("$", "$$"))  # Compose would take a dollar for a variable
 
     def name(self, stack: str) -> str:

@@ -13,10 +13,13 @@ ENGINE_PATIENCE_S = 3.0
 
 
 class ComposeServer:
-    """A server container that is being watched, and its guard's, if it has one."""
+    """Server containers that are being watched, and what stands before them.
 
-    def __init__(self, containers: Sequence[Any], record: Record) -> None:
-        """``containers``: the server's, and after it its guard's, if it has one."""
+    Args:
+        containers: with what an error calls each; "" is a stack's only server.
+    """
+
+    def __init__(self, containers: Sequence[tuple[str, Any]], record: Record) -> None:
         self._containers = containers
         self._record = record
         self._silent_since: float | None = None
@@ -35,7 +38,7 @@ class ComposeServer:
         from labctl.runtimes import docker_engine
 
         try:
-            for container in self._containers:
+            for _, container in self._containers:
                 container.reload()
         except docker.errors.NotFound:
             return "its container was removed"
@@ -46,5 +49,7 @@ class ComposeServer:
                 raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
             return None
         self._silent_since = None
-        server, *guard = (docker_engine.how_ended(container.attrs) for container in self._containers)
-        return server or next((f"its guard: {how}" for how in guard if how), None)
+        for who, container in self._containers:
+            if how := docker_engine.how_ended(container.attrs):
+                return f"{who}: {how}" if who else how
+        return None

@@ -25,6 +25,7 @@ HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
 COMPOSE_NEEDED = (2, 20)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
+REPLICA = "labs.replica"
 LOCAL = "--runtime local runs the same Triton as a process of this machine"
 
 
@@ -132,6 +133,11 @@ def containers(root: str, stack: str | None = None, service: str | None = None) 
     """Our containers of one checkout, running or not."""
     with speaking("listing containers"):
         return list(engine().containers.list(all=True, filters={"label": _filter(root, stack, service)}))
+
+
+def replica(container: Any) -> int:
+    """The number of a server's container in its stack."""
+    return int(container.labels.get(REPLICA) or 1)
 
 
 def networks(root: str, stack: str | None = None) -> list[Any]:

@@ -1,40 +1,108 @@
-"""The guard's container: ``python -m labctl.runtimes.guard_container HOST`` stands before the ports of the server HOST.
+"""The container of the guard or balancer: ``python -m labctl.runtimes.guard_container HOST|FOLDER``.
 
-The judge and Envoy are its two processes. When either ends, so does the other, and the container with them: a request
-then reaches nobody, rather than a server that nothing guards.
+It stands before the ports of the server HOST, or spreads requests over the servers that FOLDER's file names. Envoy,
+and the judge where strangers are about, are its processes. When either ends, so does the other, and the container with
+them: a request then reaches nobody, rather than a server that nothing guards.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
+import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
-from labctl.guard import envoy
+from labctl.guard import balance, envoy
+from labctl.guard.balance import Balance
 from labctl.guard.envoy import Front
 from labctl.guard.parts import Address
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.keeper import describe_exit
 
+FILE = "servers.json"
+SCRATCH = Path(tempfile.gettempdir())
+ADMIN, JUDGE = SCRATCH / "admin", SCRATCH / "judge"
+LOOK_S = 0.25
+
+
+def told(policy: str, guarded: bool, hosts: Mapping[int, str], draining: Collection[int] = ()) -> str:
+    """The text of FILE: the servers' host names, by their numbers."""
+    servers = [{"number": number, "host": host, "draining": number in draining} for number, host in hosts.items()]
+    return json.dumps({"policy": policy, "guarded": guarded, "servers": servers})
+
+
+class Followed:
+    """The servers that a file names, as Envoy wants them: by address. A name may get another address at any time."""
+
+    def __init__(self, folder: Path, target: Path) -> None:
+        self._file, self._target = folder / FILE, target
+        self._addresses: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._written: dict[str, str] = {}
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+        return found
+
+    def look(self) -> None:
+        """Write what has changed; Envoy sees it."""
+        servers = []
+        with contextlib.suppress(OSError, ValueError):
+            for one in self.read()["servers"]:
+                host = one["host"]
+                if host not in self._asked:
+                    self._asked.add(host)
+                    threading.Thread(target=self._resolve, args=(host,), daemon=True).start()
+                if address := self._addresses.get(host):
+                    http, grpc = Address(address, HTTP), Address(address, GRPC)
+                    servers.append(balance.Server(one["number"], http, grpc, one["draining"]))
+            for name, text in balance.assignments(servers).items():
+                if self._written.get(name) != text:
+                    (self._target / f".{name}").write_text(text)
+                    (self._target / f".{name}").rename(self._target / name)
+                    self._written[name] = text
+
+    def _resolve(self, host: str) -> None:
+        """For ever; one that has none keeps its last address, and Envoy sees for itself that nobody answers there."""
+        while True:
+            with contextlib.suppress(OSError):
+                self._addresses[host] = socket.gethostbyname(host)
+            time.sleep(LOOK_S)
+
 
 def main() -> int:
-    scratch = Path(tempfile.gettempdir())
-    config, judge = scratch / "envoy.json", scratch / "judge"
-    fronts = [Front(Address("0.0.0.0", port), [Address(sys.argv[1], port)]) for port in (HTTP, GRPC, METRICS)]
-    config.write_text(envoy.render(*fronts, Address(pipe=str(judge))))
+    target, config = sys.argv[1], SCRATCH / "envoy.json"
+    followed = Followed(Path(target), SCRATCH) if target.startswith("/") else None
+    told = followed.read() if followed else {"guarded": True}
+    servers = [] if followed else [target]
+    fronts = [Front(Address("0.0.0.0", port), [Address(host, port) for host in servers])
+              for port in (HTTP, GRPC, METRICS)]  # fmt: skip
+    judge = Address(pipe=str(JUDGE)) if told["guarded"] else None
+    spread = Balance(str(told["policy"]), SCRATCH, str(ADMIN)) if followed else None
+    config.write_text(envoy.render(*fronts, judge, spread))
+    if followed:
+        followed.look()  # Envoy wants the files, if only empty ones
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    commands = {
-        "the judge": [sys.executable, "-m", "labctl.guard.judge", f"unix:{judge}"],
-        "Envoy": [str(envoy.binary()), *envoy.arguments(str(config))],
-    }
+    commands = {"Envoy": [str(envoy.binary()), *envoy.arguments(str(config))]}
+    if judge:
+        commands = {"the judge": [sys.executable, "-m", "labctl.guard.judge", f"unix:{JUDGE}"], **commands}
+    subprocess.run([*commands["Envoy"], "--mode", "validate"], check=True, stdout=subprocess.DEVNULL)
     parts = {name: subprocess.Popen(argv, stdin=subprocess.DEVNULL) for name, argv in commands.items()}
     try:
-        pid, status = os.wait()
-        who = next(name for name, part in parts.items() if part.pid == pid)
-        print(f"labctl: {who} ended: {describe_exit(os.waitstatus_to_exitcode(status))}; the guard ends", flush=True)
+        while not (ended := [(name, part) for name, part in parts.items() if part.poll() is not None]):
+            if followed:
+                followed.look()
+            time.sleep(LOOK_S)
+        who, part = ended[0]
+        print(f"labctl: {who} ended: {describe_exit(part.returncode)}; the container ends", flush=True)
         return 1
     finally:
         for part in parts.values():

@@ -9,30 +9,47 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 from labctl import secret
 from labctl.errors import LabError
+from labctl.guard import PROCESS_NAME
+from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import keeper, local_guard, nvidia, processes, wheel
+from labctl.runtimes import keeper, local_front, nvidia, processes, wheel
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.arguments import server_arguments
-from labctl.runtimes.base import Endpoints, Launch, Record
-from labctl.runtimes.marks import PROMETHEUS, RECORD, ROOT, SERVER, STACK, STUB, hide, leavings, shm_prefix
+from labctl.runtimes.base import Endpoints, Launch, Record, Replica, together
+from labctl.runtimes.marks import (
+    PROMETHEUS,
+    RECORD,
+    REPLICA,
+    ROOT,
+    SERVER,
+    STACK,
+    STUB,
+    hide,
+    leavings,
+    regions,
+    shm_prefix,
+)  # fmt: skip
+from labctl.runtimes.streams import as_they_come
 from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace
 
-OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_guard.NAMES, PROMETHEUS)
+OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_front.NAMES, PROMETHEUS)
 
 LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
 
@@ -46,19 +63,14 @@ NEEDS_IMAGE = (
 
 
 class LocalServer:
-    """A server that this very process started, and its guard, if it has one."""
+    """The servers that this very process started, and what stands before them.
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        record: Record,
-        root: Path,
-        guard: Sequence[subprocess.Popen[bytes]] = (),
-    ) -> None:
-        self._process = process
-        self._record = record
-        self._root = root
-        self._guard = guard
+    Args:
+        parts: their processes, by what an error calls them; "" is a stack's only server.
+    """
+
+    def __init__(self, parts: Mapping[str, subprocess.Popen[bytes]], record: Record, root: Path) -> None:
+        self._parts, self._record, self._root = parts, record, root
 
     def serves(self) -> None:
         hide(self._root, self._record.stack)
@@ -68,9 +80,9 @@ class LocalServer:
         return self._record
 
     def exited(self) -> str | None:
-        for process, who in ((self._process, ""), *((process, "its guard: ") for process in self._guard)):
+        for who, process in self._parts.items():
             if (code := process.poll()) is not None:
-                return who + processes.describe_exit(code)
+                return f"{who}: {processes.describe_exit(code)}" if who else processes.describe_exit(code)
         return None
 
 
@@ -109,7 +121,7 @@ class LocalRuntime:
     client_path = server_path
 
     def client_endpoints(self, record: Record) -> Endpoints:
-        return record.endpoints
+        return Endpoints(**record.asked)
 
     # -- what can be done ----------------------------------------------------------------------------------------
 
@@ -151,73 +163,117 @@ class LocalRuntime:
         return Action(title, lambda listener: processes.run_foreground(command, listener), [command])
 
     def start(self, launch: Launch) -> Action[LocalServer]:
-        record, triton = launch.record, wheel.find_wheel()
-        own = record.behind or record.endpoints
-        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(own))
-        prefix = shm_prefix(self.workspace.root, record.stack)
-        guard = local_guard.commands(self.workspace, record) if record.behind else []
+        record = launch.record
+        fronts = {} if launch.only else local_front.commands(self.workspace, record)
+        commands = [self._serving(launch, server, secret.SHOWN) for server in launch.starting]
+
+        def do(listener: Listener) -> LocalServer:
+            parts = self._start_front(record, listener) if fronts else {}
+            for server, command in zip(launch.starting, commands, strict=True):
+                listener.command(command.argv)
+                parts[f"replica {server.number}" if record.balance else ""] = self._spawn(launch, server)
+            first = next(process for who, process in parts.items() if who not in fronts)
+            return LocalServer(parts, dataclasses.replace(record, server={"pid": first.pid}), self.workspace.root)
+
+        files = [str(local_front.config_file(self.workspace, record.stack))] if fronts else []
+        return Action(f"the server of {record.stack}", do, [*fronts.values(), *commands], files)
+
+    def _serving(self, launch: Launch, server: Replica, key: str) -> Command:
+        """The command of one server, with the secret ``key``."""
+        record, triton, workspace = launch.record, wheel.find_wheel(), self.workspace
+        number = record.folder(server.number)
+        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(server.endpoints))
+        prefix = shm_prefix(workspace.root, record.stack, number)
         arguments = server_arguments(
             str(launch.repository),
             address="127.0.0.1",
             ports=(http, grpc, metrics),
             shm_prefix=prefix,
             exit_timeout=launch.exit_timeout,
-            backends=str(wheel.backends(triton, self.workspace.backends_cache)),
+            backends=str(wheel.backends(triton, workspace.backends_cache)),
             extra=launch.server_args,
         )
-        shown = secret.arguments(secret.SHOWN, record.client_shm)
-        ended = self.workspace.ended_file(record.stack)
         kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(launch.restarts),
-                "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*",
+                "--ended", str(workspace.ended_file(record.stack, number)), "--regions", f"/dev/shm/{prefix}*",
                 "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
-        command = Command([*kept, str(triton.binary), *arguments, *shown], launch.env, cwd=launch.run_dir)
+        closed = secret.arguments(key, record.client_shm)  # Triton takes it in no other way (docs/security.md)
+        env = {**launch.env, **({REPLICA: str(number)} if number else {})}
+        return Command([*kept, str(triton.binary), *arguments, *closed], env, cwd=launch.run_dir)
 
-        def do(listener: Listener) -> LocalServer:
-            outlive = record.owner is None
-            ended.unlink(missing_ok=True)
-            own = {ROOT: str(self.workspace.root), STACK: record.stack}
-            if guard:
-                local_guard.write(self.workspace, record)
-            before = []
-            for part in guard:
-                listener.command(part.argv)
-                before.append(processes.spawn(part.argv, {**os.environ, **own}, launch.log_file, Path("/"), outlive))
-            env = wheel.environment(triton) | dict(launch.env) | own | {RECORD: record.to_json()}
+    def _spawn(self, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
+        record, number = launch.record, launch.record.folder(server.number)
+        self.workspace.ended_file(record.stack, number).unlink(missing_ok=True)
+        command = self._serving(launch, server, secret.read(self.workspace, record.stack))
+        env = wheel.environment(wheel.find_wheel()) | dict(command.env) | self._marks(record)
+        log = self.workspace.log_file(record.stack, number)
+        return processes.spawn(
+            command.argv, {**env, RECORD: record.to_json()}, log, cwd=launch.run_dir, outlive=record.owner is None
+        )
+
+    def _marks(self, record: Record) -> dict[str, str]:
+        return {ROOT: str(self.workspace.root), STACK: record.stack}
+
+    def front(self, record: Record) -> Action[None]:
+        commands = list(local_front.commands(self.workspace, record).values())
+
+        def do(listener: Listener) -> None:
+            self._end([process for process, _ in self._ours(record.stack) if process.info["name"] in local_front.NAMES])
+            self._start_front(record, listener)
+
+        return Action(f"the {record.front} of {record.stack}", do, commands)
+
+    def _start_front(self, record: Record, listener: Listener) -> dict[str, subprocess.Popen[bytes]]:
+        local_front.write(self.workspace, record)
+        parts = {}
+        for name, command in local_front.commands(self.workspace, record).items():
             listener.command(command.argv)
-            # Triton takes its secret in no other way (docs/security.md).
-            closed = secret.arguments(secret.read(self.workspace, record.stack), record.client_shm)
-            process = processes.spawn(
-                [*kept, str(triton.binary), *arguments, *closed],
-                env,
-                launch.log_file,
-                cwd=launch.run_dir,
-                outlive=outlive,
+            parts[f"its {record.front}, {name}"] = processes.spawn(
+                command.argv,
+                {**os.environ, **self._marks(record)},
+                self.workspace.log_file(record.stack),
+                Path("/"),
+                outlive=record.owner is None,
             )
-            started = dataclasses.replace(record, server={"pid": process.pid})
-            return LocalServer(process, started, self.workspace.root, before)
+        return parts
 
-        files = [str(local_guard.config_file(self.workspace, record.stack))] if guard else []
-        return Action(f"the server of {record.stack}", do, [*guard, command], files)
+    def spread(self, record: Record, draining: Collection[int] = ()) -> None:
+        local_front.spread(self.workspace, record, draining)
 
-    def stop(self, stack: str, force: bool = False) -> Action[None]:
-        return Action(f"{stack} goes", lambda listener: self._stop(stack, listener, force))
+    def seen(self, record: Record) -> dict[int, Seen]:
+        return local_front.seen(self.workspace, record)
 
-    def _stop(self, stack: str, listener: Listener, force: bool) -> None:
-        servers = [p for p, _ in self._ours(stack) if p.info["name"] == SERVER]
-        keepers = [p for p, _ in self._ours(stack) if p.info["name"] == keeper.NAME]
+    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
+        return Action(f"{stack} goes", lambda listener: self._stop(stack, listener, force, number))
+
+    def _stop(self, stack: str, listener: Listener, force: bool, number: int) -> None:
+        def ours(*names: str) -> list[psutil.Process]:
+            return [
+                process
+                for process, env in self._ours(stack)
+                if process.info["name"] in (names or OUR_PROCESSES) and (not number or env.get(REPLICA) == str(number))
+            ]
+
+        servers, keepers = ours(SERVER), ours(keeper.NAME)
         if servers and not force:
+            if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
+                local_front.let_go(self.workspace, stack)
             _signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
             _, servers = psutil.wait_procs(servers, timeout=grace)
             if servers:
                 listener.note(f"the server did not stop within {grace:g} s and is killed")
-        remaining = [process for process, _ in self._ours(stack)]
+        self._end(ours())
+        root = self.workspace.root
+        for path in regions(root, stack, number) if number else leavings(root, stack):
+            path.unlink(missing_ok=True)
+        if not number:
+            local_front.config_file(self.workspace, stack).unlink(missing_ok=True)
+            shutil.rmtree(self.workspace.front_dir(stack), ignore_errors=True)
+
+    def _end(self, remaining: list[psutil.Process]) -> None:
         remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first who would restart it
         _signal(remaining, signal.SIGKILL)
         psutil.wait_procs(remaining, timeout=10)
-        for path in leavings(self.workspace.root, stack):
-            path.unlink(missing_ok=True)
-        local_guard.config_file(self.workspace, stack).unlink(missing_ok=True)
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -234,13 +290,17 @@ class LocalRuntime:
                     yield process, env
 
     def running(self) -> list[Record]:
-        records = []
+        found: dict[str, dict[int, tuple[int, Record]]] = {}  # by stack and the number of the server: its pid, record
         for process, env in self._ours():
             if process.info["name"] == SERVER:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(env[RECORD])
-                    records.append(dataclasses.replace(record, server={"pid": process.pid}))
-        return records
+                    found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = process.pid, record
+        return [
+            dataclasses.replace(together({n: record for n, (_, record) in servers.items()}),
+                                server={"pid": min(servers.items())[1][0]})
+            for servers in found.values()
+        ]  # fmt: skip
 
     def stacks(self) -> set[str]:
         return {env[STACK] for _, env in self._ours()}
@@ -248,22 +308,38 @@ class LocalRuntime:
     def find(self, stack: str) -> Record | None:
         return next((record for record in self.running() if record.stack == stack), None)
 
-    def ended(self, stack: str) -> str:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            ending = json.loads(self.workspace.ended_file(stack).read_text())
-            return str(ending["how"]) + (f", after {ending['restarts']} restarts" if ending["restarts"] else "")
-        return ""
+    def ended(self, stack: str, number: int = 0) -> str:
+        every = {0: self.workspace.ended_file(stack, number)}
+        if not number:
+            every |= {int(path.stem.partition("-")[2]): path for path in self.workspace.ended_files(stack)}
+        told = {}
+        for replica, path in sorted(every.items()):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                said = json.loads(path.read_text())
+                told[replica] = str(said["how"]) + (f", after {said['restarts']} restarts" if said["restarts"] else "")
+        return "; ".join(f"replica {replica}: {how}" if replica else how for replica, how in told.items())
 
-    def guard_ended(self, record: Record) -> str:
-        there = {process.info["name"] for process, _ in self._ours(record.stack)} if record.behind else ()
-        gone = [name for name in local_guard.NAMES if record.behind and name not in there]
-        return f"its guard: {' and '.join(gone)} ended" if gone else ""
+    def front_ended(self, record: Record) -> str:
+        wanted = (*([PROCESS_NAME] if record.guarded else []), *([local_front.ENVOY] if record.front else []))
+        there = {process.info["name"] for process, _ in self._ours(record.stack)} if wanted else ()
+        gone = [name for name in wanted if name not in there]
+        return f"its {record.front}: {' and '.join(gone)} ended" if gone else ""
 
-    def logs(self, stack: str, follow: bool = False) -> Iterator[str]:
-        path = self.workspace.log_file(stack)
-        if not path.is_file():
-            raise LabError(f"there is no log of '{stack}'", f"{path} does not exist", f"labctl up {stack}")
-        yield from processes.follow(path, lambda: follow and self.find(stack) is not None, time.sleep)
+    def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
+        paths = [self.workspace.log_file(stack, max(number, 0))]
+        paths += [] if number else self.workspace.replica_logs(stack)
+        if not paths[0].is_file():
+            raise LabError(f"there is no log of '{stack}'", f"{paths[0]} does not exist", f"labctl up {stack}")
+        alive = self._alive(stack, number) if follow else lambda: False
+        streams = [processes.follow(path, alive, time.sleep) for path in paths if path.is_file()]
+        yield from as_they_come(streams) if follow else itertools.chain(*streams)
+
+    def _alive(self, stack: str, number: int) -> Callable[[], bool]:
+        def alive() -> bool:
+            record = self.find(stack)
+            return record is not None and (number < 1 or number in [server.number for server in record.servers])
+
+        return alive
 
     def leftovers(self, stack: str) -> list[str]:
         left = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]

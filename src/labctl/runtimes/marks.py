@@ -8,20 +8,24 @@ import tempfile
 from pathlib import Path
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
+REPLICA = "LABS_REPLICA"  # its number, where a stack has several servers; labserve reads it too
 SERVER = "tritonserver"
 STUB = "triton_python_backend_stub"
 PROMETHEUS = "prometheus"
 SHM = Path("/dev/shm")
 
 
-def shm_prefix(root: Path, stack: str) -> str:
-    """Names the server's shared-memory regions: unlike for two checkouts, none the start of another."""
+def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
+    """Names a server's shared-memory regions: unlike for two checkouts, none the start of another.
+
+    A replica's begins as its stack's does.
+    """
     digest = hashlib.sha256(f"{root}\0{stack}".encode()).hexdigest()[:12]
-    return f"labs-{digest}-"
+    return f"labs-{digest}-{f'{number}-' if number else ''}"
 
 
-def regions(root: Path, stack: str) -> list[Path]:
-    return sorted(SHM.glob(f"{shm_prefix(root, stack)}*"))
+def regions(root: Path, stack: str, number: int = 0) -> list[Path]:
+    return sorted(SHM.glob(f"{shm_prefix(root, stack, number)}*"))
 
 
 def hide(root: Path, stack: str) -> None:
@@ -36,7 +40,12 @@ def judge_socket(root: Path, stack: str) -> Path:
     return Path(tempfile.gettempdir()) / f"{shm_prefix(root, stack)}judge"
 
 
+def admin_socket(root: Path, stack: str) -> Path:
+    """Where the balancer tells what it sees."""
+    return Path(tempfile.gettempdir()) / f"{shm_prefix(root, stack)}admin"
+
+
 def leavings(root: Path, stack: str) -> list[Path]:
-    """What is there, outside the checkout, of a server and its guard."""
-    judge = judge_socket(root, stack)
-    return [*regions(root, stack), *([judge] if judge.exists() else [])]
+    """What is there, outside the checkout, of the servers and what stands before them."""
+    sockets = (judge_socket(root, stack), admin_socket(root, stack))
+    return [*regions(root, stack), *(path for path in sockets if path.exists())]

@@ -106,7 +106,8 @@ def local_config(workspace: Workspace, record: Record) -> dict[str, Any]:
     shipped = workspace.root / "observe"
     config: dict[str, Any] = yaml.safe_load((shipped / "prometheus.yaml").read_text(encoding="utf-8"))
     config["rule_files"] = [str(shipped / name) for name in config["rule_files"]]
-    targets = {"triton": [record.endpoints.metrics], "envoy": []}
+    envoy = [record.endpoints.metrics] if record.balance else []
+    targets = {"triton": record.asked["metrics"].split(","), "envoy": envoy}
     for job in config["scrape_configs"]:
         del job["dns_sd_configs"]
         job["static_configs"] = [{"targets": targets[job["job_name"]]}]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.runtimes.marks import RECORD, ROOT, SERVER, SHM, STACK, STUB, hide, regions
+from labctl.runtimes.marks import RECORD, REPLICA, ROOT, SERVER, SHM, STACK, STUB, hide, regions
 
 PROC = Path("/proc")
 COMM = 15  # characters that the kernel keeps of a process's name
@@ -30,6 +30,7 @@ class Found:
     parent: int
     stack: str
     record: str
+    replica: int
 
 
 def end(root: Path, stacks: Sequence[str]) -> list[str]:
@@ -57,7 +58,7 @@ def end(root: Path, stacks: Sequence[str]) -> list[str]:
         ended += dead  # once more: a server may have started a stub meanwhile
     for stack in {one.stack for one in every if one.pid in servers}:
         hide(root, stack)  # a model that was loaded since has made new ones
-    kept = {region for one in every if one.pid in servers for region in regions(root, one.stack)}
+    kept = {region for one in every if one.pid in servers for region in regions(root, one.stack, one.replica)}
     gone = []
     for region in candidates:
         if region not in kept:
@@ -84,7 +85,8 @@ def _processes(root: Path) -> Iterator[Found]:
             env = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
             if env.get(ROOT) == str(root) and state != "Z":
-                yield Found(int(entry.name), name, int(parent), env.get(STACK, ""), env.get(RECORD, ""))
+                yield Found(int(entry.name), name, int(parent), env.get(STACK, ""), env.get(RECORD, ""),
+                            int(env.get(REPLICA) or 0))  # fmt: skip
 
 
 def _orphaned(record: str) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from labctl.errors import LabError
+from labctl.measure.clients.base import connect
 from labctl.measure.clients.sequences import SequenceClient
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.clients.text_model import TextModel
@@ -146,7 +146,7 @@ def _first(record: RequestRecord) -> float:
 
 def _configs(endpoint: str, models: Sequence[str]) -> dict[str, Any]:
     configs = {}
-    with grpcclient.InferenceServerClient(endpoint) as client:
+    with connect(endpoint) as client:
         for name in models:
             with contextlib.suppress(InferenceServerException):
                 configs[name] = client.get_model_config(name).config

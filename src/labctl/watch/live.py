@@ -23,7 +23,8 @@ def page(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> Watch
         LabError: the stack does not answer.
     """
     limit = pause_limit(workspace.repository_dir(record.stack))
-    clock = Clock(workspace.run_dir(record.stack), tuple(record.models), limit)
+    run_dir = workspace.run_dir(record.stack, record.folder(record.servers[0].number))
+    clock = Clock(run_dir, tuple(record.models), limit)
     hub = Hub(clock, record.endpoints.metrics)
     hub.chat = lambda: address.of(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)

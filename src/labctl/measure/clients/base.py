@@ -15,7 +15,23 @@ from labctl.measure.records import RequestRecord, request_id
 GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
 TELL_S = 0.2
 Tell = Callable[[int, int], None]
+SEQUENCE = "x-sequence-id"  # the header by which a balancer sends what belongs together to one replica (docs/scale.md)
 STALLED = "labctl status shows whether the stack is stalled"
+
+
+def connect(endpoint: str) -> Any:
+    """A gRPC client of ``host:port``, or of several addresses in gRPC's own words ("ipv4:a:1,b:2", "dns:///name:1").
+
+    Those get its requests in turn, and one that has gone gets none.
+    """
+    if ":///" not in endpoint and not endpoint.startswith("ipv4:"):
+        return grpcclient.InferenceServerClient(endpoint)
+    options = {
+        "grpc.lb_policy_name": "round_robin",
+        "grpc.max_send_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
+        "grpc.max_receive_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
+    }
+    return grpcclient.InferenceServerClient(endpoint, channel_args=list(options.items()))
 
 
 class Client:
@@ -38,7 +54,7 @@ class InFlight(Client):
     """
 
     def __init__(self, endpoint: str) -> None:
-        super().__init__(grpcclient.InferenceServerClient(endpoint))
+        super().__init__(connect(endpoint))
         self._changed = threading.Condition()
         self._open: dict[str, RequestRecord] = {}
         self._outputs: dict[str, str] = {}
@@ -122,7 +138,7 @@ class InFlight(Client):
 
 def server_version(endpoint: str) -> str:
     """Triton's version, as the server at ``endpoint`` (gRPC) says."""
-    with grpcclient.InferenceServerClient(endpoint) as client:
+    with connect(endpoint) as client:
         return str(client.get_server_metadata().version)
 
 

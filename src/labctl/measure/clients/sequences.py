@@ -13,7 +13,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from labctl.errors import LabError
-from labctl.measure.clients.base import Client
+from labctl.measure.clients.base import SEQUENCE, Client, connect
 from labctl.measure.records import RequestRecord
 
 TIMEOUT_S = 60.0
@@ -40,7 +40,9 @@ class SequenceClient(Client):
         timeouts = {} if protocol == "grpc" else {"network_timeout": timeout, "connection_timeout": timeout}
         self._call = {"client_timeout": timeout} if protocol == "grpc" else {}
         self._model, self._tensors = model, ("", "")
-        super().__init__(self._kind.InferenceServerClient(endpoint, **timeouts))
+        super().__init__(
+            connect(endpoint) if protocol == "grpc" else self._kind.InferenceServerClient(endpoint, **timeouts)
+        )
 
     def ask(self, text: str, id: int | str, start: bool = False, end: bool = False) -> str:
         """The next token's text.
@@ -55,7 +57,7 @@ class SequenceClient(Client):
             tensor.set_data_from_numpy(np.array([[text.encode()]], dtype=np.object_))
             result = self._client.infer(
                 self._model, [tensor], sequence_id=id, sequence_start=start, sequence_end=end,
-                **self._call,
+                headers={SEQUENCE: str(id)}, **self._call,
             )  # fmt: skip
         except InferenceServerException as error:
             raise LabError(f"Triton refused a request of sequence {id!r}", error.message()) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from labctl.errors import LabError
-from labctl.measure.clients.base import GONE, STALLED, TELL_S, InFlight
+from labctl.measure.clients.base import GONE, SEQUENCE, STALLED, TELL_S, InFlight
 from labctl.measure.clients.tensors import text_tensor
 from labctl.measure.records import RequestRecord
 
@@ -29,7 +29,8 @@ class TextStream(InFlight):
         self._on_token = on_token or (lambda record: None)
 
     def __enter__(self) -> Self:
-        self._client.start_stream(callback=self._arrived)
+        headers = {SEQUENCE: str(self._sequence["sequence_id"])} if self._sequence else None
+        self._client.start_stream(callback=self._arrived, headers=headers)
         return self
 
     def __exit__(self, *exc: object) -> None:

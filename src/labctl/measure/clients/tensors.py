@@ -11,6 +11,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
 from labctl.errors import LabError
+from labctl.measure.clients.base import connect
 
 
 def tensor(name: str, value: Any, kind: type[Any]) -> Any:
@@ -35,7 +36,7 @@ def kind_of(endpoint: str, model: str, name: str) -> type[Any]:
     Raises:
         LabError: the model has no such input, or it is a text.
     """
-    with grpcclient.InferenceServerClient(endpoint) as client:
+    with connect(endpoint) as client:
         datatypes = {item.name: item.datatype for item in client.get_model_metadata(model).inputs}
     if datatypes.get(name, "BYTES") == "BYTES":
         raise LabError(f"{model} has no input {name} of numbers", f"its inputs: {', '.join(datatypes)}")

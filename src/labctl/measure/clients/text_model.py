@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
 from labctl.errors import LabError
-from labctl.measure.clients.base import GONE, InFlight
+from labctl.measure.clients.base import GONE, InFlight, connect
 from labctl.measure.records import RequestRecord
 
 # How a token is chosen. As a tensor it may be called otherwise, as long as its name ends so: `runtime_top_k`.
@@ -89,7 +89,7 @@ class TextModel:
         """
         from tritonclient.utils import InferenceServerException
 
-        with grpcclient.InferenceServerClient(endpoint) as client:
+        with connect(endpoint) as client:
             try:
                 config = client.get_model_config(name).config
                 parts = _parts(client, config)

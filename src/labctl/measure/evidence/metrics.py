@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,7 +140,34 @@ def parse(text: str) -> Snapshot:
 
 
 def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:
-    """A snapshot from a server's metrics endpoint (``host:port``). Raises LabError where it does not answer."""
+    """A snapshot from a server's metrics endpoint (``host:port``), or the sum of several ("a:1,b:2").
+
+    Raises:
+        LabError: one of them does not answer.
+    """
+    return total([_page(one, timeout) for one in endpoint.split(",")])
+
+
+def total(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """The servers of one stack as if they were one."""
+    if len(snapshots) == 1:
+        return snapshots[0]
+    models: dict[str, ModelCounters] = {}
+    own: dict[tuple[str, str], float] = {}
+    histograms: dict[tuple[str, str], Histogram] = {}
+    for snapshot in snapshots:
+        for name, more in snapshot.models.items():
+            before = models.get(name, ModelCounters())
+            names = [field.name for field in dataclasses.fields(more)]
+            models[name] = ModelCounters(**{key: getattr(before, key) + getattr(more, key) for key in names})
+        for key, value in snapshot.own.items():
+            own[key] = own.get(key, 0.0) + value
+        for key, histogram in snapshot.histograms.items():
+            histograms[key] = histograms.get(key, Histogram()).plus(histogram)
+    return Snapshot(models, own, histograms)
+
+
+def _page(endpoint: str, timeout: float) -> Snapshot:
     connection = http.client.HTTPConnection(endpoint, timeout=timeout)
     try:
         connection.request("GET", "/metrics")

@@ -1,0 +1,62 @@
+"""More or fewer replicas of a stack while it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from labctl.errors import LabError
+from labctl.manifest.schema import Lab
+from labctl.orchestrator import ports, replicas
+from labctl.orchestrator.lock import stack_lock
+from labctl.orchestrator.restart import require_balancer, start, up_now
+from labctl.orchestrator.session import Session
+from labctl.runtimes.base import Record, Replica, Runtime
+
+MOST = 32
+
+
+def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = replicas.DRAIN_S) -> Record:
+    """Have ``count`` replicas: new ones are ready before they get requests, old ones answer all before they end.
+
+    Args:
+        patience: seconds to wait until those that go have answered all; then their streams are cut.
+
+    Raises:
+        LabError: it is not up or has no balancer; a new one does not become ready: then the others serve on.
+    """
+    runtime, record = up_now(session, stack)
+    require_balancer(runtime, record)
+    if not 1 <= count <= MOST:
+        raise LabError(f"{count} is no number of replicas", f"it goes from 1 to {MOST}")
+    with stack_lock(session.workspace, stack, "scale"):
+        if count > len(record.servers):
+            return _more(session, lab, runtime, record, count - len(record.servers))
+        if count < len(record.servers):
+            return _fewer(session, runtime, record, record.servers[count:], patience)
+    return record
+
+
+def _more(session: Session, lab: Lab, runtime: Runtime, record: Record, count: int) -> Record:
+    taken = {one.number for one in record.servers}
+    numbers = [number for number in range(1, MOST * 2) if number not in taken][:count]
+    new = [Replica(number, place) for number, place in zip(numbers, ports.places(count), strict=True)]
+    return start(session, lab, runtime, record, new)
+
+
+def _fewer(
+    session: Session, runtime: Runtime, record: Record, going: Sequence[Replica], patience: float
+) -> Record:  # fmt: skip
+    numbers = [one.number for one in going]
+    session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
+    cut = replicas.drain(runtime, record, numbers, patience)
+    session.listener.done(f"{cut} streams are cut" if cut else "nothing is in flight")
+    smaller = replace(record, servers=[one for one in record.servers if one.number not in numbers])
+    if record.balance == "client":
+        smaller = replace(smaller, endpoints=replicas.all_of(record.endpoints, smaller.servers))
+    replicas.let_go(runtime, record, numbers)
+    session.remember(smaller)  # before they end: they are no loss
+    for number in numbers:
+        runtime.stop(record.stack, number=number).do(session.listener)
+        session.workspace.log_file(record.stack, number).unlink(missing_ok=True)
+    return smaller

@@ -1,0 +1,89 @@
+"""What stands before the servers of a stack on the local runtime: Envoy as a process, and its judge under --expose."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.guard import PROCESS_NAME, admin, balance, envoy
+from labctl.guard.admin import Seen
+from labctl.guard.balance import Balance
+from labctl.guard.envoy import Front
+from labctl.guard.parts import Address
+from labctl.runtimes import processes
+from labctl.runtimes.actions import Command
+from labctl.runtimes.base import Record, Replica
+from labctl.runtimes.marks import admin_socket, judge_socket
+from labctl.workspace import Workspace, atomic_write
+
+ENVOY = "envoy"
+NAMES = (ENVOY, PROCESS_NAME)
+
+
+def config_file(workspace: Workspace, stack: str) -> Path:
+    return workspace.stack_dir(stack) / "envoy.json"
+
+
+def commands(workspace: Workspace, record: Record) -> dict[str, Command]:
+    """What is started, by the names of its processes. Raises LabError where Envoy is not installed."""
+    if not record.front:
+        return {}
+    judge = [sys.executable, "-m", "labctl.guard.judge", f"unix:{judge_socket(workspace.root, record.stack)}"]
+    front = [str(envoy.binary()), *envoy.arguments(str(config_file(workspace, record.stack)))]
+    guard = {PROCESS_NAME: Command(judge, cwd=Path("/"))} if record.guarded else {}
+    return {**guard, ENVOY: Command(front, cwd=Path("/"))}
+
+
+def write(workspace: Workspace, record: Record) -> None:
+    """Write Envoy's configuration and let Envoy judge it.
+
+    Raises:
+        LabError: it finds fault with it.
+    """
+    path, root = config_file(workspace, record.stack), workspace.root
+    pairs = zip(vars(record.endpoints).values(), vars(record.servers[0].endpoints).values(), strict=True)
+    fronts = [Front(Address(record.bind, _port(front)), [Address.of(server)]) for front, server in pairs]
+    judge = Address(pipe=str(judge_socket(root, record.stack))) if record.guarded else None
+    spread_ = None
+    if record.balance:
+        spread(workspace, record)
+        spread_ = Balance(record.balance, workspace.front_dir(record.stack), str(admin_socket(root, record.stack)))
+    atomic_write(path, envoy.render(*fronts, judge, spread_))
+    done = processes.ask([str(envoy.binary()), *envoy.arguments(str(path), validate=True)], timeout=60)
+    if done.returncode:
+        raise LabError(f"Envoy refuses {path}", details=done.stderr.splitlines()[-5:])
+
+
+def _port(endpoint: str) -> int:
+    """Of one of the stack's endpoints; 0 where clients spread their requests themselves, and nobody listens."""
+    return 0 if "," in endpoint else Address.of(endpoint).port
+
+
+def spread(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
+    """Name the servers to Envoy, which follows these files."""
+    for name, text in balance.assignments(_servers(record.servers, draining)).items():
+        atomic_write(workspace.front_dir(record.stack) / name, text)
+
+
+def let_go(workspace: Workspace, stack: str) -> None:
+    """Envoy gives the servers nothing new, asks no more how they are, and keeps only connections that are in use."""
+    if (folder := workspace.front_dir(stack)).is_dir():
+        for name, text in balance.assignments(()).items():
+            atomic_write(folder / name, text)
+
+
+def _servers(servers: Iterable[Replica], draining: Collection[int]) -> Iterable[balance.Server]:
+    for one in servers:
+        http, grpc = Address.of(one.endpoints.http), Address.of(one.endpoints.grpc)
+        yield balance.Server(one.number, http, grpc, one.number in draining)
+
+
+def seen(workspace: Workspace, record: Record) -> dict[int, Seen]:
+    """The servers as Envoy sees them; {} where it does not answer."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        page = admin.clusters(str(admin_socket(workspace.root, record.stack)))
+        return admin.seen(page, l4=record.balance == "l4")
+    return {}

@@ -1,0 +1,178 @@
+"""A stack of two replicas behind Envoy: who gets requests, and that none is lost, whatever becomes of a replica."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from machinery import copy_of_the_checkout, eventually, labctl, processes_about, runtime, status, with_faults_lab
+
+from labctl.measure.evidence import metrics
+from labctl.runtimes import docker_engine
+from labctl.runtimes.marks import REPLICA, SERVER
+from labctl.runtimes.marks import ROOT as OF_CHECKOUT
+
+STACK, MODEL = "quick", "echo"
+GENERATE = f"/v2/models/{MODEL}/generate"
+BODY = json.dumps({"text_input": "hello"})
+
+
+@dataclass(frozen=True)
+class Replicated:
+    root: Path
+    where: str
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        return status(self.root, STACK)
+
+    @property
+    def states(self) -> tuple[str, dict[int, str]]:
+        shown = self.shown
+        return shown["state"], {one["number"]: one["state"] for one in shown["replicas"]}
+
+    def kill(self, number: int) -> None:
+        if self.where == "compose":
+            (found,) = [c for c in docker_engine.containers(str(self.root), STACK, "triton")
+                        if docker_engine.replica(c) == number]  # fmt: skip
+            found.kill()
+        for process in psutil.process_iter(["name"]):
+            with contextlib.suppress(psutil.Error):
+                env = process.environ()
+                if process.info["name"] == SERVER and (env.get(OF_CHECKOUT), env.get(REPLICA)) == (
+                    str(self.root), str(number)
+                ):  # fmt: skip
+                    process.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module", params=["local", "compose"])
+def replicated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, snapshot: Path
+) -> Iterator[Replicated]:
+    """Up with two replicas; when it ends, nothing of it may be left."""
+    where = request.param
+    if where == "compose":
+        request.getfixturevalue("images")
+    root = with_faults_lab(copy_of_the_checkout(tmp_path_factory.mktemp("replicas") / "own", snapshot))
+    labctl("up", STACK, "--runtime", where, "--ports", "auto", "--replicas", "2", root=root, timeout=600)
+    try:
+        yield Replicated(root, where)
+    finally:
+        labctl("down", "--all", root=root, check=False)
+        assert runtime(root, where).leftovers(STACK) == []
+        assert processes_about(root) == []
+        assert not [*Path("/dev/shm").glob("envoy_shared_memory*")]
+
+
+@dataclass
+class Load:
+    """Requests from several connections for the time of a block; what became of each."""
+
+    endpoint: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    _end: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Load:
+        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
+        for thread in self._threads:
+            thread.start()
+        eventually(lambda: self.outcomes["200"] > 20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        before = self.outcomes["200"]
+        eventually(lambda: self.outcomes["200"] > before + 20)
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self) -> None:
+        connection = http.client.HTTPConnection(self.endpoint, timeout=60)
+        while not self._end.wait(0.01):  # a steady load, not all that the machine has
+            try:
+                connection.request("POST", GENERATE, BODY)
+                response = connection.getresponse()
+                said = response.read()
+                self.outcomes[str(response.status) if response.status == 200 else said.decode()] += 1
+            except (OSError, http.client.HTTPException) as error:
+                self.outcomes[repr(error)] += 1
+                connection.close()
+        connection.close()
+
+
+def test_requests_are_spread_and_counted_by_replica_and_as_a_whole(replicated: Replicated) -> None:
+    shown = replicated.shown
+    assert (shown["state"], shown["balance"]) == ("ready", "l7")
+    assert [(one["number"], one["state"], one["serving"]) for one in shown["replicas"]] == [
+        (1, "ready", True), (2, "ready", True)
+    ]  # fmt: skip
+    places = [endpoint for one in (shown, *shown["replicas"]) for endpoint in one["endpoints"].values()]
+    assert len(set(places)) == 9
+    counters = [one["endpoints"]["metrics"] for one in shown["replicas"]]
+    before = [metrics.scrape(one).models[MODEL].succeeded for one in counters]
+    with Load(shown["endpoints"]["http"]) as load:
+        pass
+    assert set(load.outcomes) == {"200"}
+    after = [metrics.scrape(one).models[MODEL].succeeded for one in counters]
+    shares = [now - then for now, then in zip(after, before, strict=True)]
+    assert sum(shares) == load.outcomes["200"]
+    assert min(shares) > 0.3 * sum(shares)
+    assert metrics.scrape(",".join(counters)).models[MODEL].succeeded == sum(after)
+
+
+def test_a_killed_replica_takes_no_unary_request_with_it_and_restart_heals_it(replicated: Replicated) -> None:
+    with Load(replicated.shown["endpoints"]["http"]) as load:
+        replicated.kill(2)
+        eventually(lambda: not replicated.shown["replicas"][1].get("serving", True))
+        assert replicated.states == ("degraded", {1: "ready", 2: "failed"})
+        labctl("restart", STACK, root=replicated.root)
+        assert replicated.states == ("ready", {1: "ready", 2: "ready"})
+    assert set(load.outcomes) == {"200"}
+
+
+def test_a_rolling_restart_and_scaling_lose_nothing(replicated: Replicated) -> None:
+    with Load(replicated.shown["endpoints"]["http"]) as load:
+        labctl("restart", STACK, "--rolling", root=replicated.root)
+        labctl("scale", STACK, "3", root=replicated.root)
+        assert replicated.states == ("ready", {1: "ready", 2: "ready", 3: "ready"})
+        labctl("scale", STACK, "2", root=replicated.root)
+        assert replicated.states == ("ready", {1: "ready", 2: "ready"})
+    assert set(load.outcomes) == {"200"}
+
+
+def test_a_model_is_unloaded_and_loaded_on_every_replica(replicated: Replicated) -> None:
+    for action, readies in (("unload", 0), ("load", 2)):
+        labctl("models", action, MODEL, STACK, root=replicated.root)
+        places = [one["endpoints"]["http"] for one in replicated.shown["replicas"]]
+        assert sum(_ready(place) for place in places) == readies
+
+
+def _ready(place: str) -> bool:
+    connection = http.client.HTTPConnection(place, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", f"/v2/models/{MODEL}/ready")
+        return connection.getresponse().status == 200
+
+
+def test_without_its_balancer_a_stack_is_degraded_and_restart_brings_it_back(replicated: Replicated) -> None:
+    if replicated.where == "compose":
+        docker_engine.containers(str(replicated.root), STACK, "guard")[0].kill()
+    else:
+        (envoy,) = [p for p in psutil.process_iter(["name", "cmdline"])
+                    if p.info["name"] == "envoy" and str(replicated.root) in " ".join(p.info["cmdline"])]  # fmt: skip
+        os.kill(envoy.pid, signal.SIGKILL)
+    eventually(lambda: replicated.shown["state"] == "degraded")
+    assert "balancer" in replicated.shown["ended"]
+    labctl("restart", STACK, root=replicated.root)
+    assert replicated.shown["state"] == "ready"

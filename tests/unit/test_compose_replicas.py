@@ -1,0 +1,77 @@
+"""What Compose makes of a stack with replicas: every server as the first but for its number and its ports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machinery import ROOT
+from python_on_whales import DockerClient
+
+from labctl.listener import Silent
+from labctl.manifest.catalog import load
+from labctl.orchestrator import ports
+from labctl.orchestrator.plan import Choices
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.up import UpOptions, bring_up, launch_of
+from labctl.runtimes import calls
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_projects import Projects
+from labctl.workspace import Workspace
+
+
+def has_compose() -> bool:
+    try:
+        return not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
+    except FileNotFoundError:
+        return False
+
+
+pytestmark = pytest.mark.skipif(
+    not has_compose() and not os.environ.get("LABS_REQUIRE_DOCKER"),
+    reason="needs the docker command with its compose plugin",
+)
+
+
+def services(tmp_path: Path) -> dict[str, Any]:
+    """Compose's own view of ``labctl up iterative --runtime compose --replicas 2``."""
+    workspace = Workspace(ROOT, tmp_path / "cache")
+    session, projects = Session(workspace, load(workspace), Silent()), Projects(workspace)
+    lab, name = session.catalog.stack("iterative")
+    runtime = ComposeRuntime(workspace)
+    steps = bring_up(session, lab, name, UpOptions(Choices(), replicas=2), runtime, ports.places(1)[0])
+    launch = launch_of(workspace, steps.plan, steps.record)
+    override = tmp_path / "override.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Projects, "override_path", lambda self, stack: override)
+        projects.write_override(name, calls.services(projects, launch))
+        for variable, value in calls.serve(projects, launch).env.items():
+            patch.setenv(variable, value)
+        compose = DockerClient(
+            compose_files=[*projects.compose_files("cpu", override, guarded=True)],
+            compose_profiles=["*"], compose_project_name=projects.name(name), compose_project_directory=ROOT,
+        ).compose  # fmt: skip
+        found: dict[str, Any] = compose.config(return_json=True)["services"]
+    return found
+
+
+def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Path) -> None:
+    found = services(tmp_path)
+    first, second = found["triton"], found["triton-2"]
+    for one, number in ((first, "1"), (second, "2")):
+        assert one["environment"].pop("LABS_REPLICA") == number
+        assert one["labels"].pop("labs.replica") == number
+    published = [
+        {(port["host_ip"], port["target"]): port["published"] for port in one.pop("ports")} for one in (first, second)
+    ]
+    assert [list(one) for one in published] == [[("127.0.0.1", port) for port in (8000, 8001, 8002)]] * 2
+    assert len({port for one in published for port in one.values()}) == 6
+    for one in (first, second):
+        one.pop("profiles", None)
+    assert first == second
+    guard = found["guard"]
+    assert guard["command"][-1] == calls.FRONT_DIR
+    assert [(mount["target"], mount["read_only"]) for mount in guard["volumes"]] == [(calls.FRONT_DIR, True)]
