@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -38,3 +39,12 @@ class CountingEngine:
 
     def drop(self, handle: int) -> None:
         self.live.pop(handle, None)
+
+    def lingers(self, handle: int) -> bool:
+        return False
+
+    def cached(self, ids: Sequence[int]) -> int | None:
+        return None
+
+    def guesses(self, ids: Sequence[int], left: int) -> int:
+        return 0

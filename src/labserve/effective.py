@@ -1,4 +1,4 @@
-"""For `labctl status`: what is in force where it is not what was asked for, and why."""
+"""For `labctl status`: what is in force, and why where it is not what was asked for."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,18 +9,16 @@ FILE = "effective.json"  # in the stack's run folder
 
 
 def note(run_dir: str, settings: Iterable[tuple[str, str, str, str]]) -> None:
-    """Write the settings that are in force for a reason of their own.
+    """Write the settings that a model has in force.
 
     Args:
         run_dir: the stack's writable run folder; "" for none.
-        settings: (name, asked, in force, reason); one without a reason is as asked, and left out.
+        settings: (name, asked, in force, reason); the reason is "" where it is as asked.
     """
     if not run_dir:
         return
     said: Mapping[str, object] = {
-        name: {"asked": asked, "effective": in_force, "reason": reason}
-        for name, asked, in_force, reason in settings
-        if reason
+        name: {"asked": asked, "effective": in_force, "reason": reason} for name, asked, in_force, reason in settings
     }
     path = Path(run_dir) / FILE
     temporary = path.with_suffix(".part")

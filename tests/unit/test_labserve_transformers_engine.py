@@ -80,6 +80,22 @@ def test_an_evicted_sequence_goes_on_where_it_was(folder: Path, engine: Transfor
     assert [job.output for job in asked] == [greedy(folder, job.prompt, job.limit) for job in asked]
 
 
+def test_prompts_that_begin_alike_share_blocks_and_are_answered_as_each_alone(folder: Path) -> None:
+    kv, features = KVBudget(16, BLOCK_SIZE), Features(max_num_tokens=64, kv_cache_reuse=True)
+    engine = TransformersEngine(str(folder), kv, SLOTS, exact=True, threads=1, features=features)
+    scheduler = Scheduler(engine, kv, Policy.MAX_UTILIZATION, SLOTS, False, features)
+    beginning = [3 + n for n in range(70)]
+    asked = [Job(str(n), [*beginning, 100 + n], 12, Sampling()) for n in range(5)]
+    for job in asked:
+        scheduler.submit(job)
+        for _ in range(3):
+            scheduler.turn()
+    while not scheduler.idle:
+        scheduler.turn()
+    assert [job.found for job in asked] == [0, 64, 64, 64, 64]
+    assert [job.output for job in asked] == [greedy(folder, job.prompt, job.limit) for job in asked]
+
+
 def test_an_end_id_ends_a_sequence_with_it(folder: Path, engine: TransformersEngine) -> None:
     whole = greedy(folder, [5, 6, 7], 9)
     job = Job("a", [5, 6, 7], 9, Sampling(end_id=whole[4]))

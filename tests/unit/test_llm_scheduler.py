@@ -89,6 +89,34 @@ def test_a_step_has_the_tokens_that_it_is_given_or_the_engines_own(words: dict[s
     assert Features.of(lambda name: words.get(name, ""), usual=256, batch=16, context=2048) == features
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"speculation": "draft"}, "speculation: engine transformers cannot do 'draft'; it has: none, prompt_lookup"),
+        (
+            {"preemption": "swap"},
+            "preemption: engine transformers cannot do 'swap': it cannot put keys and values aside",
+        ),
+        (
+            {"speculation": "prompt_lookup", "num_assistant_tokens": "3", "max_num_tokens": "63"},
+            r"max_num_tokens: 63 are not a token and its 3 guesses \(num_assistant_tokens\) for each of max_num_seq",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused_by_name(words: dict[str, str], said: str) -> None:
+    words["engine"] = "transformers"
+    with pytest.raises(ValueError, match=said):
+        Features.of(lambda name: words.get(name, ""), 256, 16, 2048, speculates=("prompt_lookup",))
+
+
+def test_with_a_draft_model_a_prompt_goes_in_one_piece_and_status_says_why() -> None:
+    words = {"speculation": "draft", "num_assistant_tokens": "3", "enable_chunked_context": "true", "draft_model": "d"}
+    found = Features.of(lambda name: words.get(name, ""), 256, 16, 2048, speculates=("draft",))
+    assert found == Features(False, 2048, False, "draft", 3, "d")
+    said = {name: rest for name, *rest in found.in_force(lambda name: words.get(name, ""))}
+    assert said["enable_chunked_context"] == ["true", "false", "with a draft model a prompt goes in one piece"]
+
+
 def test_fewer_tokens_than_sequences_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="max_num_tokens: 15 are not a token for each of max_num_sequences=16"):
         Features.of(lambda name: {"max_num_tokens": "15"}.get(name, ""), usual=256, batch=16, context=2048)
@@ -155,6 +183,18 @@ def test_a_stop_word_ends_a_request_with_it() -> None:
     of.submit(one)
     list(turns(of))
     assert one.output == [2, 3, 4, 5]
+
+
+def test_of_several_tokens_at_once_those_after_a_stop_word_are_dropped() -> None:
+    of = scheduler()
+    one = job("a", 50)
+    one.stop_words = [[4, 5]]
+    of.submit(one)
+    of.turn()
+    of.engine.new[one.handle] = []  # type: ignore[attr-defined]
+    of.engine.step = lambda: of.engine.new.update({one.handle: [3, 4, 5, 6, 7]})  # type: ignore[attr-defined,method-assign]
+    turn = of.turn()
+    assert (one.output, one.why, turn.produced) == ([2, 3, 4, 5], "stop", [(one, [3, 4, 5])])
 
 
 def test_a_request_that_the_engine_refuses_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,10 @@ def _describe(shown: dict[str, Any]) -> str:
     if shown["models"]:
         rows = [(m["name"], m["version"], m["state"], " ".join(m["reason"].split())) for m in shown["models"]]
         parts.append(table(rows, ("model", "version", "state", "reason")))
+    as_asked = [f"{key}={item['effective']}" for key, item in shown["effective"].items()
+                if isinstance(item, dict) and item.get("asked") == item.get("effective")]  # fmt: skip
+    if as_asked:
+        parts.append(f"  in force: {', '.join(as_asked)}")
     for key, item in shown["effective"].items():
         if isinstance(item, dict) and item.get("asked") != item.get("effective"):
             asked = f", not {item['asked']}" if item.get("asked") else ""

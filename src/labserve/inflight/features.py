@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+RECOMPUTE = "recompute"
 NONE, PROMPT_LOOKUP, DRAFT = "none", "prompt_lookup", "draft"
 
 
@@ -45,13 +46,19 @@ class Features:
         Raises:
             ValueError: the engine cannot do it, or a step would have too few tokens for the batch.
         """
+        if word("preemption") not in ("", RECOMPUTE):
+            raise ValueError(
+                f"preemption: engine {word('engine')} cannot do '{word('preemption')}': it cannot put keys and values "
+                f"aside, so that whoever is evicted is computed again ({RECOMPUTE})"
+            )
         chunked = word("enable_chunked_context").lower() != "false"
         speculation = word("speculation") or NONE
         if speculation not in (NONE, *speculates):
-            engine = word("engine") or "openvino"
-            raise ValueError(
-                f"speculation: {engine} cannot do '{speculation}'; it has {', '.join((NONE, *speculates))}"
-            )
+            has = ", ".join((NONE, *speculates))
+            raise ValueError(f"speculation: engine {word('engine')} cannot do '{speculation}'; it has: {has}")
+        # Prompts in pieces would end in one step with the model itself and in an earlier one with the draft, whose
+        # guesses would then be taken for the answer.
+        chunked = chunked and speculation != DRAFT
         guesses = int(word("num_assistant_tokens") or 0) if speculation != NONE else 0
         each = 1 + guesses
         told = word("max_num_tokens")
@@ -66,4 +73,13 @@ class Features:
         """For ``labserve.effective``: (name, asked, in force, why where it is not as asked)."""
         told = word("max_num_tokens")
         usual = "this engine's own" if self.chunked_context else "all that the model sees: a prompt goes in one piece"
-        return [("max_num_tokens", told, str(self.max_num_tokens), "" if told else usual)]
+        asked = word("enable_chunked_context").lower() or "true"
+        reuse = str(self.kv_cache_reuse).lower()
+        whole = "" if asked == str(self.chunked_context).lower() else "with a draft model a prompt goes in one piece"
+        return [
+            ("max_num_tokens", told, str(self.max_num_tokens), "" if told else usual),
+            ("enable_chunked_context", asked, str(self.chunked_context).lower(), whole),
+            ("enable_kv_cache_reuse", reuse, reuse, ""),
+            ("speculation", self.speculation, self.speculation, ""),
+            ("preemption", RECOMPUTE, RECOMPUTE, ""),
+        ]

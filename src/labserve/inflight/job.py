@@ -1,5 +1,6 @@
 """What the scheduler deals with: jobs, the engine that computes them, and the account of one step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -38,7 +39,8 @@ class Job:
     came: int = 0  # order of arrival
     overtaken: int = 0  # how many that came later have joined before it
     charged: bool = False  # its tenant's counter has its prompt
-    cached: int = 0  # leading tokens that the engine has computed
+    cached: int = 0  # leading tokens whose keys and values the engine has
+    found: int = 0  # of those, how many were there already when it joined
 
     @property
     def tokens(self) -> int:
@@ -48,6 +50,14 @@ class Job:
     def left(self) -> int:
         """Tokens that the engine has yet to compute for its next one."""
         return self.tokens - self.cached
+
+    def take(self, tokens: list[int]) -> tuple[bool, list[int]]:
+        """Add new tokens up to the end of one of its stop words: whether there was one, and which were added."""
+        for count, token in enumerate(tokens, 1):
+            self.output.append(token)
+            if any(self.output[-len(word) :] == word for word in self.stop_words):
+                return True, tokens[:count]
+        return False, tokens
 
     @property
     def why(self) -> str:
@@ -75,7 +85,16 @@ class Engine(Protocol):
         """The new tokens of a sequence, and whether the engine has ended it."""
 
     def drop(self, handle: Any) -> None:
-        """Forget a sequence; its memory is free after the next step."""
+        """Forget a sequence; its memory is free after the next step, unless it `lingers`."""
+
+    def lingers(self, handle: Any) -> bool:
+        """Whether a dropped sequence has to be computed a little further first."""
+
+    def cached(self, ids: Sequence[int]) -> int | None:
+        """How many leading tokens of `ids` are in the cache; None where the engine does not tell."""
+
+    def guesses(self, ids: Sequence[int], left: int) -> int:
+        """How many tokens after `ids` it will guess in a step, of a sequence that may have `left` more."""
 
 
 @dataclass(slots=True)
@@ -90,6 +109,9 @@ class Turn:
     claims: list[int] = field(default_factory=list)  # those of each
     seats: list[int] = field(default_factory=list)
     computed: list[int] = field(default_factory=list)  # tokens; a newcomer's prompt may go in parts
+    cached: list[int] = field(default_factory=list)  # tokens that a newcomer found in the cache
+    guessed: list[int] = field(default_factory=list)  # of the computed ones; where the engine guesses
+    accepted: list[int] = field(default_factory=list)  # of the guessed ones
     phase: str = ""  # a letter each: p prefill, d decode
     waiting: list[Job] = field(default_factory=list)  # while it was computed
     why: str = ""  # they wait

@@ -1,5 +1,8 @@
 """OpenVINO GenAI's continuous batching pipeline behind the few verbs that the scheduler needs."""
 
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,14 @@ BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no
 STEP_TOKENS = {"cpu": 256}  # of one step, where max_num_tokens is not given
 SPECULATION = (PROMPT_LOOKUP, DRAFT)
 NGRAM = 3  # tokens alike before a guess from the text, at most
+
+
+@dataclass(slots=True, eq=False)
+class Handle:
+    """A sequence in the engine; `began`: its prompt is computed."""
+
+    generation: Any
+    began: bool = False
 
 
 class OpenVinoEngine:
@@ -37,7 +48,6 @@ class OpenVinoEngine:
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
         if exact:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-        self._guesses = features.num_assistant_tokens
         if features.speculation == PROMPT_LOOKUP:
             properties["prompt_lookup"] = True
         elif features.speculation == DRAFT:
@@ -46,26 +56,48 @@ class OpenVinoEngine:
             properties["draft_model"] = draft
         self._pipeline = genai.ContinuousBatchingPipeline(folder, config, "CPU", properties)
         self._count = 0
+        self._features = features
+        self._lingering: list[Handle] = []  # dropped before their prompts were computed
 
-    def add(self, ids: list[int], limit: int, sampling: Sampling) -> Any:
+    def add(self, ids: list[int], limit: int, sampling: Sampling) -> Handle:
         """Begin a sequence and return its handle."""
         self._count += 1
         prompt = ov.Tensor(np.array([ids], dtype=np.int64))
-        return self._pipeline.add_request(self._count, prompt, _config(limit, sampling, self._guesses))
+        guesses = self._features.num_assistant_tokens
+        return Handle(self._pipeline.add_request(self._count, prompt, _config(limit, sampling, guesses)))
 
     def step(self) -> None:
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
+        for handle in [handle for handle in self._lingering if handle.generation.can_read()]:
+            handle.generation.cancel()
+            self._lingering.remove(handle)
 
-    def read(self, handle: Any) -> tuple[list[int], bool]:
+    def read(self, handle: Handle) -> tuple[list[int], bool]:
         tokens: list[int] = []
-        while handle.can_read():
-            for output in handle.read().values():
+        while handle.generation.can_read():
+            for output in handle.generation.read().values():
                 tokens += output.generated_ids
-        return tokens, handle.get_status() != genai.GenerationStatus.RUNNING
+        handle.began = handle.began or bool(tokens)
+        return tokens, handle.generation.get_status() != genai.GenerationStatus.RUNNING
 
-    def drop(self, handle: Any) -> None:
-        handle.cancel()
+    def drop(self, handle: Handle) -> None:
+        # A block is known by its tokens as soon as it is taken. Were a prompt given up in the middle of a block, the
+        # next one that begins alike would find keys and values there that nobody has computed.
+        if self._features.kv_cache_reuse and not handle.began:
+            self._lingering.append(handle)
+        else:
+            handle.generation.cancel()
+
+    def lingers(self, handle: Handle) -> bool:
+        return handle in self._lingering
+
+    def cached(self, ids: Sequence[int]) -> int | None:
+        return None  # it tells nobody: the scheduler keeps account of what must be there
+
+    def guesses(self, ids: Sequence[int], left: int) -> int:
+        most = min(self._features.num_assistant_tokens, left - 1)
+        return most if self._features.speculation == DRAFT else _in_the_text(ids, most)
 
     def warm_up(self) -> None:
         """Compile what is compiled at first use, so that the first request does not wait for it."""
@@ -83,6 +115,24 @@ class OpenVinoEngine:
 def token_bytes(shape: Shape, exact: bool) -> int:
     """Keys and values of one token: 4 bytes a number in exact mode, at most 2 otherwise."""
     return shape.token_values * (4 if exact else 2)
+
+
+def _in_the_text(ids: Sequence[int], most: int) -> int:
+    """How many tokens prompt lookup takes for its guess: what followed the same last few tokens when they came first.
+
+    The longest match counts, of at most `NGRAM` tokens and half the text. Searched as bytes, which takes microseconds.
+    """
+    if most < 1:
+        return 0
+    text = array("I", ids)
+    width, data = text.itemsize, text.tobytes()
+    for size in range(min(NGRAM, len(ids) // 2 if len(ids) <= NGRAM else NGRAM), 0, -1):
+        place = data.find(data[-size * width :])
+        while place % width:
+            place = data.find(data[-size * width :], place + 1)
+        if place // width < len(ids) - size:
+            return min(most, len(ids) - place // width - size)
+    return 0
 
 
 def _config(limit: int, sampling: Sampling, guesses: int) -> Any:

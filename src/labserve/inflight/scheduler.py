@@ -8,9 +8,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from labserve.inflight.blocks import Block
 from labserve.inflight.features import Features
 from labserve.inflight.job import End, Engine, Job, Turn
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.memory import Memory
 from labserve.inflight.order import Order
 from labserve.inflight.policy import Policy
 from labserve.params import BadInput
@@ -48,7 +50,7 @@ class Scheduler:
         self.waiting: deque[Job] = deque()  # as they came, the evicted before them
         self.running: list[Job] = []  # the oldest first
         self.seats = Seats(max_running)  # as they are shown; the engine knows of none
-        self._leaving = 0  # blocks of dropped jobs, which the engine frees with its next step
+        self.memory = Memory(kv, policy, max_running, self.features)
         self._arrivals = 0
 
     def submit(self, job: Job) -> None:
@@ -84,7 +86,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Nothing to compute, nothing to free."""
-        return not (self.waiting or self.running or self._leaving)
+        return not (self.waiting or self.running or self.memory.leaving)
 
     @property
     def places(self) -> int:
@@ -109,7 +111,7 @@ class Scheduler:
     @property
     def blocks_used(self) -> int:
         """Blocks that are occupied or promised."""
-        return self._leaving + sum(self._claim(job) for job in self.running)
+        return self.memory.used(self.running)
 
     def turn(self) -> Turn:
         """Make room, admit, compute one step, let go of those that are done."""
@@ -119,24 +121,29 @@ class Scheduler:
         admitted = [] if preempted else self._admit(ended)
         turn = Turn(list(self.running), sum(not job.output for job in self.running), admitted, preempted, ended=ended)
         self._describe(turn)
+        freed = [job for job in self.memory.leaving if not self.engine.lingers(job.handle)]
         began = time.monotonic()
         self.engine.step()
         turn.engine_s = time.monotonic() - began
-        self._leaving = 0
-        for job in turn.batch:
+        for job in freed:
+            self.memory.leaving.remove(job)
+            self.memory.end(job)
+        for job, letter in zip(turn.batch, turn.phase, strict=True):
             try:
                 tokens, over = self.engine.read(job.handle)
             except Exception as error:  # the engine gave this one up
                 self._remove(job)
                 job.end, job.error = End.FAILED, error
                 turn.ended.append(job)
+                turn.accepted.append(0)
                 continue
+            stopped, tokens = job.take(tokens)
+            turn.accepted.append(max(0, len(tokens) - 1) if letter == "d" else 0)
             if tokens:
-                job.output += tokens
                 job.cached = job.tokens - 1  # of the last one the engine has no keys and values yet
                 turn.produced.append((job, tokens))
                 self.order.made(job, len(tokens))
-            if over or len(job.output) >= job.limit or any(job.output[-len(w) :] == w for w in job.stop_words):
+            if over or stopped or len(job.output) >= job.limit:
                 self._remove(job, dropped=not over)
                 job.end = End.DONE
                 turn.ended.append(job)
@@ -147,17 +154,19 @@ class Scheduler:
         batch, used = list(self.running), self.blocks_used
         while len(batch) > 1 and used > self.kv.blocks:
             batch.pop()
-            used = sum(self._claim(job) for job in batch)
+            used = self.memory.used(batch)
         if len(batch) < len(self.running):
             return batch
-        places = self.places
+        places, found = self.places, set[Block]()
         for job in self.line():
             reserve = len(batch) if self.policy is Policy.MAX_UTILIZATION else 0
-            if len(batch) == len(self.running) + places or used + self._claim(job) + reserve > self.kv.blocks:
+            need, blocks = self.memory.need(job, found)
+            if len(batch) == len(self.running) + places or used + need + reserve > self.kv.blocks:
                 break
-            if not self._has_tokens(job, batch):
+            if not self._has_tokens(job, batch) or not all(block.ready for block in blocks):
                 break
-            used += self._claim(job)
+            used += need
+            found |= set(blocks)
             batch.append(job)
         return batch
 
@@ -167,25 +176,63 @@ class Scheduler:
             return "no slot"
         if self.static and batch and not self.places:
             return "batch closed"
-        return "no KV block" if not self.waiting or self._has_tokens(self.line()[0], batch) else "no tokens"
+        line = self.line()
+        if line and not self._has_tokens(line[0], batch):
+            return "no tokens"
+        return "no prefix" if line and not self._has_prefix(line[0]) else "no KV block"
 
     def _has_tokens(self, job: Job, batch: Sequence[Job]) -> bool:
         """Whether a step of `batch` has room for the whole prompt of `job`, where it must go in one piece."""
-        return self.features.chunked_context or job.tokens + sum(one.left for one in batch) <= self.engine.step_tokens
+        taken = sum(self._share(one) for one in batch)
+        return self.features.chunked_context or job.tokens + taken <= self.engine.step_tokens
+
+    def _has_prefix(self, job: Job) -> bool:
+        """Whether what `job` would find of its beginning is there. If another one is at it, waiting costs nothing.
+
+        That one's prompt has the step's tokens first anyway, and afterwards there is more of it to be found.
+        """
+        return all(block.ready for block in self.memory.need(job)[1])
+
+    def _share(self, job: Job) -> int:
+        """The tokens of a step that a member of the batch would like: all of its prompt, or the next and guesses."""
+        return 1 + self.features.num_assistant_tokens if job.output and job.left == 1 else job.left
 
     def _describe(self, turn: Turn) -> None:
         """What the step log says of a step that is about to be computed."""
         turn.blocks, turn.waiting, turn.why = self.blocks_used, self.line(), self.why(turn.batch)
-        turn.claims = [self._claim(job) for job in turn.batch]
+        turn.claims = [self.memory.claim(job) for job in turn.batch]
+        turn.cached = [job.found if job in turn.admitted else 0 for job in turn.batch]
         turn.seats = [self.seats.of(job) for job in turn.batch]
         turn.phase = "".join("d" if job.output and job.left == 1 else "p" for job in turn.batch)
         # As both engines do it: a token for each that decodes; what is left of the step goes to prompts, in order.
-        left = self.engine.step_tokens - turn.phase.count("d")
+        left = self.engine.step_tokens - turn.phase.count("d") * (1 + self.features.num_assistant_tokens)
+        for job in self.memory.leaving:
+            if self.engine.lingers(job.handle):
+                left -= self._prefill(job, left)
         for job, letter in zip(turn.batch, turn.phase, strict=True):
-            part = 1 if letter == "d" else max(0, min(left, job.left))
-            left -= part if letter == "p" else 0
-            turn.computed.append(part)
+            guesses = self._guesses(job) if letter == "d" else 0
+            if letter == "d":
+                job.cached += 1
+                self.memory.grow(job)
+            turn.guessed.append(guesses)
+            turn.computed.append(1 + guesses if letter == "d" else 0)
+        for place, (job, letter) in enumerate(zip(turn.batch, turn.phase, strict=True)):
+            if letter == "p":
+                turn.computed[place] = self._prefill(job, left)
+                left -= turn.computed[place]
+
+    def _prefill(self, job: Job, left: int) -> int:
+        """The tokens of a prompt that a step computes, where it has so many left."""
+        part = max(0, min(left, job.left)) if job.left > 1 or not job.output else 0
+        if part:
             job.cached += part
+            self.memory.grow(job)
+        return part
+
+    def _guesses(self, job: Job) -> int:
+        if not self.features.num_assistant_tokens:
+            return 0
+        return self.engine.guesses(job.prompt + job.output, job.limit - len(job.output))
 
     def abandon(self, error: Exception) -> list[Job]:
         """The engine has failed: nothing of it is kept, every job ends with `error`."""
@@ -195,25 +242,20 @@ class Scheduler:
             self.seats.free(job)
         self.running.clear()
         self.waiting.clear()
-        self._leaving = 0
+        self.memory = Memory(self.kv, self.policy, self.max_running, self.features)
         for job in jobs:
             job.end, job.error = End.FAILED, error
         return jobs
-
-    def _claim(self, job: Job) -> int:
-        """The blocks that a running job counts for: all it can ever need, or what its next token needs."""
-        if self.policy is Policy.GUARANTEED_NO_EVICT:
-            return self.kv.needed(len(job.prompt) + job.limit)
-        return self.kv.needed(job.tokens + 1)
 
     def _preempt(self) -> list[Job]:
         """Evict one after the other until everybody else has room for a token. They are computed again later."""
         evicted = []
         while len(self.running) > 1 and self.blocks_used > self.kv.blocks:
             job = self.victim()
-            self._remove(job)
+            if self.features.kv_cache_reuse and job.left > 1:  # half a prompt is no beginning to be found by others
+                job = next((one for one in reversed(self.running) if one.left == 1), job)
             # Memory is really free only after the step, but nobody needs it before: see the engine's spare blocks.
-            self._leaving = 0
+            self._remove(job, later=False)
             self.waiting.appendleft(job)
             evicted.append(job)
         return evicted
@@ -223,28 +265,34 @@ class Scheduler:
         places = self.places
         while self.waiting and len(admitted) < places:
             job = self.line()[0]
-            if self.blocks_used + self._claim(job) + self.reserve() > self.kv.blocks:
+            if self.blocks_used + self.memory.need(job)[0] + self.reserve() > self.kv.blocks:
                 break
-            if not self._has_tokens(job, self.running):
+            if not self._has_tokens(job, self.running) or not self._has_prefix(job):
                 break
             self.waiting.remove(job)
+            ids = job.prompt + job.output
+            told = self.engine.cached(ids) if self.features.kv_cache_reuse else None
             try:
-                job.handle = self.engine.add(job.prompt + job.output, job.limit - len(job.output), job.sampling)
+                job.handle = self.engine.add(ids, job.limit - len(job.output), job.sampling)
             except Exception as error:  # the engine refuses this one; the others are not concerned
                 job.end, job.error = End.FAILED, error
                 ended.append(job)
                 continue
             self.running.append(job)
+            self.memory.join(job, told)
             self.seats.take(job, job.name or job.id)
             self.order.joined(job, self.waiting)
             admitted.append(job)
         return admitted
 
-    def _remove(self, job: Job, dropped: bool = True) -> None:
+    def _remove(self, job: Job, dropped: bool = True, later: bool = True) -> None:
+        """Out of the batch; its memory is free after the next step (`later`), or at once where the engine ended it."""
         self.running.remove(job)
         self.seats.free(job)
-        job.cached = 0
         if dropped:
-            self._leaving += self.kv.needed(job.tokens)
             self.engine.drop(job.handle)
-        job.handle = None
+        if dropped and later:
+            self.memory.leaving.append(job)
+        else:
+            self.memory.end(job)
+            job.cached = 0

@@ -6,6 +6,7 @@ transformers' own manager computes in a thread of its own; here each step is ask
 
 import itertools
 import queue
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ from labserve.params import BadInput
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache
 STEP_TOKENS = {"cpu": 256, "cuda": 2048}  # of one step, where max_num_tokens is not given
-SPECULATION = ()
+SPECULATION: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -93,6 +94,22 @@ class TransformersEngine:
 
     def drop(self, handle: Handle) -> None:
         self._processor.scheduler.set_request_cancellation(handle.state.request_id)
+
+    def lingers(self, handle: Handle) -> bool:
+        return False
+
+    def cached(self, ids: Sequence[int]) -> int | None:
+        blocks = self._processor.cache._block_manager
+        key, found = None, 0
+        for start in range(0, len(ids) - BLOCK_SIZE + 1, BLOCK_SIZE):
+            key = blocks.compute_hash(key, list(ids[start : start + BLOCK_SIZE]), group_id=0)
+            if key not in blocks._hash_to_id:
+                break
+            found = start + BLOCK_SIZE
+        return min(found, len(ids) - 1)
+
+    def guesses(self, ids: Sequence[int], left: int) -> int:
+        return 0
 
     def warm_up(self) -> None:
         """Compute once what is set up at first use, so that the first request does not wait for it."""

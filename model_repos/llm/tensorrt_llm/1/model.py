@@ -21,6 +21,7 @@ from labserve.clock import Clock
 from labserve.gauges import Gauges
 from labserve.guard import Guard
 from labserve.inflight import request as llm_request
+from labserve.inflight.account import Account
 from labserve.inflight.job import End, Job
 from labserve.inflight.own import scheduler_beside, with_line
 from labserve.inflight.setup import set_up
@@ -45,6 +46,7 @@ class TritonPythonModel:
         self.shape, self.scheduler = made.shape, made.scheduler
         policy, limit, kv = self.scheduler.policy.value, self.scheduler.max_running, made.kv
 
+        self.account = Account(made.features)
         self.decoupled = json.loads(args["model_config"])["model_transaction_policy"]["decoupled"]
         self.guard = Guard(args)
         self.inbox = queue.SimpleQueue()
@@ -60,6 +62,7 @@ class TritonPythonModel:
         )  # fmt: skip
         effective.note(word("run_dir"), [
             ("batch_scheduler_policy", made.asked_policy, policy, made.reason), *made.features.in_force(word),
+            ("scheduling", word("scheduling"), word("scheduling"), ""),
         ])  # fmt: skip
         pb_utils.Logger.log_info(
             f"{word('gpt_model_type')}, {policy}{f' ({made.reason})' if made.reason else ''}: "
@@ -234,7 +237,8 @@ class TritonPythonModel:
         ] if self.log.texts else []  # fmt: skip
         self.log.write(
             started, [job.name for job in turn.batch], rows=turn.seats, phase=turn.phase, tokens=turn.computed,
-            made=counts, engine_us=round(turn.engine_s * 1e6), **self.texts.fields(grown), blocks=turn.claims,
+            made=counts, engine_us=round(turn.engine_s * 1e6), **self.account.line(turn), **self.texts.fields(grown),
+            blocks=turn.claims,
             prefill=turn.prefill, decode=len(turn.batch) - turn.prefill,
             **queued([job.name for job in turn.waiting], turn.why),
             joined=[job.name for job in turn.admitted], admitted=len(turn.admitted),
@@ -248,6 +252,7 @@ class TritonPythonModel:
             running=len(turn.batch) if self.scheduler.running else 0, waiting=len(self.scheduler.waiting),
             kv_blocks_used=turn.blocks if self.scheduler.running else 0,
             admissions_total=len(turn.admitted), preemptions_total=len(turn.preempted),
+            **self.account.metrics(turn), **self.account.waiting(self.scheduler.waiting),
         )  # fmt: skip
 
     def next_step(self):
@@ -260,7 +265,7 @@ class TritonPythonModel:
     def nothing_to_do(self):
         """Everybody has left, and perhaps not by a step."""
         self.clock.idle()
-        self.gauges.update(running=0, waiting=0, kv_blocks_used=0)
+        self.gauges.update(running=0, waiting=0, kv_blocks_used=0, **self.account.waiting([]))
         if self.ended:
             seats = self.scheduler.seats.names
             self.log.write(time.monotonic(), [], kind="change", ended=self.ended, slots_used=0, seats=seats)

@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 VERSION = 2
 
 Count = Annotated[int, Field(ge=0)]
-Reason = Literal["no slot", "no KV block", "batch closed", "no tokens"]
+Reason = Literal["no slot", "no KV block", "batch closed", "no tokens", "no prefix"]
 End = Literal["length", "stop", "client", "cancelled", "idle", "failed"]
-EACH = ("rows", "phase", "tokens", "made", "texts", "blocks", "start", "end")  # one entry per request in the step
+# One entry per request in the step.
+EACH = tuple("rows phase tokens made cached guessed accepted texts blocks start end".split())
 
 
 class StepLine(BaseModel):
@@ -34,6 +35,9 @@ class StepLine(BaseModel):
     phase: Annotated[str, Field(pattern="^[pd]*$")] | None = None
     tokens: list[Count] | None = None
     made: list[Count] | None = None
+    cached: list[Count] | None = None
+    guessed: list[Count] | None = None
+    accepted: list[Count] | None = None
     texts: list[str] | None = None
     blocks: list[Count] | None = None
     start: list[int] | None = None
@@ -45,6 +49,9 @@ class StepLine(BaseModel):
     joined: list[str] = []
     evicted: list[str] = []
     ended: dict[str, End] = {}
+    tenants: dict[str, Count] = {}
+    prefill_tokens: Count | None = None
+    decode_tokens: Count | None = None
     slots: Count | None = None
     slots_used: Count | None = None
     seats: list[str] | None = None

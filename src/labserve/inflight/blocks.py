@@ -1,0 +1,181 @@
+"""Blocks of a KV cache that several sequences share, and that outlive them: who holds which, and what is in it.
+
+A block is known by all tokens up to its end, so that a prompt finds the blocks of its beginning, whoever computed them
+(vLLM: Kwon et al., SOSP 2023). Nobody holds a block more than once, and one that nobody holds any more stays as it
+is until its memory is wanted: it counts as free, and the one whose last use is longest ago is overwritten first.
+
+It keeps account and holds no memory itself. It follows what OpenVINO's own block manager does, so that it knows what
+that one finds in its cache, of which the engine tells nothing.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """`key` stands for its tokens and all before them; `used` says when it was last taken, in counted uses.
+
+    It is known by its key as soon as it is taken; `ready` says whether all of these tokens are in it yet.
+    """
+
+    used: int
+    key: int = 0
+    holders: int = 0
+    ready: bool = True
+
+
+@dataclass(slots=True)
+class Table:
+    """The blocks of one sequence, how many of its tokens are in them, and the keys of those that its tokens fill up."""
+
+    blocks: list[Block]
+    tokens: int
+    keys: list[int] = field(default_factory=list)
+
+
+class Blocks:
+    """`count` blocks of `size` tokens each."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.size = size
+        self._uses = count
+        self._fresh = deque(Block(number) for number in range(count))
+        self._idle: dict[int, Block] = {}  # nobody holds them, and their tokens are still there; by key
+        self._known: dict[int, Block] = {}  # the last one that was given these tokens; by key
+        self._tables: dict[object, Table] = {}
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Blocks that somebody holds, each counted once."""
+        return self._held
+
+    @property
+    def kept(self) -> int:
+        """Blocks that nobody holds and that a prompt may still find."""
+        return len(self._idle)
+
+    def of(self, owner: object) -> tuple[list[Block], Block | None]:
+        """The blocks of a sequence, and the last of them where it will write into it and others hold it too."""
+        table = self._tables[owner]
+        partly = len(table.blocks) * self.size > table.tokens
+        return table.blocks, table.blocks[-1] if partly and table.blocks[-1].holders > 1 else None
+
+    def find(self, tokens: Sequence[int]) -> tuple[list[Block], int]:
+        """The blocks in which the beginning of `tokens` is, and how many tokens that is: never all of them.
+
+        The last token of a prompt is always computed, or nothing would come after it.
+        """
+        found: list[Block] = []
+        key = cached = 0
+        for start in range(0, len(tokens), self.size):
+            part = tuple(tokens[start : start + self.size])
+            block = self._at(hash((key, part)))
+            if block is None:
+                block, length = self._part_of(key, part)
+                if block:
+                    found.append(block)
+                    cached = start + length
+                break
+            found.append(block)
+            key, cached = block.key, start + len(part)
+        return found, min(cached, len(tokens) - 1)
+
+    def begin(self, owner: object, tokens: Sequence[int], told: int | None = None) -> int:
+        """A sequence begins with `tokens` and takes what is there of them. Returns how many tokens that is.
+
+        `told`: how many the engine says there are, if it does; then that is how many there are.
+        """
+        found, cached = self.find(tokens)
+        if told is not None:
+            found, cached = found[: -(-told // self.size)], told
+        self._tables[owner] = Table(found, cached)
+        for block in found:
+            self._uses += 1
+            block.used = self._uses
+            if block.holders == 0:
+                del self._idle[block.key]
+                self._held += 1
+            block.holders += 1
+        return cached
+
+    def grow(self, owner: object, tokens: Sequence[int], computed: int) -> None:
+        """The first `computed` of a sequence's `tokens` are about to be in the cache.
+
+        As in OpenVINO, the last block is known by the tokens that it is going to hold of those that are there already.
+        """
+        table = self._tables[owner]
+        before, table.tokens = table.tokens // self.size, computed
+        needed = -(-computed // self.size)
+        if needed > len(table.blocks):
+            if table.blocks:
+                self._rename(table.blocks[-1], self._key(table, tokens, len(table.blocks) * self.size))
+            while len(table.blocks) < needed:
+                upto = min((len(table.blocks) + 1) * self.size, len(tokens))
+                table.blocks.append(self._take(self._key(table, tokens, upto)))
+        elif table.blocks[-1].holders > 1:
+            last = table.blocks[-1]
+            table.blocks[-1] = self._take(self._key(table, tokens, len(tokens)))
+            self._let_go(last)
+        else:
+            self._rename(table.blocks[-1], self._key(table, tokens, len(tokens)))
+        for block in table.blocks[before:-1]:
+            block.ready = True
+        table.blocks[-1].ready = computed >= min(needed * self.size, len(tokens))
+
+    def end(self, owner: object) -> None:
+        """A sequence is over, or has to leave: its blocks stay known as long as their memory is not wanted."""
+        for block in self._tables.pop(owner).blocks:
+            self._let_go(block)
+
+    def _at(self, key: int) -> Block | None:
+        return self._idle.get(key) or self._known.get(key)
+
+    def _part_of(self, key: int, part: tuple[int, ...]) -> tuple[Block | None, int]:
+        """A block that holds the first few of these tokens and no others."""
+        for length in range(1, min(self.size, len(part) + 1)):
+            if block := self._at(hash((key, part[:length]))):
+                return block, length
+        return None, 0
+
+    def _key(self, table: Table, tokens: Sequence[int], length: int) -> int:
+        """The key of a block that ends with the first `length` of `tokens`."""
+        for start in range(len(table.keys) * self.size, length - self.size + 1, self.size):
+            before = table.keys[-1] if table.keys else 0
+            table.keys.append(hash((before, tuple(tokens[start : start + self.size]))))
+        whole, rest = divmod(length, self.size)
+        before = table.keys[whole - 1] if whole else 0
+        return hash((before, tuple(tokens[length - rest : length]))) if rest else before
+
+    def _take(self, key: int) -> Block:
+        if self._fresh:
+            block = self._fresh.popleft()
+        else:
+            block = min(self._idle.values(), key=lambda block: block.used)
+            del self._idle[block.key]
+            self._known.pop(block.key, None)
+            self._uses += 1
+            block.used = self._uses
+        block.key, block.holders = key, 1
+        self._held += 1
+        self._known[key] = block
+        return block
+
+    def _rename(self, block: Block, key: int) -> None:
+        if block.key != key:
+            self._known.pop(block.key, None)
+            block.key = key
+            self._known[key] = block
+
+    def _let_go(self, block: Block) -> None:
+        block.holders -= 1
+        if block.holders:
+            return
+        self._held -= 1
+        if other := self._idle.pop(block.key, None):  # the same tokens, computed twice
+            self._fresh.append(other)
+            if self._known.get(other.key) is other:
+                del self._known[other.key]
+        self._idle[block.key] = block

@@ -1,0 +1,158 @@
+"""Whatever the scheduler is asked for, alone or together: greedy answers in fp32 are those of the plain engine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from labctl import engines, weights
+from labctl.measure.evidence.near_tie import NEAR, margin
+from labctl.workspace import Workspace
+from labserve.inflight.features import DRAFT, NONE, PROMPT_LOOKUP, Features
+from labserve.inflight.job import Job
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
+from labserve.inflight.order import ORDERS, order
+from labserve.inflight.policy import Policy
+from labserve.inflight.sampling_options import Sampling
+from labserve.inflight.scheduler import Scheduler
+
+SPEC = "random:tiny-llama"
+SEEDS = range(12)
+BATCH, GUESSES = 4, 3
+
+
+@dataclass
+class Request:
+    prompt: tuple[int, ...]
+    limit: int
+    at: int  # the turn before which it comes
+    leaves: int | None  # the turn before which its client leaves
+
+
+@pytest.fixture(scope="module")
+def folder(cache: Path) -> str:
+    workspace = Workspace(Path(__file__).resolve().parents[2], cache)
+    return str(engines.request("openvino", SPEC, {"precision": "fp32"}).make(workspace, print))
+
+
+@pytest.fixture(scope="module")
+def of_the_weights(cache: Path) -> str:
+    return str(weights.locate(weights.parse(SPEC), Workspace(Path(__file__).resolve().parents[2], cache)))
+
+
+@pytest.fixture(scope="module")
+def plain(folder: str) -> Callable[[tuple[int, ...], int], list[int]]:
+    """What the plain engine answers to each alone; the longest answer to a prompt begins with all the others."""
+    engine = OpenVinoEngine(folder, KVBudget(64, BLOCK_SIZE), 1, True, 1, Features(max_num_tokens=2048))
+    known: dict[tuple[int, ...], list[int]] = {}
+
+    def answer(prompt: tuple[int, ...], limit: int) -> list[int]:
+        if len(known.get(prompt, ())) < limit:
+            handle, known[prompt], over = engine.add(list(prompt), limit, Sampling()), [], False
+            while not over:
+                engine.step()
+                tokens, over = engine.read(handle)
+                known[prompt] += tokens
+        return known[prompt][:limit]
+
+    return answer
+
+
+def mix(rng: random.Random, folder: str) -> tuple[Features, Policy, str, int, bool]:
+    """Settings by chance; half of the mixes have everything that there is."""
+    everything = rng.random() < 0.5
+    speculation = rng.choice([PROMPT_LOOKUP, DRAFT] if everything else [NONE, PROMPT_LOOKUP, DRAFT])
+    chunked = speculation != DRAFT and (everything or rng.random() < 0.7)
+    tokens = rng.choice([16, 33, 48, 64, 100, 256]) if chunked else 512
+    guesses = GUESSES if speculation != NONE else 0
+    features = Features(
+        chunked, tokens, everything or rng.random() < 0.5, speculation, guesses, folder if speculation == DRAFT else ""
+    )
+    policy = Policy.MAX_UTILIZATION if everything else rng.choice(list(Policy))
+    return features, policy, rng.choice(list(ORDERS)), rng.randint(11, 14), not everything and rng.random() < 0.2
+
+
+def requests(rng: random.Random) -> list[Request]:
+    """A stream in which many begin alike, some are the same, some repeat themselves, and some clients leave."""
+    beginnings = [[rng.randrange(5, 2990) for _ in range(n)] for n in (32, 50, 100, 160)]
+    found: list[Request] = []
+    for _ in range(14):
+        if found and rng.random() < 0.25:
+            prompt = list(rng.choice(found).prompt)
+        else:
+            prompt = rng.choice(beginnings)[: rng.choice([20, 32, 64, 160])] if rng.random() < 0.8 else []
+            prompt = prompt + [rng.randrange(5, 2990) for _ in range(rng.randint(1, 30))] * rng.choice([1, 1, 3])
+        at = rng.randint(0, 20)
+        leaves = at + rng.randint(1, 12) if rng.random() < 0.25 else None
+        found.append(Request(tuple(prompt), rng.randint(1, 90), at, leaves))
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
+    seed: int, folder: str, of_the_weights: str, plain: Callable[[tuple[int, ...], int], list[int]]
+) -> None:
+    rng = random.Random(seed)
+    features, policy, word, blocks, static = mix(rng, folder)
+    kv = KVBudget(blocks, BLOCK_SIZE)
+    engine = OpenVinoEngine(folder, kv, BATCH, True, 1, features)
+    scheduler = Scheduler(engine, kv, policy, BATCH, static, features, order(word))
+    coming = sorted(requests(rng), key=lambda request: request.at)
+    asked: list[tuple[Request, Job]] = []
+    left: set[int] = set()
+    for turn in range(5000):
+        while coming and coming[0].at <= turn:
+            request = coming.pop(0)
+            job = Job(str(len(asked)), list(request.prompt), request.limit, Sampling(), tenant=rng.choice("abc"))
+            job.priority = rng.randint(1, 9)
+            asked.append((request, job))
+            scheduler.submit(job)
+        for number, (request, job) in enumerate(asked):
+            if request.leaves is not None and request.leaves <= turn and job.end is None:
+                scheduler.cancel(job)
+                left.add(number)
+        if not scheduler.idle:
+            done = scheduler.turn()
+            assert done.blocks <= kv.blocks + BATCH
+        elif not coming:
+            break
+    for number, (request, job) in enumerate(asked):
+        expected = plain(request.prompt, request.limit)
+        if number in left:
+            expected = expected[: len(job.output)]
+        if job.output != expected:
+            same = next(n for n, (a, b) in enumerate(zip(job.output, expected, strict=False)) if a != b)
+            near = margin(of_the_weights, [*request.prompt, *expected[:same]])
+            assert near is not None and near < NEAR, (number, features, policy, word, same, near)
+
+
+@pytest.mark.parametrize("tokens", [16, 40])
+def test_half_a_prompt_in_the_cache_is_nobodys_beginning(
+    tokens: int, folder: str, plain: Callable[[tuple[int, ...], int], list[int]]
+) -> None:
+    """The engine knows a block by its tokens before they are computed: given up or copied then, it would lie."""
+    rng = random.Random(3)
+    kv, features = KVBudget(40, BLOCK_SIZE), Features(True, tokens, kv_cache_reuse=True)
+    engine = OpenVinoEngine(folder, kv, BATCH, True, 1, features)
+    scheduler = Scheduler(engine, kv, Policy.GUARANTEED_NO_EVICT, BATCH, False, features)
+    found = 0
+    for steps in range(1, 6):
+        prompt = [rng.randrange(5, 2990) for _ in range(150)]
+        gone, beside, after = (Job(name, prompt[:n], 8, Sampling()) for name, n in (("a", 150), ("b", 140), ("c", 150)))
+        scheduler.submit(gone)
+        for _ in range(steps):
+            scheduler.turn()
+        scheduler.submit(beside)
+        scheduler.turn()
+        scheduler.cancel(gone)
+        scheduler.submit(after)
+        while not scheduler.idle:
+            scheduler.turn()
+        assert [job.output for job in (beside, after)] == [plain(tuple(j.prompt), 8) for j in (beside, after)]
+        found += after.found
+    assert found > 0

@@ -1,0 +1,159 @@
+"""The KV cache when blocks are shared: random streams against a memory that remembers what was written where."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from counting_engine import CountingEngine
+
+from labserve.inflight.blocks import Block, Blocks
+from labserve.inflight.features import Features
+from labserve.inflight.job import End, Job
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.order import ORDERS, order
+from labserve.inflight.policy import Policy
+from labserve.inflight.scheduler import Scheduler
+
+SIZE, BATCH = 4, 4
+
+
+class Written(Blocks):
+    """Blocks with what stands in them; nothing may be written to one that is not what every holder has there."""
+
+    def __init__(self, count: int, size: int) -> None:
+        super().__init__(count, size)
+        self.slots: dict[Block, dict[int, int]] = {}
+
+    def grow(self, owner: object, tokens: list[int], computed: int) -> None:  # type: ignore[override]
+        table = self._tables[owner]
+        before, last = table.tokens, table.blocks[-1] if table.blocks else None
+        super().grow(owner, tokens, computed)
+        place = -(-before // self.size) - 1
+        if last is not None and before % self.size and table.blocks[place] is not last:
+            self.slots[table.blocks[place]] = dict(self.slots[last])  # copied before it is written to
+        for n in range(before, computed):
+            block = table.blocks[n // self.size]
+            holders = [one for one, table in self._tables.items() if block in table.blocks and isinstance(one, Job)]
+            assert all((one.prompt + one.output)[n : n + 1] == tokens[n : n + 1] for one in holders)
+            self.slots.setdefault(block, {})[n % self.size] = tokens[n]
+
+    def stands(self, owner: object, tokens: list[int], count: int) -> bool:
+        blocks = self._tables[owner].blocks
+        return all(self.slots[blocks[n // self.size]].get(n % self.size) == tokens[n] for n in range(count))
+
+    def distinct(self) -> int:
+        return len({block for table in self._tables.values() for block in table.blocks})
+
+
+@dataclass
+class InPieces(CountingEngine):
+    """A token for whoever's prompt is computed; one that is dropped before goes on until it is."""
+
+    scheduler: Scheduler = field(init=False)
+
+    def step(self) -> None:
+        for job in self.scheduler.running:
+            if job.left == 0 and self.left[job.handle]:
+                self.new[job.handle] = [job.tokens]
+                self.left[job.handle] -= 1
+
+    def lingers(self, handle: int) -> bool:
+        (job,) = [one for one in self.scheduler.memory.leaving if one.handle == handle]
+        return job.left > 1 or (job.left == 1 and not job.output)
+
+    def read(self, handle: int) -> tuple[list[int], bool]:
+        tokens, self.new[handle] = self.new[handle], []
+        return tokens, not self.left[handle]
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("seed", range(30))
+def test_shared_blocks_count_once_hold_what_was_computed_and_are_never_promised_away(policy: Policy, seed: int) -> None:
+    rng = random.Random(seed)
+    engine = InPieces(step_tokens=rng.choice([4, 7, 16, 64]))
+    kv, features = KVBudget(rng.randint(12, 18), SIZE), Features(True, engine.step_tokens, kv_cache_reuse=True)
+    of = engine.scheduler = Scheduler(engine, kv, policy, BATCH, False, features, order(rng.choice(list(ORDERS))))
+    written = of.memory.blocks = Written(kv.blocks + BATCH, SIZE)
+    beginnings = [[rng.randrange(9) for _ in range(n)] for n in (4, 10, 16)]
+    jobs: list[Job] = []
+    for turn in range(3000):
+        if turn < 150 and rng.random() < 0.4:
+            prompt = [*rng.choice(beginnings), *(rng.randrange(3) for _ in range(rng.randint(1, 8)))]
+            jobs.append(Job(str(turn), prompt[rng.choice([0, 0, 0, 3]) :], rng.randint(1, 20), tenant=rng.choice("ab")))
+            of.submit(jobs[-1])
+        for job in [job for job in [*of.running, *of.waiting] if rng.random() < 0.01]:
+            of.cancel(job)
+        if of.idle:
+            if turn >= 150:
+                break
+            continue
+        leaving = len(of.memory.leaving)  # whose memory is free a step later; the spare blocks are for that
+        done = of.turn()
+        assert done.blocks <= kv.blocks + leaving
+        assert not done.preempted or policy is Policy.MAX_UTILIZATION
+        assert written.held == written.distinct() <= kv.blocks + BATCH
+        for job in of.running:
+            if job.output:
+                assert written.stands(job, job.prompt + job.output, job.cached)
+    assert of.idle and written.held == 0, "somebody still holds a block"
+    assert all(job.end is End.CANCELLED or len(job.output) == job.limit for job in jobs)
+
+
+def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_does() -> None:
+    of = Scheduler(
+        CountingEngine(), KVBudget(9, SIZE), Policy.GUARANTEED_NO_EVICT, BATCH, False, Features(True, 10_000, True)
+    )
+    prompt = list(range(16))
+    first, second = Job("a", [*prompt, 20], 7), Job("b", [*prompt, 21], 7)  # six blocks each, four of them alike
+    of.submit(first)
+    of.turn()
+    of.submit(second)
+    assert [job.id for job in of.turn().batch] == ["a", "b"] and of.blocks_used == 8
+    assert second.found == 16
+    while not of.idle:
+        of.turn()
+    assert of.memory.blocks is not None
+    assert of.blocks_used == 0 < of.memory.blocks.kept
+    third, fourth = Job("c", [*prompt, 22], 7), Job("d", list(range(30, 47)), 7)
+    of.submit(third)
+    of.submit(fourth)  # what is kept is not free twice
+    assert [job.id for job in of.turn().batch] == ["c"] and third.found == 16 and of.blocks_used == 6
+
+
+def test_the_block_that_was_used_longest_ago_is_overwritten_first() -> None:
+    blocks = Blocks(4, SIZE)
+    for start in (0, 100):
+        tokens = list(range(start, start + 2 * SIZE))
+        blocks.begin(start, tokens)
+        blocks.grow(start, tokens, len(tokens))
+        blocks.end(start)
+    blocks.begin("again", list(range(2 * SIZE)))
+    blocks.end("again")
+    other = list(range(200, 200 + SIZE))
+    blocks.begin("other", other)
+    blocks.grow("other", other, SIZE)
+    assert blocks.find([*range(2 * SIZE), 9])[1] == 2 * SIZE
+    assert blocks.find([*range(100, 100 + 2 * SIZE), 9])[1] == 0  # its first block is gone, and so is all behind it
+
+
+def test_a_prompt_that_is_there_whole_is_computed_from_its_last_token_on() -> None:
+    blocks = Blocks(4, SIZE)
+    tokens = list(range(2 * SIZE))
+    blocks.begin("a", tokens)
+    blocks.grow("a", tokens, len(tokens))
+    assert blocks.begin("b", tokens) == 2 * SIZE - 1
+    assert blocks.held == 2
+    blocks.grow("b", tokens, len(tokens))  # it writes its last token into a block of its own
+    assert blocks.held == 3
+
+
+def test_a_part_of_a_block_is_found_as_far_as_it_is_filled() -> None:
+    blocks = Blocks(4, SIZE)
+    tokens = list(range(SIZE + 2))
+    blocks.begin("a", tokens)
+    blocks.grow("a", tokens, len(tokens))
+    blocks.end("a")
+    assert blocks.find([*tokens, 77, 78, 79])[1] == SIZE + 2
+    assert blocks.find([*tokens[: SIZE + 1], 77])[1] == SIZE
