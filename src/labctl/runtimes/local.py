@@ -11,14 +11,12 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import platform
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -28,10 +26,10 @@ from labctl.errors import LabError
 from labctl.guard import PROCESS_NAME
 from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import keeper, local_front, nvidia, processes, wheel
+from labctl.runtimes import keeper, local_front, local_server, nvidia, processes, wheel
 from labctl.runtimes.actions import Action, Command
-from labctl.runtimes.arguments import server_arguments
-from labctl.runtimes.base import Endpoints, Launch, Record, Replica, together
+from labctl.runtimes.base import Endpoints, Launch, Record, together
+from labctl.runtimes.local_server import LocalServer
 from labctl.runtimes.marks import (
     PROMETHEUS,
     RECORD,
@@ -40,10 +38,8 @@ from labctl.runtimes.marks import (
     SERVER,
     STACK,
     STUB,
-    hide,
     leavings,
     regions,
-    shm_prefix,
 )  # fmt: skip
 from labctl.runtimes.streams import as_they_come
 from labctl.runtimes.tools import progress_of, tool_failed
@@ -51,39 +47,12 @@ from labctl.workspace import Workspace
 
 OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_front.NAMES, PROMETHEUS)
 
-LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
-
-
 # what, why and remedy of whatever only NVIDIA's image can do
 NEEDS_IMAGE = (
     "TensorRT-LLM runs in NVIDIA's image only",
     "the local runtime takes Triton from its wheel, which has no such backend",
     "use --runtime compose, or --set engine=transformers",
 )
-
-
-class LocalServer:
-    """The servers that this very process started, and what stands before them.
-
-    Args:
-        parts: their processes, by what an error calls them; "" is a stack's only server.
-    """
-
-    def __init__(self, parts: Mapping[str, subprocess.Popen[bytes]], record: Record, root: Path) -> None:
-        self._parts, self._record, self._root = parts, record, root
-
-    def serves(self) -> None:
-        hide(self._root, self._record.stack)
-
-    @property
-    def record(self) -> Record:
-        return self._record
-
-    def exited(self) -> str | None:
-        for who, process in self._parts.items():
-            if (code := process.poll()) is not None:
-                return f"{who}: {processes.describe_exit(code)}" if who else processes.describe_exit(code)
-        return None
 
 
 class LocalRuntime:
@@ -163,78 +132,29 @@ class LocalRuntime:
         return Action(title, lambda listener: processes.run_foreground(command, listener), [command])
 
     def start(self, launch: Launch) -> Action[LocalServer]:
-        record = launch.record
-        fronts = {} if launch.only else local_front.commands(self.workspace, record)
-        commands = [self._serving(launch, server, secret.SHOWN) for server in launch.starting]
+        record, workspace = launch.record, self.workspace
+        fronts = {} if launch.only else local_front.commands(workspace, record)
+        commands = [local_server.command(workspace, launch, server, secret.SHOWN) for server in launch.starting]
 
         def do(listener: Listener) -> LocalServer:
-            parts = self._start_front(record, listener) if fronts else {}
+            parts = local_front.start(workspace, record, listener) if fronts else {}
             for server, command in zip(launch.starting, commands, strict=True):
                 listener.command(command.argv)
-                parts[f"replica {server.number}" if record.balance else ""] = self._spawn(launch, server)
-            first = next(process for who, process in parts.items() if who not in fronts)
-            return LocalServer(parts, dataclasses.replace(record, server={"pid": first.pid}), self.workspace.root)
+                process = local_server.spawn(workspace, launch, server)
+                parts[f"replica {server.number}" if record.balance else ""] = process
+            return LocalServer(parts, dataclasses.replace(record, server={"pid": process.pid}), workspace.root)
 
-        files = [str(local_front.config_file(self.workspace, record.stack))] if fronts else []
+        files = [str(local_front.config_file(workspace, record.stack))] if fronts else []
         return Action(f"the server of {record.stack}", do, [*fronts.values(), *commands], files)
-
-    def _serving(self, launch: Launch, server: Replica, key: str) -> Command:
-        """The command of one server, with the secret ``key``."""
-        record, triton, workspace = launch.record, wheel.find_wheel(), self.workspace
-        number = record.folder(server.number)
-        http, grpc, metrics = (int(e.rpartition(":")[2]) for e in dataclasses.astuple(server.endpoints))
-        prefix = shm_prefix(workspace.root, record.stack, number)
-        arguments = server_arguments(
-            str(launch.repository),
-            address="127.0.0.1",
-            ports=(http, grpc, metrics),
-            shm_prefix=prefix,
-            exit_timeout=launch.exit_timeout,
-            backends=str(wheel.backends(triton, workspace.backends_cache)),
-            extra=launch.server_args,
-        )
-        kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(launch.restarts),
-                "--ended", str(workspace.ended_file(record.stack, number)), "--regions", f"/dev/shm/{prefix}*",
-                "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
-        closed = secret.arguments(key, record.client_shm)  # Triton takes it in no other way (docs/security.md)
-        env = {**launch.env, **({REPLICA: str(number)} if number else {})}
-        return Command([*kept, str(triton.binary), *arguments, *closed], env, cwd=launch.run_dir)
-
-    def _spawn(self, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
-        record, number = launch.record, launch.record.folder(server.number)
-        self.workspace.ended_file(record.stack, number).unlink(missing_ok=True)
-        command = self._serving(launch, server, secret.read(self.workspace, record.stack))
-        env = wheel.environment(wheel.find_wheel()) | dict(command.env) | self._marks(record)
-        log = self.workspace.log_file(record.stack, number)
-        return processes.spawn(
-            command.argv, {**env, RECORD: record.to_json()}, log, cwd=launch.run_dir, outlive=record.owner is None
-        )
-
-    def _marks(self, record: Record) -> dict[str, str]:
-        return {ROOT: str(self.workspace.root), STACK: record.stack}
 
     def front(self, record: Record) -> Action[None]:
         commands = list(local_front.commands(self.workspace, record).values())
 
         def do(listener: Listener) -> None:
             self._end([process for process, _ in self._ours(record.stack) if process.info["name"] in local_front.NAMES])
-            self._start_front(record, listener)
+            local_front.start(self.workspace, record, listener)
 
         return Action(f"the {record.front} of {record.stack}", do, commands)
-
-    def _start_front(self, record: Record, listener: Listener) -> dict[str, subprocess.Popen[bytes]]:
-        local_front.write(self.workspace, record)
-        parts = {}
-        for name, command in local_front.commands(self.workspace, record).items():
-            listener.command(command.argv)
-            parts[f"its {record.front}, {name}"] = processes.spawn(
-                command.argv,
-                {**os.environ, **self._marks(record)},
-                self.workspace.log_file(record.stack),
-                Path("/"),
-                outlive=record.owner is None,
-            )
-        return parts
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         local_front.spread(self.workspace, record, draining)

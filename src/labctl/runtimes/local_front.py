@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -13,10 +15,11 @@ from labctl.guard.admin import Seen
 from labctl.guard.balance import Balance
 from labctl.guard.envoy import Front
 from labctl.guard.parts import Address
+from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Command
 from labctl.runtimes.base import Record, Replica
-from labctl.runtimes.marks import admin_socket, judge_socket
+from labctl.runtimes.marks import admin_socket, judge_socket, marks
 from labctl.workspace import Workspace, atomic_write
 
 ENVOY = "envoy"
@@ -55,6 +58,22 @@ def write(workspace: Workspace, record: Record) -> None:
     done = processes.ask([str(envoy.binary()), *envoy.arguments(str(path), validate=True)], timeout=60)
     if done.returncode:
         raise LabError(f"Envoy refuses {path}", details=done.stderr.splitlines()[-5:])
+
+
+def start(workspace: Workspace, record: Record, listener: Listener) -> dict[str, subprocess.Popen[bytes]]:
+    """Start it, with a configuration that Envoy finds good; its processes, by what an error calls them."""
+    write(workspace, record)
+    parts = {}
+    for name, command in commands(workspace, record).items():
+        listener.command(command.argv)
+        parts[f"its {record.front}, {name}"] = processes.spawn(
+            command.argv,
+            {**os.environ, **marks(workspace.root, record.stack)},
+            workspace.log_file(record.stack),
+            Path("/"),
+            outlive=record.owner is None,
+        )
+    return parts
 
 
 def _port(endpoint: str) -> int:

@@ -15,6 +15,11 @@ PROMETHEUS = "prometheus"
 SHM = Path("/dev/shm")
 
 
+def marks(root: Path, stack: str) -> dict[str, str]:
+    """The variables of whatever belongs to a stack."""
+    return {ROOT: str(root), STACK: stack}
+
+
 def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
     """Names a server's shared-memory regions: unlike for two checkouts, none the start of another.
 
