@@ -24,6 +24,7 @@ from benchmarks import (
     kills,
     llm,
     replica_kills,
+    replica_start,
     sequence,
     start_up,
     watch,
@@ -44,6 +45,7 @@ YARDSTICKS = {
     "codegen-350m": lambda options: codegen.true_shape(options.rounds),
     "watch-cost": lambda options: watch_cost.run(options.rounds),
     "balancer": lambda options: balancer.run(options.rounds),
+    "replica-start": lambda options: replica_start.run(options.rounds),
     "compose-up": lambda options: compose_up.run(options.rounds),
     "watch": watch.run,
 }

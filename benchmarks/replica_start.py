@@ -1,0 +1,38 @@
+"""``labctl up --replicas 3`` (warm) to READY, against ``labctl up`` of one server, in turn."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from labctl.workspace import Workspace
+
+STACK, COUNT = "iterative", 3
+MOST = 1.5  # the yardstick: times as long
+
+
+def run(rounds: int) -> dict[str, Any]:
+    """Medians of the whole commands; the first round warms up and does not count."""
+    root = Workspace.find().root
+    ways = {"one": (), f"{COUNT} replicas": ("--replicas", str(COUNT))}
+    taken = [{name: _up(root, *words) for name, words in ways.items()} for _ in range(rounds + 1)][1:]
+    median = {name: statistics.median(row[name] for row in taken) for name in ways}
+    for name, seconds in median.items():
+        print(f"{name:12}  {seconds:5.2f} s")
+    ratio = median[f"{COUNT} replicas"] / median["one"]
+    print(f"{ratio:.2f} times as long (at most {MOST})")
+    return {"rounds_s": taken, "median_s": median, "ratio": ratio}
+
+
+def _up(root: Path, *words: str) -> float:
+    """Seconds of the whole command."""
+    labctl = str(root / ".venv" / "bin" / "labctl")
+    began = time.monotonic()
+    subprocess.run([labctl, "up", STACK, "--runtime", "local", "--ports", "auto", *words], cwd=root, check=True,
+                   capture_output=True)  # fmt: skip
+    took = time.monotonic() - began
+    subprocess.run([labctl, "down", STACK], cwd=root, check=True, capture_output=True)
+    return took
