@@ -144,3 +144,15 @@ def test_of_two_live_requests_of_one_name_each_has_its_own() -> None:
     assert len({first, second, third}) == 3 and first == "1"
     names.free("1")
     assert names.take("1") == "1"
+
+
+def test_each_replica_logs_into_a_folder_of_its_own_and_the_reader_sees_all(
+    tmp_path: Path, open_log: Callable[..., StepLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in ("1", "2"):
+        (tmp_path / f"replica-{number}").mkdir()
+        monkeypatch.setenv("LABS_REPLICA", number)
+        open_log().write(time.monotonic(), [f"request-{number}"])
+    assert not [*tmp_path.glob("*.jsonl")]
+    assert [step.ids for step in steplog.read(tmp_path)] == [("request-1",), ("request-2",)]
+    assert [step.ids for step in steplog.read(tmp_path / "replica-2")] == [("request-2",)]

@@ -13,8 +13,9 @@ RENEW_S = 3.0  # it is stale after ten
 
 def want(run_dir: Path) -> None:
     """Ask the models of a stack to write texts for the next seconds; nothing happens where the stack has gone."""
-    with contextlib.suppress(OSError):
-        (run_dir / WATCHED).touch()
+    for folder in (run_dir, *run_dir.glob("replica-*")):
+        with contextlib.suppress(OSError):
+            (folder / WATCHED).touch()
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ def read(run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[str
 
 def sizes(run_dir: Path) -> dict[str, int]:
     """How long each log of a folder is now, in bytes."""
-    return {path.name: path.stat().st_size for path in run_dir.glob("steps-*.jsonl")}
+    return {str(path): path.stat().st_size for path in _files(run_dir)}
 
 
 def step_of(data: Mapping[str, Any]) -> Step:
@@ -72,11 +72,16 @@ def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecor
     atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
 
 
+def _files(run_dir: Path) -> list[Path]:
+    """The logs of a stack's server, or of all its replicas, each of which has a folder."""
+    return sorted([*run_dir.glob("steps-*.jsonl"), *run_dir.glob("replica-*/steps-*.jsonl")])
+
+
 def _lines(run_dir: Path, behind: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     """The lines of all logs of a folder, behind so many bytes of each; a last line that is cut off is left out."""
-    for path in sorted(run_dir.glob("steps-*.jsonl")):
+    for path in _files(run_dir):
         with path.open("rb") as stream:
-            place = behind.get(path.name, 0)
+            place = behind.get(str(path), 0)
             if place <= path.stat().st_size:  # else it was begun anew
                 stream.seek(place)
             for line in stream.read().splitlines():
