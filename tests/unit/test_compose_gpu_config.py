@@ -73,6 +73,7 @@ def test_the_server_gets_its_gpu_its_memory_its_mounts_and_its_command(tmp_path:
     assert int(triton["shm_size"]) == 2 * 2**30
     assert triton["ulimits"]["memlock"] == -1
     assert triton["ulimits"]["stack"] == 64 * 2**20
+    assert triton["ulimits"]["fsize"] == -1
     assert triton["image"].startswith("labs-server:gpu-")
     assert triton["build"]["args"]["TRITON_IMAGE"].startswith("nvcr.io/nvidia/tritonserver:")
     mounts = {volume["target"]: volume.get("read_only", False) for volume in triton["volumes"]}
