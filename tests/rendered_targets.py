@@ -35,7 +35,7 @@ def rendered(stack: str, target: str = "kubernetes", profile: str = "cpu", **set
     """The folder that ``labctl render STACK --target T`` writes."""
     opened = session()
     lab, name = opened.catalog.stack(stack)
-    folder = Path(_scratch.name) / "-".join((target, stack, profile, *map(str, settings.values())))
+    folder = Path(_scratch.name) / "-".join((target, stack, profile, *map(str, settings)))
     (action,) = targets.rendering(opened, lab, name, Choices(profile, settings), target, folder).actions
     action.do(Silent())
     return folder

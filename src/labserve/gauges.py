@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
+from labserve.tracing import Tracer
+
 FLUSH_S = 0.25  # seconds between two messages to the server
 MOST_OBSERVATIONS = 64  # of one histogram in that time: what is more is thinned out evenly
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
@@ -71,6 +73,7 @@ class Gauges:
         self._skipped = 0
         self._arrived: dict[str, float] = {}  # requests without a token: when they came
         self._latest: dict[str, float] = {}  # the others: when their last token came
+        self._tracer = Tracer(model)
         self.update(**first)
         self.flush()
         self._end = threading.Event()
@@ -85,14 +88,16 @@ class Gauges:
                 for label, value in told.items() if isinstance(told, Mapping) else (("", told),):
                     self._take(name, label, value)
 
-    def arrived(self, request: str) -> None:
-        """A request has come, under the name that `step` will have for it."""
-        self._arrived[request] = time.monotonic()
+    def arrived(self, name: str, request: Any = None) -> None:
+        """A request has come, under the name that `step` will have for it; Triton's `request` says of which trace."""
+        self._arrived[name] = time.monotonic()
+        self._tracer.begin(name, request)
 
     def gone(self, request: str) -> None:
         """A request has left; harmless when it had left before."""
         self._arrived.pop(request, None)
         self._latest.pop(request, None)
+        self._tracer.end(request)
 
     def step(self, requests: Sequence[str], phase: str, tokens: Sequence[int], made: Sequence[int]) -> None:
         """A step has ended.
@@ -117,6 +122,7 @@ class Gauges:
             for request, count in zip(requests, made, strict=True):
                 if count:
                     self._came(request, now)
+                    self._tracer.token(request, count)
 
     def _came(self, request: str, now: float) -> None:
         """A request has a new token, or several that came at the same moment."""
@@ -146,6 +152,7 @@ class Gauges:
             metric = self._metric(name, label)
             for value in thinned(every):
                 metric.observe(value)
+        self._tracer.send()
 
     def _metric(self, name: str, label: str) -> Any:
         if (name, label) not in self._metrics:

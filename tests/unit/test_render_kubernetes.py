@@ -159,9 +159,12 @@ def test_whatever_one_resource_names_is_there(stack: str, profile: str) -> None:
     assert "labs_waiting" in rule["metricsQuery"]
 
 
+@pytest.mark.parametrize("trace", ["", "otlp://collector:4318"])
 @SOME
-def test_envoy_itself_takes_its_configuration(stack: str) -> None:
-    config = str(rendered(stack) / "base" / "envoy.json")
+def test_envoy_itself_takes_its_configuration(stack: str, trace: str) -> None:
+    folder = rendered(stack, **{"trace": trace} if trace else {}) / "base"
+    assert ("OpenTelemetryConfig" in (folder / "envoy.json").read_text()) == bool(trace)
+    config = str(folder / "envoy.json")
     command = [str(envoy.binary()), *envoy.arguments(config, validate=True)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,15 @@ from pydantic import ValidationError
 from labctl.errors import LabError
 from labctl.manifest import checks, shared
 from labctl.manifest.schema import Lab
+from labctl.manifest.settings import Setting
 from labctl.workspace import Workspace
+
+# Settings that every lab has without saying so.
+EVERYWHERE = {
+    "trace": Setting(
+        type="str", default="", optional=True, help="send every request's trace to this receiver: otlp://HOST:PORT"
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def load(workspace: Workspace) -> Catalog:
             if word in owners and owners[word] != lab.folder:
                 problems.append(f"{where}: the name '{word}' is already taken by {owners[word]}")
             owners[word] = lab.folder
-        labs.append(lab)
+        labs.append(lab.model_copy(update={"settings": {**lab.settings, **EVERYWHERE}}))
     if problems:
         raise LabError("a lab manifest is broken", "", "correct the keys named above", details=problems)
     return Catalog(tuple(labs))

@@ -17,6 +17,7 @@ from labctl.manifest.overlays import overlaid, probes
 from labctl.manifest.references import expand, holds
 from labctl.manifest.schema import Artifact, Lab, Stack
 from labctl.manifest.settings import resolve
+from labctl.orchestrator import tracing
 from labctl.replacement import Replacement
 from labctl.repository import RenderRequest
 from labctl.trtllm import llmapi, releases
@@ -167,6 +168,7 @@ def make_plan(
     own = [workspace.templates(lab.folder, folder) for folder in stack.repository]
     kind = "-llmapi" if stack.llmapi is not None else ""
     fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not choices.templates else None
+    url = tracing.receiver(str(settings["trace"]))
     document = {key: expand(value, scope) for key, value in (stack.llmapi or {}).items()}
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
     request = RenderRequest(
@@ -203,8 +205,12 @@ def make_plan(
         server_args=[
             *([] if stack.server.auto_complete else ["--disable-auto-complete-config"]),
             *(text for item in stack.server.args if (text := str(expand(item, scope)))),
+            *(tracing.arguments(name, url) if url else ()),
         ],
-        server_env={key: str(expand(value, scope)) for key, value in stack.server.env.items()},
+        server_env={
+            **{key: str(expand(value, scope)) for key, value in stack.server.env.items()},
+            **({"LABS_TRACE": url} if url else {}),
+        },
         image=_image(stack, release, choices.profile),
         tokenizer_dir=str(expand(stack.tokenizer, host)),
         release=release,

@@ -15,6 +15,7 @@ from labctl.engines.tensorrt_llm_commands import commands
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.schema import PROFILES, Lab
+from labctl.orchestrator import tracing
 from labctl.orchestrator.plan import Choices, Plan, Step, make_plan
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
@@ -24,7 +25,7 @@ from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_projects import NOBODY, Projects
-from labctl.runtimes.targets import composed, kustomize, swarm
+from labctl.runtimes.targets import composed, fronts, kustomize, swarm
 from labctl.runtimes.targets.deployment import Deployment, Serving, Tool
 from labctl.workspace import replace_dir
 
@@ -87,7 +88,8 @@ def rendering(session: Session, lab: Lab, stack: str, choices: Choices, name: st
 def _swarm(session: Session, plan: Plan, scratch: Path, folder: Path) -> None:
     repository.render(replace(plan.request, output=scratch))
     image = images.guard_image(session.workspace)
-    swarm.write(plan.name, _policy(plan), service(session, plan), image, scratch, folder)
+    front = fronts.over_names(_policy(plan), ["triton"], tracing.receiver(str(plan.settings["trace"])))
+    swarm.write(plan.name, service(session, plan), image, front, scratch, folder)
 
 
 def _policy(plan: Plan) -> str:
@@ -113,6 +115,7 @@ def _deployment(session: Session, plans: Mapping[str, Plan], scratch: Path) -> D
     return Deployment(
         stack=plan.name,
         policy=_policy(plan),
+        trace=tracing.receiver(str(plan.settings["trace"])),
         envoy=images.guard_image(workspace),
         files=images.files_image(workspace),
         tools=images.server_image(workspace, calls.TOOLS),

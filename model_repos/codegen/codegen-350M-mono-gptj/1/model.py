@@ -61,9 +61,9 @@ class TritonPythonModel:
         """Every row to its end. Nobody joins; a row that is done leaves and is not computed any more."""
         names = [self.names.take(request.request_id()) for _, request in batch]
         seats = Seats(max(self.slots, len(batch)))
-        for name in names:
+        for name, (_, request) in zip(names, batch, strict=True):
             seats.take(name)
-            self.gauges.arrived(name)
+            self.gauges.arrived(name, request)
         running = [(name, *each) for name, each in zip(names, batch, strict=True)]
         keep, step = [], 0
         while running:

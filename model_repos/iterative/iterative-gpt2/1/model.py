@@ -143,7 +143,7 @@ class TritonPythonModel:
             self.forget(correlation, "cancelled")  # its client has gone: what it left is not for this one
             self.guard.check(request)
             kept = self.begin(text_of(request, "text_input"), request.parameters())
-            self.gauges.arrived(str(correlation))
+            self.gauges.arrived(str(correlation), request)
         elif kept is None:
             raise BadInput("sequence_id", f"{correlation} is not known: used twice, or idle for too long")
         kept.seen, kept.sender = now, request.get_response_sender()

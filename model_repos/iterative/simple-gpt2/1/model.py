@@ -54,7 +54,7 @@ class TritonPythonModel:
                 name = self.names.take(request.request_id())
                 self.seats.take(name)
                 self.joined.append(name)
-                self.gauges.arrived(name)
+                self.gauges.arrived(name, request)
                 batch.append((request, sequence, name))
 
         while batch:  # nobody joins before everybody has left

@@ -167,7 +167,7 @@ class TritonPythonModel:
             job.number = self.count
             self.scheduler.submit(job)
             job.name = self.names.take(id)
-            self.gauges.arrived(job.name)
+            self.gauges.arrived(job.name, request)
         except Exception as error:
             self.open.pop(self.count, None)
             refuse(request, self.guard.words(error))

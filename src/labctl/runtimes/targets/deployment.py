@@ -50,6 +50,7 @@ class Deployment:
         policy: how Envoy spreads requests: "l7" or "hash".
         envoy, files, tools: images: Envoy; the checkout's files; what makes weights and engines.
         serving: by profile; "cpu" is the base.
+        trace: an OTLP/HTTP receiver; "" is none.
     """
 
     stack: str
@@ -58,6 +59,7 @@ class Deployment:
     files: str
     tools: str
     serving: Mapping[str, Serving]
+    trace: str = ""
 
     @property
     def server(self) -> str:

@@ -10,6 +10,7 @@ from labctl.guard import envoy
 from labctl.guard.balance import Balance
 from labctl.guard.envoy import Front
 from labctl.guard.parts import Address
+from labctl.guard.traced import traced
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 
 ADMIN = "/tmp/admin"  # Envoy's own interface: a socket in memory, its container's alone
@@ -18,11 +19,12 @@ REFRESH = "1s"  # between two questions to DNS
 COMMAND = ["envoy", *envoy.arguments(CONFIG)]
 
 
-def over_names(policy: str, names: Sequence[str]) -> dict[str, Any]:
+def over_names(policy: str, names: Sequence[str], trace: str = "") -> dict[str, Any]:
     """Envoy's configuration.
 
     Args:
         policy: "l7", or "hash" where a sequence must stay with its server.
+        trace: an OTLP/HTTP receiver for Envoy's spans.
         names: one that stands for every server, or one for each; of those that nobody has (yet) nothing is expected.
     """
     fronts = [Front(Address("0.0.0.0", port)) for port in (HTTP, GRPC, METRICS)]
@@ -43,4 +45,4 @@ def over_names(policy: str, names: Sequence[str]) -> dict[str, Any]:
         }  # fmt: skip
         # With a name for each server, its place on the ring is its name's; else its address is all there is.
         cluster["common_lb_config"]["consistent_hashing_lb_config"] = {"use_hostname_for_hashing": len(names) > 1}
-    return config
+    return traced(config, trace, "envoy")

@@ -39,7 +39,7 @@ def write(deployment: Deployment, folder: Path, service_monitor: bool = False) -
         whole["servicemonitor.yaml"] = keeping.monitor(deployment)
     for name, document in whole.items():
         _dump(deployment, base / name, document)
-    envoy = json.dumps(fronts.over_names(deployment.policy, deployment.names), indent=1)
+    envoy = json.dumps(fronts.over_names(deployment.policy, deployment.names, deployment.trace), indent=1)
     (base / "envoy.json").write_text(f"{envoy}\n", encoding="utf-8")
     _dump(deployment, base / "kustomization.yaml", {
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",

@@ -27,17 +27,18 @@ HEADER = """\
 """
 
 
-def write(stack: str, policy: str, service: Mapping[str, Any], envoy: str, repository: Path, folder: Path) -> None:
+def write(
+    stack: str, service: Mapping[str, Any], envoy: str, front: Mapping[str, Any], repository: Path, folder: Path
+) -> None:  # fmt: skip
     """Write ``compose.swarm.yaml``, Envoy's configuration and the repository into an empty folder.
 
     Args:
         service: the server's Compose service.
-        envoy: Envoy's image.
+        envoy: Envoy's image; ``front`` is its configuration.
         repository: rendered, on this machine.
     """
     shutil.copytree(repository, folder / "repository", symlinks=True)
-    configuration = json.dumps(fronts.over_names(policy, ["triton"]), indent=1)
-    (folder / "envoy.json").write_text(f"{configuration}\n", encoding="utf-8")
+    (folder / "envoy.json").write_text(f"{json.dumps(front, indent=1)}\n", encoding="utf-8")
     document = {
         "services": {"triton": server(stack, service), "envoy": balancer(envoy)},
         "configs": {"envoy": {"file": "./envoy.json"}},
@@ -131,4 +132,4 @@ def _memory(target: str, size: str = "256m") -> dict[str, Any]:
 
 
 def _one_by_one(order: str, **more: Any) -> dict[str, Any]:
-    return {"parallelism": 1, "order": order, "delay": "2s", "monitor": "10s", **more}
+    return {"parallelism": 1, "order": order, "delay": "2s", "monitor": "5s", **more}

@@ -1,0 +1,40 @@
+"""Envoy's part of a request's trace: a span of its own between the client's and the server's."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from labctl.guard.parts import Address, typed
+
+CLUSTER = "traces"
+MANAGER = "envoy.filters.network.http_connection_manager"
+
+
+def traced(config: dict[str, Any], url: str, service: str) -> dict[str, Any]:
+    """The configuration with a span for each request, sent to the OTLP/HTTP receiver ``url``; "" is none.
+
+    It continues a client's ``traceparent``, and the server gets Envoy's span as its parent.
+    """
+    if not url:
+        return config
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 80
+    collector = {"http_uri": {"uri": url, "cluster": CLUSTER, "timeout": "2s"}}
+    provider = typed("envoy.config.trace.v3.OpenTelemetryConfig", http_service=collector, service_name=service)
+    resources = config["static_resources"]
+    for listener in resources["listeners"]:
+        for each in (one for chain in listener["filter_chains"] for one in chain["filters"] if one["name"] == MANAGER):
+            if listener["name"] != "metrics":
+                each["typed_config"]["tracing"] = {
+                    "provider": {"name": "envoy.tracers.opentelemetry", "typed_config": provider},
+                    "spawn_upstream_span": True,
+                }
+    resources["clusters"].append({
+        "name": CLUSTER,
+        "type": "STATIC" if host.replace(".", "").isdigit() else "STRICT_DNS",
+        "connect_timeout": "2s",
+        "load_assignment": {"cluster_name": CLUSTER, "endpoints": [
+            {"lb_endpoints": [{"endpoint": {"address": Address(host, port).envoy()}}]}]},
+    })  # fmt: skip
+    return config

@@ -1,0 +1,63 @@
+"""``labctl render --target swarm``: Compose's service, without what Swarm refuses and with what it needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from rendered_targets import STACKS, composed, rendered
+
+from labctl.runtimes.targets import swarm
+
+REFUSED = {
+    "build", "container_name", "depends_on", "extends", "mem_limit", "network_mode", "pids_limit", "profiles",
+    "pull_policy", "restart", "scale", "security_opt", "shm_size", "tmpfs",
+}  # fmt: skip
+docker = pytest.mark.skipif(
+    not shutil.which("docker") and not os.environ.get("LABS_REQUIRE_DOCKER"), reason="needs the docker command"
+)
+
+
+def document(stack: str, profile: str = "cpu") -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((rendered(stack, "swarm", profile) / swarm.FILE).read_text())
+    return found
+
+
+@docker
+@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+def test_image_command_mounts_and_environment_are_those_that_compose_would_run(profile: str) -> None:
+    mine, compose = document("iterative", profile)["services"]["triton"], composed("iterative", profile)
+    assert (mine["image"], mine["command"], mine["user"]) == (compose["image"], compose["command"], compose["user"])
+    assert {key: str(value) for key, value in mine["environment"].items()} == compose["environment"]
+    mounts = {mount["target"]: mount for mount in mine["volumes"]}
+    assert set(mounts) == {*(mount["target"] for mount in compose["volumes"]), "/tmp", "/dev/shm"}
+    assert mounts["/dev/shm"]["tmpfs"]["size"] == int(compose["shm_size"])
+    assert [mount["target"] for mount in mine["volumes"] if mount["type"] == "bind" and not mount["read_only"]] == []
+    reserved = mine["deploy"]["resources"]["reservations"].get("generic_resources", [])
+    assert [one["discrete_resource_spec"]["value"] for one in reserved] == ([1] if profile == "gpu" else [])
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_nothing_that_swarm_refuses_is_left_and_updates_go_one_by_one(stack: str) -> None:
+    services = document(stack)["services"]
+    for service in services.values():
+        assert not REFUSED & set(service)
+        assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["user"] != "0:0"
+        assert service["deploy"]["endpoint_mode"] == "dnsrr"
+        assert service["deploy"]["update_config"]["parallelism"] == 1
+    assert services["triton"]["deploy"]["update_config"]["order"] == "start-first"
+    assert "ports" not in services["triton"]
+    assert all(port["mode"] == "host" for port in services["envoy"]["ports"])
+    assert all(secret["external"] for secret in document(stack)["secrets"].values())
+
+
+@docker
+def test_docker_takes_the_file() -> None:
+    file = str(rendered("iterative", "swarm") / swarm.FILE)
+    done = subprocess.run(["docker", "stack", "config", "-c", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "gnoring" not in done.stderr

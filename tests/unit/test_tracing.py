@@ -1,0 +1,86 @@
+"""Traces: where they are sent, and what a model adds to those of its clients."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.orchestrator import tracing
+from labserve.tracing import Tracer
+
+
+@pytest.mark.parametrize(
+    ("asked", "url"),
+    [
+        ("", ""),
+        ("otlp://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
+        ("otlp://collector", "http://collector:4318/v1/traces"),
+        ("otlp://collector:80/own/path/", "http://collector:80/own/path"),
+    ],
+)
+def test_a_receiver_is_a_host_and_a_port(asked: str, url: str) -> None:
+    assert tracing.receiver(asked) == url
+
+
+@pytest.mark.parametrize(
+    "asked", ["127.0.0.1:4318", "http://127.0.0.1:4318", "otlp://:4318", "otlp://h:x", "otlp://u@h:1"]
+)
+def test_anything_else_is_refused_with_an_example(asked: str) -> None:
+    with pytest.raises(LabError) as refused:
+        tracing.receiver(asked)
+    assert "otlp://127.0.0.1:4318" in refused.value.remedy
+
+
+def request(context: str) -> Any:
+    return SimpleNamespace(trace=lambda: SimpleNamespace(get_context=lambda: context))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What would go to the receiver."""
+    bodies: list[dict[str, Any]] = []
+
+    def take(asked: Any, timeout: float) -> Any:
+        bodies.append(json.loads(asked.data))
+        raise OSError("nobody listens")
+
+    monkeypatch.setenv("LABS_TRACE", "http://127.0.0.1:1/v1/traces")
+    monkeypatch.setattr("labserve.tracing.urllib.request.urlopen", take)
+    return bodies
+
+
+def test_a_request_is_a_span_below_tritons_and_a_receiver_that_is_away_harms_nobody(sent: list[dict[str, Any]]) -> None:
+    tracer = Tracer("m")
+    tracer.begin("7", request(json.dumps({"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"})))
+    for _ in range(3):
+        tracer.token("7", 2)
+    tracer.send()
+    assert sent == [], "it has not ended"
+    tracer.end("7")
+    tracer.end("7")
+    tracer.send()
+    tracer.send()
+    (body,) = sent
+    (span,) = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert (span["traceId"], span["parentSpanId"]) == ("a" * 32, "b" * 16)
+    assert {"key": "tokens", "value": {"intValue": "6"}} in span["attributes"]
+    assert len(span["events"]) == 1
+
+
+@pytest.mark.parametrize("context", ["", "null", "{}", "no JSON"])
+def test_a_request_that_triton_does_not_trace_is_none_of_ours(sent: list[dict[str, Any]], context: str) -> None:
+    tracer = Tracer("m")
+    tracer.begin("7", request(context))
+    tracer.token("7", 1)
+    tracer.end("7")
+    tracer.send()
+    assert sent == []
+
+
+def test_without_a_receiver_triton_is_not_even_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABS_TRACE", raising=False)
+    Tracer("m").begin("7", SimpleNamespace())
