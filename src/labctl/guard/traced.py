@@ -5,10 +5,34 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
+from labctl.errors import LabError
 from labctl.guard.parts import Address, typed
 
+SCHEME, USUAL_PORT, PATH = "otlp", 4318, "/v1/traces"
 CLUSTER = "traces"
 MANAGER = "envoy.filters.network.http_connection_manager"
+
+
+def receiver(asked: str) -> str:
+    """The address of an OTLP/HTTP receiver ("" for none).
+
+    Raises:
+        LabError: it is none.
+    """
+    if not asked:
+        return ""
+    parts = urlsplit(asked)
+    try:
+        port = parts.port or USUAL_PORT
+    except ValueError:
+        port = 0
+    if parts.scheme != SCHEME or not parts.hostname or not port or parts.username or parts.query:
+        raise LabError(
+            f"trace cannot be '{asked}'",
+            "it is where an OTLP/HTTP receiver listens",
+            f"--set trace=otlp://127.0.0.1:{USUAL_PORT}",
+        )
+    return f"http://{parts.hostname}:{port}{parts.path.rstrip('/') or PATH}"
 
 
 def traced(config: dict[str, Any], url: str, service: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from labctl import engines, repository, weights
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
+from labctl.guard.traced import receiver
 from labctl.manifest.overlays import overlaid, probes
 from labctl.manifest.references import expand, holds
 from labctl.manifest.schema import Artifact, Lab, Stack
@@ -168,7 +169,7 @@ def make_plan(
     own = [workspace.templates(lab.folder, folder) for folder in stack.repository]
     kind = "-llmapi" if stack.llmapi is not None else ""
     fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not choices.templates else None
-    url = tracing.receiver(str(settings["trace"]))
+    url = receiver(str(settings["trace"]))
     document = {key: expand(value, scope) for key, value in (stack.llmapi or {}).items()}
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
     request = RenderRequest(

@@ -13,9 +13,9 @@ from typing import Any
 from labctl import repository, weights
 from labctl.engines.tensorrt_llm_commands import commands
 from labctl.errors import LabError
+from labctl.guard.traced import receiver
 from labctl.listener import Listener
 from labctl.manifest.schema import PROFILES, Lab
-from labctl.orchestrator import tracing
 from labctl.orchestrator.plan import Choices, Plan, Step, make_plan
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
@@ -88,7 +88,7 @@ def rendering(session: Session, lab: Lab, stack: str, choices: Choices, name: st
 def _swarm(session: Session, plan: Plan, scratch: Path, folder: Path) -> None:
     repository.render(replace(plan.request, output=scratch))
     image = images.guard_image(session.workspace)
-    front = fronts.over_names(_policy(plan), ["triton"], tracing.receiver(str(plan.settings["trace"])))
+    front = fronts.over_names(_policy(plan), ["triton"], receiver(str(plan.settings["trace"])))
     swarm.write(plan.name, service(session, plan), image, front, scratch, folder)
 
 
@@ -115,7 +115,7 @@ def _deployment(session: Session, plans: Mapping[str, Plan], scratch: Path) -> D
     return Deployment(
         stack=plan.name,
         policy=_policy(plan),
-        trace=tracing.receiver(str(plan.settings["trace"])),
+        trace=receiver(str(plan.settings["trace"])),
         envoy=images.guard_image(workspace),
         files=images.files_image(workspace),
         tools=images.server_image(workspace, calls.TOOLS),

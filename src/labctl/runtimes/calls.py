@@ -175,12 +175,13 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
     own: dict[str, Any] = {"labels": {"labs.record": record.to_json()}, "environment": dict(launch.env)}
     if launch.ranks > 1:
         own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
+    traced = {"environment": {"LABS_TRACE": url}} if (url := launch.env.get("LABS_TRACE")) else {}
     if not record.balance:
-        return {"triton": own}
+        return {"triton": own, **({"guard": traced} if traced and record.front else {})}
     folder = {"type": "bind", "source": str(projects.workspace.front_dir(record.stack)), "target": FRONT_DIR,
               "read_only": True}  # fmt: skip
     found: dict[str, dict[str, Any]] = {
-        "guard": {"command": ["-m", "labctl.runtimes.guard_container", FRONT_DIR], "volumes": [folder]}
+        "guard": {"command": ["-m", "labctl.runtimes.guard_container", FRONT_DIR], "volumes": [folder], **traced}
     }
     for server in record.servers:
         number, inside = server.number, (HTTP, GRPC, METRICS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -87,7 +88,7 @@ def main() -> int:
               for port in (HTTP, GRPC, METRICS)]  # fmt: skip
     judge = Address(pipe=str(JUDGE)) if told["guarded"] else None
     spread = Balance(str(told["policy"]), SCRATCH, str(ADMIN)) if followed else None
-    config.write_text(envoy.render(*fronts, judge, spread))
+    config.write_text(envoy.render(*fronts, judge, spread, trace=os.environ.get("LABS_TRACE", "")))
     if followed:
         followed.look()  # Envoy wants the files, if only empty ones
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -15,6 +15,7 @@ from labctl.guard.admin import Seen
 from labctl.guard.balance import Balance
 from labctl.guard.envoy import Front
 from labctl.guard.parts import Address
+from labctl.guard.traced import receiver
 from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Command
@@ -54,7 +55,8 @@ def write(workspace: Workspace, record: Record) -> None:
     if record.balance:
         spread(workspace, record)
         spread_ = Balance(record.balance, workspace.front_dir(record.stack), str(admin_socket(root, record.stack)))
-    atomic_write(path, envoy.render(*fronts, judge, spread_))
+    trace = receiver(str(record.settings.get("trace", "")))
+    atomic_write(path, envoy.render(*fronts, judge, spread_, trace=trace))
     done = processes.ask([str(envoy.binary()), *envoy.arguments(str(path), validate=True)], timeout=60)
     if done.returncode:
         raise LabError(f"Envoy refuses {path}", details=done.stderr.splitlines()[-5:])
