@@ -150,7 +150,7 @@ def test_the_keys_of_the_terminal_move_the_clock(tmp_path: Path) -> None:
         until(lambda: b"m  run  seats 1 of 2" in said)
         os.write(screen, b"p")
         until(lambda: clock.paused == ["m"])
-        until(lambda: b"it goes on by itself in 5" in said)
+        until(lambda: b"it goes on by itself in " in said)
         os.write(screen, b"s")
         until(lambda: b"nothing waited for a step" in said)
         os.write(screen, b"r")
