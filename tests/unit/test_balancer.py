@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 from counting_servers import Balanced, balanced
 from machinery import eventually
 
 from labctl.guard import balance, envoy
+from labctl.measure.clients.sequences import SequenceClient
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -80,3 +85,21 @@ def test_a_request_that_its_server_cannot_answer_any_more_is_answered_by_another
         one.servers[0].server_close()  # refuses every connection, and nobody has told Envoy
         assert Counter(one.ask() for _ in range(20)) == {(200, str(one.servers[1].server_port)): 20}
         eventually(lambda: not one.seen()[1].healthy)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_our_clients_tell_a_balancer_which_sequence_a_request_is_of(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+
+    def infer(self: object, *_: object, **given: Any) -> Any:
+        sent.append(given["headers"])
+        return SimpleNamespace(as_numpy=lambda name: [b"token"])
+
+    kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
+    monkeypatch.setattr(kind.InferenceServerClient, "infer", infer)
+    monkeypatch.setattr(SequenceClient, "_names", lambda self: ("text", "answer"))
+    with SequenceClient("127.0.0.1:1", "m", protocol) as client:
+        client.ask("hello", 1001, start=True)
+    assert sent == [{balance.SEQUENCE: "1001"}]
