@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import tritonclient.grpc as grpcclient
 from machinery import copy_of_the_checkout, eventually, labctl, processes_about, runtime, status, with_faults_lab
 
 from labctl.measure.evidence import metrics
@@ -131,10 +133,45 @@ def test_requests_are_spread_and_counted_by_replica_and_as_a_whole(replicated: R
     assert metrics.scrape(",".join(counters)).models[MODEL].succeeded == sum(after)
 
 
+class Stream:
+    """A gRPC stream on which requests are sent one at a time."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._client = grpcclient.InferenceServerClient(endpoint, channel_args=[("grpc.use_local_subchannel_pool", 1)])
+        self._client.start_stream(callback=self._arrived)
+        self.answers, self.cut = 0, False
+
+    def _arrived(self, _: object, error: object) -> None:
+        self.cut = self.cut or error is not None
+        self.answers += error is None
+
+    def ask(self) -> bool:
+        """Whether it is answered; else the stream was cut."""
+        before = self.answers
+        text = grpcclient.InferInput("text_input", [1, 1], "BYTES")
+        text.set_data_from_numpy(np.array([[b"hello"]], dtype=np.object_))
+        self._client.async_stream_infer(MODEL, [text])
+        eventually(lambda: self.cut or self.answers > before)
+        return not self.cut
+
+    def close(self) -> None:
+        self._client.stop_stream(cancel_requests=True)
+        self._client.close()
+
+
 def test_a_killed_replica_takes_no_unary_request_with_it_and_restart_heals_it(replicated: Replicated) -> None:
-    with Load(replicated.shown["endpoints"]["http"]) as load:
+    endpoints = replicated.shown["endpoints"]
+    streams = [Stream(endpoints["grpc"]) for _ in range(4)]
+    with Load(endpoints["http"]) as load, contextlib.ExitStack() as closing:
+        for stream in streams:
+            closing.callback(stream.close)
+            assert stream.ask()
         replicated.kill(2)
+        eventually(lambda: any(stream.cut for stream in streams))  # it hears of it without asking
         eventually(lambda: not replicated.shown["replicas"][1].get("serving", True))
+        whole = [stream for stream in streams if not stream.cut]
+        assert 0 < len(whole) < len(streams)
+        assert all(stream.ask() for stream in whole)
         assert replicated.states == ("degraded", {1: "ready", 2: "failed"})
         labctl("restart", STACK, root=replicated.root)
         assert replicated.states == ("ready", {1: "ready", 2: "ready"})

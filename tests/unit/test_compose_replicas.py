@@ -36,13 +36,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def services(tmp_path: Path) -> dict[str, Any]:
-    """Compose's own view of ``labctl up iterative --runtime compose --replicas 2``."""
+def services(tmp_path: Path, balance: str = "") -> dict[str, Any]:
+    """Compose's own view of ``labctl up iterative --runtime compose --replicas 2 --balance ...``."""
     workspace = Workspace(ROOT, tmp_path / "cache")
     session, projects = Session(workspace, load(workspace), Silent()), Projects(workspace)
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(workspace)
-    steps = bring_up(session, lab, name, UpOptions(Choices(), replicas=2), runtime, ports.places(1)[0])
+    steps = bring_up(session, lab, name, UpOptions(Choices(), replicas=2, balance=balance), runtime, ports.places(1)[0])
     launch = launch_of(workspace, steps.plan, steps.record)
     override = tmp_path / "override.json"
     with pytest.MonkeyPatch.context() as patch:
@@ -75,3 +75,9 @@ def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Pa
     guard = found["guard"]
     assert guard["command"][-1] == calls.FRONT_DIR
     assert [(mount["target"], mount["read_only"]) for mount in guard["volumes"]] == [(calls.FRONT_DIR, True)]
+
+
+def test_where_clients_spread_their_requests_no_port_is_published_twice(tmp_path: Path) -> None:
+    found = services(tmp_path, "client")
+    ports_of = [port["published"] for name in ("guard", "triton", "triton-2") for port in found[name]["ports"]]
+    assert len([port for port in ports_of if port != "0"]) == len({port for port in ports_of if port != "0"}) == 8

@@ -49,10 +49,8 @@ def up_now(session: Session, stack: str) -> tuple[Runtime, Record]:
 
 def _ports(record: Record) -> str:
     """The ports that the stack has. Clients that spread their requests themselves use none for gRPC: any will do."""
-    found = [endpoint.rpartition(":")[2] for endpoint in vars(record.endpoints).values()]
-    if record.balance == "client":
-        found[1] = ports.places(1)[0].grpc.rpartition(":")[2]
-    return ",".join(found)
+    http, grpc, metrics = record.ports
+    return ",".join((http, grpc if int(grpc) else ports.places(1)[0].grpc.rpartition(":")[2], metrics))
 
 
 def heal(session: Session, lab: Lab, runtime: Runtime, record: Record) -> bool:

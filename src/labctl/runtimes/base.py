@@ -127,6 +127,12 @@ class Record:
         return "balancer" if self.balance else "guard" if self.guarded else ""
 
     @property
+    def ports(self) -> list[str]:
+        """Of the endpoints; "0" for gRPC where clients spread their requests themselves, and nobody listens."""
+        http, grpc, metrics = (endpoint.rpartition(":")[2] for endpoint in vars(self.endpoints).values())
+        return [http, "0" if self.balance == "client" else grpc, metrics]
+
+    @property
     def asked(self) -> dict[str, str]:
         """Where labctl itself asks: the endpoints, but Triton's counters of each server ("a:1,b:2"), to be summed."""
         counters = [server.endpoints.metrics for server in self.servers] if self.balance else [self.endpoints.metrics]

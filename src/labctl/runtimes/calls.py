@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -108,7 +107,7 @@ def serve(projects: Projects, launch: Launch) -> Command:
     """Start the servers' containers, and the guard's or balancer's before them."""
     record = launch.record
     image = images.server_image(projects.workspace, record.profile, launch.image)
-    http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(record.endpoints))
+    http, grpc, metrics = record.ports
     arguments = server_arguments(
         "/models", address="0.0.0.0", shm_prefix="labs-", exit_timeout=launch.exit_timeout, extra=launch.server_args
     )
@@ -161,7 +160,7 @@ def _gpus(count: int) -> str:
 
 def front(projects: Projects, record: Record) -> Command:
     """Start the balancer's container alone."""
-    http, grpc, metrics = (e.rpartition(":")[2] for e in dataclasses.astuple(record.endpoints))
+    http, grpc, metrics = record.ports
     env = {"LABS_GUARD_IMAGE": images.guard_image(projects.workspace), "LABS_BIND": record.bind,
            "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics}  # fmt: skip
     words = ("up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--force-recreate", "guard")

@@ -48,8 +48,8 @@ def write(workspace: Workspace, record: Record) -> None:
         LabError: it finds fault with it.
     """
     path, root = config_file(workspace, record.stack), workspace.root
-    pairs = zip(vars(record.endpoints).values(), vars(record.servers[0].endpoints).values(), strict=True)
-    fronts = [Front(Address(record.bind, _port(front)), [Address.of(server)]) for front, server in pairs]
+    pairs = zip(record.ports, vars(record.servers[0].endpoints).values(), strict=True)
+    fronts = [Front(Address(record.bind, int(port)), [Address.of(server)]) for port, server in pairs]
     judge = Address(pipe=str(judge_socket(root, record.stack))) if record.guarded else None
     spread_ = None
     if record.balance:
@@ -76,11 +76,6 @@ def start(workspace: Workspace, record: Record, listener: Listener) -> dict[str,
             outlive=record.owner is None,
         )
     return parts
-
-
-def _port(endpoint: str) -> int:
-    """Of one of the stack's endpoints; 0 where clients spread their requests themselves, and nobody listens."""
-    return 0 if "," in endpoint else Address.of(endpoint).port
 
 
 def spread(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
