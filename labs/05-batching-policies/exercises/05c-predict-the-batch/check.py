@@ -25,12 +25,12 @@ def check(trial):
     )
     if not numbers:
         return
-    found = measured(trial, requests)
+    figures = measured(trial, requests)
     compare(
         trial,
         f"mean batch, {NO_EVICT}",
         predicted[NO_EVICT][0],
-        found[NO_EVICT][0],
+        figures[NO_EVICT][0],
         "guaranteed_no_evict runs another batch: a request joins when the blocks of its whole prompt and output are "
         "not promised to others yet.",
     )
@@ -41,7 +41,7 @@ def check(trial):
         0,
         "guaranteed_no_evict evicts nobody: that is what it guarantees.",
     )
-    mean, evictions = found[UTILIZATION]
+    mean, evictions = figures[UTILIZATION]
     evicts = trial.expect(
         f"evictions, {UTILIZATION}",
         "some",
@@ -72,13 +72,13 @@ def check(trial):
 
 def measured(trial, requests):
     """Mean batch and evictions of the server under each policy: the one that it has now, then the other."""
-    found = {}
+    figures = {}
     for policy in sorted((NO_EVICT, UTILIZATION), key=lambda policy: policy != trial.parameters(MODEL)[POLICY]):
         if policy != trial.parameters(MODEL)[POLICY]:
             trial.load_with(MODEL, **{POLICY: policy, f"asked_{POLICY}": policy})
         steps = trial.queued(requests)[1]
-        found[policy] = sum(step.batch for step in steps) / len(steps), sum(s.more["preempted"] for s in steps)
-    return found
+        figures[policy] = sum(step.batch for step in steps) / len(steps), sum(s.more["preempted"] for s in steps)
+    return figures
 
 
 def compare(trial, name, predicted, measured, sentence):
