@@ -15,6 +15,7 @@ from labctl.trtllm import interface
 
 BLOCK = 32  # tokens in a block of our engines' KV cache
 TRIES = 5
+WRITTEN_S = 10.0  # a step is written down by then, on however busy a machine
 Request = tuple[Sequence[int], int]  # token ids of the prompt, tokens to generate
 Steps = Callable[[], Sequence[Step]]
 Wait = Callable[[TextStream, RequestRecord], None]
@@ -53,7 +54,7 @@ def run(
 def _steps_of(records: Sequence[RequestRecord], steps: Steps, tokens: int) -> list[Step]:
     """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
     ids = {record.id for record in records}
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + WRITTEN_S
     while True:
         theirs = [step for step in steps() if ids & {*step.ids}]
         if sum(step.batch for step in theirs) >= tokens or time.monotonic() > deadline:
