@@ -1,0 +1,118 @@
+"""``labctl render --target swarm`` on a real engine: deployed, asked, updated under load, removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import gpt2_streams
+import pytest
+from machinery import copy_of_the_checkout, eventually, labctl, runtime
+
+from labctl.listener import Silent
+from labctl.orchestrator import ports
+from labctl.runtimes.actions import carry_out
+
+PATIENCE_S = 240.0
+NAME = f"labs-test-{os.getpid()}"
+OF_THE_STACK: dict[str, Any] = {"label": f"com.docker.stack.namespace={NAME}"}
+# Swarm is the engine's, not a test's: nobody else's containers come and go meanwhile.
+pytestmark = pytest.mark.xdist_group("swarm")
+
+
+def swarm(*words: str, check: bool = True, **more: Any) -> str:
+    done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False, timeout=120, **more)
+    assert done.returncode == 0 or not check, f"docker {' '.join(words)}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The stack ``iterative`` on a Swarm of one node: its HTTP and gRPC endpoints. Nothing of it is left afterwards."""
+    if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
+        pytest.skip("this engine is in somebody's swarm")
+    carry_out(runtime(snapshot).prepare("cpu", guarded=True), Silent())
+    root = copy_of_the_checkout(tmp_path / "checkout", snapshot)
+    labctl("render", "iterative", "--target", "swarm", "--output", str(tmp_path / "deploy"), root=root)
+    where = vars(ports.claim("auto", "127.0.0.1", []))
+    env = {**os.environ, **{f"LABS_{name.upper()}_PORT": end.rpartition(":")[2] for name, end in where.items()}}
+    swarm("swarm", "init", "--advertise-addr", "127.0.0.1", "--listen-addr", "127.0.0.1")
+    try:
+        swarm("secret", "create", "iterative-triton", "-", input="a-secret-of-the-test")
+        file = str(tmp_path / "deploy" / "compose.swarm.yaml")
+        swarm("stack", "deploy", "--detach=true", "--resolve-image", "never", "-c", file, NAME, env=env)
+        eventually(lambda: replicas() == {"triton": "2/2", "envoy": "1/1"}, PATIENCE_S)
+        eventually(lambda: answers(where["http"]), PATIENCE_S)
+        yield where["http"], where["grpc"]
+        swarm("stack", "rm", NAME)
+        eventually(lambda: not engine.containers.list(all=True, filters=OF_THE_STACK), PATIENCE_S)
+        eventually(lambda: not engine.networks.list(filters=OF_THE_STACK), PATIENCE_S)
+    finally:
+        swarm("stack", "rm", NAME, check=False)
+        swarm("swarm", "leave", "--force", check=False)
+
+
+def replicas() -> dict[str, str]:
+    lines = swarm("service", "ls", "--filter", f"label={OF_THE_STACK['label']}", "--format", "{{json .}}").splitlines()
+    found = [json.loads(line) for line in lines]
+    return {one["Name"].removeprefix(f"{NAME}_"): one["Replicas"].split()[0] for one in found}
+
+
+def answers(http: str) -> bool:
+    try:
+        return generate(http)
+    except OSError:
+        return False
+
+
+def generate(http: str) -> bool:
+    body = json.dumps({"text_input": "The", "max_tokens": 1}).encode()
+    with urllib.request.urlopen(f"http://{http}/v2/models/simple-gpt2/generate", body, timeout=60) as response:
+        return "text_output" in json.load(response)
+
+
+def tasks() -> set[str]:
+    return set(swarm("service", "ps", f"{NAME}_triton", "-q", "--filter", "desired-state=running").split())
+
+
+def test_an_update_under_load_fails_no_request_and_removal_leaves_nothing(deployed: tuple[str, str]) -> None:
+    http, grpc = deployed
+    (answer,) = gpt2_streams.ask(grpc, "iterative-gpt2", [b"The"], {"max_tokens": 4, "ignore_eos": True})
+    assert (answer.error, len(answer.finals)) == ("", 4), "a client of the lab"
+
+    before, end, done, failed = tasks(), threading.Event(), [0], []
+
+    def load(ask: Any) -> None:
+        while not end.is_set():
+            try:
+                ask()
+                done[0] += 1
+            except Exception as error:
+                failed.append(repr(error))
+
+    def stream() -> None:
+        gpt2_streams.ask(grpc, "iterative-gpt2", [b"The"], {"max_tokens": 4, "ignore_eos": True})
+
+    threads = [threading.Thread(target=load, args=(each,)) for each in (lambda: generate(http), stream)]
+    for thread in threads:
+        thread.start()
+    try:
+        swarm("service", "update", "--detach", "--force", f"{NAME}_triton")
+        state = ["service", "inspect", f"{NAME}_triton", "--format", "{{.UpdateStatus.State}}"]
+        eventually(lambda: swarm(*state) not in ("", "updating"), PATIENCE_S)
+        assert swarm(*state) == "completed"
+        eventually(lambda: replicas()["triton"] == "2/2", PATIENCE_S)
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    assert done[0] > 0
+    assert not tasks() & before, "both replicas are new"
