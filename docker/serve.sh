@@ -9,7 +9,8 @@ closed=${LABS_CLOSED-model-repository,trace,logging,shared-memory}:labs-secret=$
 set -- --grpc-restricted-protocol="$closed" "$@"
 if [ "${TRITON_HOME:-}" ]; then # the wheel's; its libraries are for it alone: Python in this container must not find them
     export LD_LIBRARY_PATH="$TRITON_HOME/wheel-libs:$TRITON_HOME/lib"
-    exec "$TRITON_HOME/bin/tritonserver" --backend-directory="$TRITON_HOME/backends" --http-restricted-api="$closed" "$@"
+    set -- --backend-directory="$TRITON_HOME/backends" --cache-directory="$TRITON_HOME/caches" "$@"
+    exec "$TRITON_HOME/bin/tritonserver" --http-restricted-api="$closed" "$@"
 fi
 # Triton before 2.40 (an image of 23.10) cannot close them on HTTP.
 if tritonserver --help 2>&1 | grep -q -- --http-restricted-api; then

@@ -15,6 +15,7 @@ def server_arguments(
     shm_prefix: str,
     exit_timeout: int,
     backends: str = "",
+    caches: str = "",
     extra: Sequence[str] = (),
 ) -> list[str]:
     """Arguments of ``tritonserver`` for one stack.
@@ -39,4 +40,6 @@ def server_arguments(
     ]
     if backends:
         arguments.append(f"--backend-directory={backends}")
+    if caches:
+        arguments.append(f"--cache-directory={caches}")
     return [*arguments, *extra]

@@ -56,6 +56,7 @@ def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> 
         shm_prefix=prefix,
         exit_timeout=launch.exit_timeout,
         backends=str(wheel.backends(triton, workspace.backends_cache)),
+        caches=str(triton.caches),
         extra=launch.server_args,
     )
     kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(launch.restarts),

@@ -49,6 +49,11 @@ class Wheel:
         return self.server / "python_backend_stubs" / minor / "triton_python_backend_stub"
 
     @property
+    def caches(self) -> Path:
+        """Where Triton looks for what keeps answers (--cache-config)."""
+        return self.server / "caches"
+
+    @property
     def libraries(self) -> Path:
         return self.site / "nvidia_pytriton.libs"
 

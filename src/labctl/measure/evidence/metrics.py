@@ -20,7 +20,7 @@ class ModelCounters:
 
     ``inferences`` counts requests times their batch size (nv_inference_count), ``exec_count`` the executions that
     served them (nv_inference_exec_count): their ratio is the mean batch that really formed. ``rejected`` are those of
-    ``failed`` that a queue policy turned away.
+    ``failed`` that a queue policy turned away. ``cache_hits`` were answered from the response cache.
     """
 
     succeeded: float = 0
@@ -34,6 +34,8 @@ class ModelCounters:
     compute_infer_us: float = 0
     compute_output_us: float = 0
     pending: float = 0
+    cache_hits: float = 0
+    cache_misses: float = 0
 
     @property
     def mean_batch(self) -> float:
@@ -65,6 +67,8 @@ FIELDS = {
     "nv_inference_compute_infer_duration_us": "compute_infer_us",
     "nv_inference_compute_output_duration_us": "compute_output_us",
     "nv_inference_pending_request_count": "pending",
+    "nv_cache_num_hits_per_model": "cache_hits",
+    "nv_cache_num_misses_per_model": "cache_misses",
 }
 
 
