@@ -13,8 +13,8 @@ from labctl.measure.evidence import metrics
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import load
 from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.run import ephemeral
 from labctl.orchestrator.run import run as run_lab
+from labctl.orchestrator.servers import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
 from labctl.tables import table

@@ -22,7 +22,7 @@ from benchmarks.hostile.sent import Sent
 from benchmarks.hostile.watch import Size, Watch
 from labctl.listener import Silent
 from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.run import ephemeral
+from labctl.orchestrator.servers import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
 from labctl.tables import table

@@ -16,7 +16,7 @@ from labctl.measure.records import RequestRecord
 from labctl.measure.workloads.dataset import Count, Item
 from labctl.orchestrator import against
 from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.run import ephemeral
+from labctl.orchestrator.servers import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions
 from labctl.tables import table

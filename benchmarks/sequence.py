@@ -10,7 +10,7 @@ from labctl.measure.clients.sequences import SequenceClient, identifiers, togeth
 from labctl.measure.records import RequestRecord
 from labctl.measure.stats import metrics
 from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.run import ephemeral
+from labctl.orchestrator.servers import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import UpOptions
 from labctl.tables import table

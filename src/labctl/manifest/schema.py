@@ -158,6 +158,7 @@ class Phase(_Strict):
 class Run(_Strict):
     phases: list[Phase] = Field(min_length=1)
     report: str
+    share_server: bool = False  # a phase goes on with the server before it; models whose files differ are loaded anew
 
 
 class Verdict(_Strict):

@@ -21,7 +21,8 @@ from labctl.measure.evidence import metrics, overhead, steplog
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import dataset
 from labctl.orchestrator import edits, faults, running
-from labctl.orchestrator.run import ephemeral, new_results_folder
+from labctl.orchestrator.run import new_results_folder
+from labctl.orchestrator.servers import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
 from labctl.orchestrator.up import Up, UpOptions, death, dry_up

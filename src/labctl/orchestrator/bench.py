@@ -13,7 +13,8 @@ from labctl.manifest.schema import Lab
 from labctl.measure import results
 from labctl.measure.workloads import bench as workloads
 from labctl.orchestrator import edits, faults, running
-from labctl.orchestrator.run import ephemeral, new_results_folder
+from labctl.orchestrator.run import new_results_folder
+from labctl.orchestrator.servers import ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
 from labctl.orchestrator.up import UpOptions, death, dry_up

@@ -99,14 +99,21 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
         runtime, record = running
         if unknown := [model for model in models if model not in record.models]:
             raise LabError(f"{stack} has no model '{unknown[0]}'", f"it has: {', '.join(record.models)}")
-        plan = plan_of(session, lab, runtime, record)
-        with _fresh(plan) as fresh:
-            wanted = list(models) or [edit.model for edit in _differences(plan, fresh)]
-            for model in wanted:
-                session.listener.step(f"loading {model}")
-                _load(session, plan, runtime, record, fresh, model, patience)
-                session.listener.done("READY")
-        return wanted
+        return load_differing(session, plan_of(session, lab, runtime, record), runtime, record, models, patience)
+
+
+def load_differing(
+    session: Session, plan: Plan, runtime: Runtime, record: Record, models: Sequence[str] = (),
+    patience: float = LOAD_S,
+) -> list[str]:  # fmt: skip
+    """Load anew what a running stack has otherwise than ``plan``, with its lock held. All else as :func:`reload`."""
+    with _fresh(plan) as fresh:
+        wanted = list(models) or [edit.model for edit in _differences(plan, fresh)]
+        for model in wanted:
+            session.listener.step(f"loading {model}")
+            _load(session, plan, runtime, record, fresh, model, patience)
+            session.listener.done("READY")
+    return wanted
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from labctl.listener import Listener
 from labctl.manifest.schema import Lab, Phase
 from labctl.measure.results import flatten
 from labctl.orchestrator import edits, faults, running
-from labctl.orchestrator.down import sweep, take_down
+from labctl.orchestrator.down import sweep
 from labctl.orchestrator.phases import chosen_phases, resolved
 from labctl.orchestrator.plan import Choices
+from labctl.orchestrator.servers import Servers, goes_on
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.texts import wanted
 from labctl.orchestrator.todo import Todo
-from labctl.orchestrator.up import UpOptions, death, dry_steps, up
+from labctl.orchestrator.up import BringUp, UpOptions, death, dry_steps
 from labctl.orchestrator.verdicts import NOT_MET, VerdictResult, judge, section
 from labctl.runtimes import nvidia
 from labctl.runtimes.actions import Action
@@ -51,17 +52,6 @@ class RunResult:
         return [v.name for v in self.verdicts if v.word == NOT_MET or (self.whole and not v.met)]
 
 
-@contextmanager
-def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: bool = False) -> Any:
-    """A stack for the time of a block, taken down however the block ends (unless it was up before, or ``keep``)."""
-    handle = up(session, lab, stack, options, ephemeral=not keep)
-    try:
-        yield handle
-    finally:
-        if not handle.already and not keep:
-            take_down(session, handle.runtime, stack, force=sys.exc_info()[0] is not None)
-
-
 def run(
     session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool, only: str = "", texts: bool = False,
     replica: int | None = None,
@@ -82,12 +72,13 @@ def run(
     sweep(session)
     out = new_results_folder(session, lab)
     edited: set[str] = set()
-    for number, one in enumerate(phases, 1):
-        for note in one.notes:
-            session.listener.note(note)
-        last = number == len(phases)
-        session.listener.note(f"phase {number} of {len(phases)}: {one.phase.name} (stack {one.phase.stack})")
-        with ephemeral(session, lab, one.phase.stack, one.options, keep and last) as handle:
+    with Servers(session, lab) as servers:
+        for number, one in enumerate(phases, 1):
+            for note in one.notes:
+                session.listener.note(note)
+            last = number == len(phases)
+            session.listener.note(f"phase {number} of {len(phases)}: {one.phase.name} (stack {one.phase.stack})")
+            handle = servers.next(one.phase.stack, one.options, keep and last)
             runtime, stack = handle.runtime, handle.record.stack
             edited.update(edits.not_shipped(session, running.plan_of(session, lab, runtime, handle.record)))
             record = handle.record.only(replica) if replica else handle.record
@@ -125,13 +116,21 @@ def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: s
     out = session.workspace.results_dir(lab.folder) / "TIME"
     runtime = session.likely(options.runtime, options.choices.profile)
     todo = Todo(runtime.name, options.choices.profile)
+    before: BringUp | None = None
     for one in resolved(session, lab, options, runtime, quick, only):
         stack = one.phase.stack
         steps = dry_steps(session, lab, stack, one.options, runtime)
         todo.say([*one.notes, *steps.plan.notices])
-        todo.prepare(steps.prepare)
-        client = _client(session, lab, one.phase, runtime, steps.record, out, quick)
-        todo.actions += [steps.render, steps.start, client, runtime.stop(stack)]
+        if before and goes_on(session, before.plan, steps.plan, steps.record):
+            stop = todo.actions.pop()
+            todo.prepare(steps.prepare)
+            todo.actions.append(replace(steps.render, title=f"the models of {stack} that differ, loaded anew"))
+        else:
+            todo.prepare(steps.prepare)
+            todo.actions += [steps.render, steps.start]
+            stop = runtime.stop(stack)
+        todo.actions += [_client(session, lab, one.phase, runtime, steps.record, out, quick), stop]
+        before = steps
     todo.actions.append(_report(session, lab, runtime, out))
     return todo
 
