@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from labctl.errors import LabError
 from labctl.measure.clients.stream import TextStream
@@ -16,7 +17,8 @@ from labctl.trtllm import interface
 BLOCK = 32  # tokens in a block of our engines' KV cache
 TRIES = 5
 WRITTEN_S = 10.0  # a step is written down by then, on however busy a machine
-Request = tuple[Sequence[int], int]  # token ids of the prompt, tokens to generate
+# Token ids of the prompt, tokens to generate; and parameters of the request, where it has any.
+Request = tuple[Sequence[int], int] | tuple[Sequence[int], int, Mapping[str, Any]]
 Steps = Callable[[], Sequence[Step]]
 Wait = Callable[[TextStream, RequestRecord], None]
 
@@ -42,13 +44,30 @@ def run(
     for _ in range(TRIES):
         with TextStream(endpoint) as stream:  # one stream hands its requests over in order
             ahead = identity.send(stream, first, length)
-            records = [identity.send(stream, identity.Ids("", list(ids), limit), length) for ids, limit in requests]
+            records = [_send(stream, request, length) for request in requests]
             for record in (ahead, *records):
                 wait(stream, record)
-        theirs = _steps_of(records, steps, sum(limit for _, limit in requests))
+        theirs = _steps_of(records, steps, sum(request[1] for request in requests))
         if theirs and theirs[0].batch + theirs[0].more["queue"] == len(requests):  # who joined, and who still waits
             return records, theirs
     raise LabError(f"the requests were not all there within {TRIES} attempts", "the machine is very busy")
+
+
+def run_in_turn(
+    endpoint: str, requests: Sequence[Request], steps: Steps, wait: Wait
+) -> tuple[list[RequestRecord], list[Step]]:
+    """Send each request when the one before it is answered; the answered requests, and the steps they were in."""
+    length, records = kind_of(endpoint, interface.MODEL, interface.OUTPUT_LENGTH), []
+    with TextStream(endpoint) as stream:
+        for request in requests:
+            records.append(_send(stream, request, length))
+            wait(stream, records[-1])
+    return records, _steps_of(records, steps, sum(request[1] for request in requests))
+
+
+def _send(stream: TextStream, request: Request, length: type[Any]) -> RequestRecord:
+    ids, limit, *more = request
+    return identity.send(stream, identity.Ids("", list(ids), limit), length, **(more[0] if more else {}))
 
 
 def _steps_of(records: Sequence[RequestRecord], steps: Steps, tokens: int) -> list[Step]:
@@ -57,6 +76,6 @@ def _steps_of(records: Sequence[RequestRecord], steps: Steps, tokens: int) -> li
     deadline = time.monotonic() + WRITTEN_S
     while True:
         theirs = [step for step in steps() if ids & {*step.ids}]
-        if sum(step.batch for step in theirs) >= tokens or time.monotonic() > deadline:
+        if sum(sum(step.more["made"]) for step in theirs) >= tokens or time.monotonic() > deadline:
             return theirs
         time.sleep(0.02)

@@ -161,10 +161,15 @@ class Trial:
     def queued(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """Requests (prompt ids, tokens) to ``tensorrt_llm``, all there before the first one joins; and their steps.
 
-        Only for a stack whose ``max_tokens_in_paged_kv_cache`` is set. Raises as :meth:`answers`.
+        A third element holds a request's parameters, such as its tenant. Only for a stack whose
+        ``max_tokens_in_paged_kv_cache`` is set. Raises as :meth:`answers`.
         """
         blocks = int(self.settings["max_tokens_in_paged_kv_cache"]) // full_queue.BLOCK
         return full_queue.run(self.endpoints.grpc, requests, blocks, lambda: self.steps(interface.MODEL), self.wait)
+
+    def in_turn(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
+        """The same requests, but each is sent when the one before it is answered. Raises as :meth:`answers`."""
+        return full_queue.run_in_turn(self.endpoints.grpc, requests, lambda: self.steps(interface.MODEL), self.wait)
 
     def parameters(self, model: str) -> dict[str, str]:
         """Those of the model's configuration, as the server has it now."""

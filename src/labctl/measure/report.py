@@ -48,13 +48,14 @@ class Report:
         print(f"\n{title}\n" + table(rows, header, right=range(left, len(header))))
         self._parts += [f"## {title}", markdown(rows, header)]
 
-    def finish(self, metrics: Mapping[str, Any], lanes: Sequence[Lane], picture: str, traced: str = "the run") -> None:
-        """Write ``result.json``, ``trace.json`` of the lanes, and ``report.md``, which shows ``picture``."""
+    def finish(
+        self, metrics: Mapping[str, Any], lanes: Sequence[Lane], picture: str = "", traced: str = "the run"
+    ) -> None:
+        """Write ``result.json``, ``trace.json`` of the lanes, and ``report.md``, which shows ``picture`` if named."""
         triton = next(iter(self.phases.values()))["triton"]
         results.write_result(self.out, self._context["lab"], self.settings, metrics, triton)
         perfetto.write([lane for lane in lanes if lane.records], self.out / "trace.json")
-        self._parts += [
-            f"![{Path(picture).stem}]({picture})",
-            f"`trace.json` ({traced}) opens in https://ui.perfetto.dev.",
-        ]
+        if picture:
+            self._parts.append(f"![{Path(picture).stem}]({picture})")
+        self._parts.append(f"`trace.json` ({traced}) opens in https://ui.perfetto.dev.")
         atomic_write(self.out / "report.md", "\n\n".join(self._parts) + "\n")

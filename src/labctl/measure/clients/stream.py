@@ -102,10 +102,13 @@ class TextStream(InFlight):
 
 
 def _text(values: Any, record: RequestRecord) -> str:
-    """A response's text; token ids of shape [1, beams, n], the prompt's in front, as their numbers."""
+    """A response's text; token ids of shape [1, beams, n] as their numbers, without the prompt's in front.
+
+    Where tokens are streamed there are none: such a record has no ``input_tokens``.
+    """
     if values.dtype.kind == "O":
         return str(values.reshape(-1)[0].decode(errors="replace"))
-    record.tokens = values.shape[-1] - record.input_tokens
+    record.tokens += values.shape[-1] - record.input_tokens
     return " ".join(map(str, values.reshape(-1)[record.input_tokens :]))
 
 

@@ -126,14 +126,21 @@ def _send_text(client: UnaryClient, request: Ids) -> RequestRecord:
     return client.send_inputs("tensorrt_llm", request.name, inputs, input_tokens=len(request.prompt))
 
 
-def send(client: InFlight, request: Ids, length: type[Any]) -> RequestRecord:
-    """One request to the engine. ``length`` is the type of its output length (``kind_of``)."""
+def send(client: InFlight, request: Ids, length: type[Any], **more: Any) -> RequestRecord:
+    """One request to the engine.
+
+    Args:
+        length: the type of its output length (``kind_of``).
+        more: parameters of the request.
+    """
     inputs = [
         tensor(interface.PROMPT, request.prompt, np.int32),
         tensor(interface.PROMPT_LENGTH, len(request.prompt), np.int32),
         tensor(interface.OUTPUT_LENGTH, request.output_tokens, length),
     ]
-    return client.send_inputs(interface.MODEL, request.name, inputs, interface.ANSWER, input_tokens=len(request.prompt))
+    return client.send_inputs(
+        interface.MODEL, request.name, inputs, interface.ANSWER, input_tokens=len(request.prompt), **more
+    )
 
 
 def table(records: Sequence[RequestRecord]) -> dict[str, float]:

@@ -1,0 +1,66 @@
+"""Token ids to a streaming ``tensorrt_llm``: each token of an answer has its time, each step its line in the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labctl.errors import LabError
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.tensors import kind_of, tensor
+from labctl.measure.context import Context
+from labctl.measure.evidence.steplog import Step
+from labctl.measure.records import RequestRecord
+from labctl.trtllm import interface
+
+POLL_S = 0.02
+
+
+class EngineStream(TextStream):
+    """One stream to the engine, over which requests arrive in the order in which they are sent."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self._length = kind_of(endpoint, interface.MODEL, interface.OUTPUT_LENGTH)
+
+    def ask(self, ids: Sequence[int], tokens: int, name: str = "", **more: Any) -> RequestRecord:
+        """Send a prompt for exactly ``tokens`` tokens. ``more``: a priority, or parameters of the request."""
+        inputs = [
+            tensor(interface.PROMPT, list(ids), np.int32),
+            tensor(interface.PROMPT_LENGTH, len(ids), np.int32),
+            tensor(interface.OUTPUT_LENGTH, tokens, self._length),
+            tensor(interface.STREAMED, True, np.bool_),
+        ]
+        return self.send_inputs(interface.MODEL, name, inputs, interface.ANSWER, **more)
+
+
+def steps_of(lab: Context, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[Step]:
+    """The engine's steps since the first of ``records`` was sent, all of whose tokens are in them.
+
+    A step's line is written after its tokens are sent, so the last one is waited for. An engine of NVIDIA's has no log:
+    then there are no steps.
+
+    Raises:
+        LabError: the log does not come to have them.
+    """
+    if lab.settings["engine"] not in ("openvino", "transformers"):
+        return []
+    wanted = {record.id: record.output_tokens for record in records}
+    deadline = time.monotonic() + timeout
+    while True:
+        steps = lab.steps(interface.MODEL, records)
+        made = dict.fromkeys(wanted, 0)
+        for step in steps:
+            for id, count in zip(step.ids, step.more["made"], strict=True):
+                if id in made:
+                    made[id] += count
+        if all(made[id] >= tokens for id, tokens in wanted.items()):
+            return steps
+        if time.monotonic() > deadline:
+            raise LabError(
+                f"the step log of {interface.MODEL} lacks tokens that were answered", f"within {timeout:g} s"
+            )
+        time.sleep(POLL_S)
