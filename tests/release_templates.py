@@ -7,6 +7,7 @@ from pathlib import Path
 from labctl.trtllm.releases import release
 
 RELEASES = ["0.5.0", "0.8.0", "0.11.0", "0.14.0", "0.17.0", "0.19.0"]
+TENSOR = 'name: "{name}" data_type: TYPE_INT32 dims: [ -1 ]'
 IN_NUMBERS = {
     "triton_max_batch_size": "max_batch_size: ${triton_max_batch_size}",
     "decoupled_mode": "model_transaction_policy { decoupled: ${decoupled_mode} }",
@@ -34,3 +35,32 @@ def templates(folder: Path, name: str) -> Path:
     model.mkdir(parents=True)
     (model / "config.pbtxt").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def tree(folder: Path, name: str) -> Path:
+    """A release's four models in upstream's places, with placeholders of its own in each."""
+    family = templates(folder, name) / "all_models" / "inflight_batcher_llm"
+    ids = TENSOR.format(name="ids")
+    for model in ("preprocessing", "postprocessing"):
+        other = next(k for k in ("tokenizer_type", "add_special_tokens") if k in release(name).defaults)
+        write(
+            family / model,
+            f'name: "{model}" backend: "python" input {{ {ids} }} output {{ {ids} }}\n'
+            'parameters { key: "tokenizer_dir" value: { string_value: "${tokenizer_dir}" } }\n'
+            f'parameters {{ key: "{other}" value: {{ string_value: "${{{other}}}" }} }}\n',
+        )
+    write(
+        family / "ensemble",
+        f'name: "ensemble" platform: "ensemble" input {{ {ids} }} output {{ {TENSOR.format(name="out")} }}\n'
+        'ensemble_scheduling { step { model_name: "preprocessing" model_version: -1\n'
+        '  input_map { key: "ids" value: "ids" } output_map { key: "ids" value: "out" } } }\n',
+    )
+    (family / "preprocessing" / "1").mkdir()
+    (family / "preprocessing" / "1" / "model.py").write_text("# upstream's\n")
+    write(folder / "all_models" / "gpt" / "tensorrt_llm", 'name: "tensorrt_llm" # of another family\n')
+    return folder
+
+
+def write(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.pbtxt").write_text(text)

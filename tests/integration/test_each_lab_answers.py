@@ -26,6 +26,7 @@ LABS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "llama": ("llama", "ensemble", TINY, "llama"),
     "codegen": ("codegen", "ensemble", {}, "codegen"),
     "batching": ("inflight-batching", "ensemble", TINY, "llm"),
+    "schedulers": ("modern", "door", TINY, "modern"),
 }
 PROMPT = "I have lived in"
 

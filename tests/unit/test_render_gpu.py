@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from google.protobuf import text_format
-from release_templates import RELEASES, templates
+from release_templates import RELEASES, tree
 from tritonclient.grpc import model_config_pb2
 
 from labctl.cli.main import cli
@@ -20,36 +20,6 @@ from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
-TENSOR = 'name: "{name}" data_type: TYPE_INT32 dims: [ -1 ]'
-
-
-def tree(folder: Path, name: str) -> Path:
-    """A release's four models in upstream's places, with placeholders of its own in each."""
-    family = templates(folder, name) / "all_models" / "inflight_batcher_llm"
-    ids = TENSOR.format(name="ids")
-    for model in ("preprocessing", "postprocessing"):
-        other = next(k for k in ("tokenizer_type", "add_special_tokens") if k in release(name).defaults)
-        write(
-            family / model,
-            f'name: "{model}" backend: "python" input {{ {ids} }} output {{ {ids} }}\n'
-            'parameters { key: "tokenizer_dir" value: { string_value: "${tokenizer_dir}" } }\n'
-            f'parameters {{ key: "{other}" value: {{ string_value: "${{{other}}}" }} }}\n',
-        )
-    write(
-        family / "ensemble",
-        f'name: "ensemble" platform: "ensemble" input {{ {ids} }} output {{ {TENSOR.format(name="out")} }}\n'
-        'ensemble_scheduling { step { model_name: "preprocessing" model_version: -1\n'
-        '  input_map { key: "ids" value: "ids" } output_map { key: "ids" value: "out" } } }\n',
-    )
-    (family / "preprocessing" / "1").mkdir()
-    (family / "preprocessing" / "1" / "model.py").write_text("# upstream's\n")
-    write(folder / "all_models" / "gpt" / "tensorrt_llm", 'name: "tensorrt_llm" # of another family\n')
-    return folder
-
-
-def write(folder: Path, text: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.pbtxt").write_text(text)
 
 
 @pytest.fixture

@@ -1,0 +1,65 @@
+"""Phase 1: somebody decodes when a long prompt arrives. How long is the gap, and what does closing it cost?"""
+
+import random
+import sys
+from itertools import pairwise
+from statistics import median
+
+from labctl.errors import LabError
+from labctl.measure import context
+from labctl.measure.lane import Lane
+from labctl.measure.workloads.engine_stream import EngineStream, steps_of
+
+LONG, QUICK_LONG = 700, 384  # tokens of the long prompt
+TOKENS = (100, 200, 400, 800, 1200)  # that the first one asks for: it must not be done when the other arrives
+FIRST_TOKENS = 8  # of the newcomer
+
+
+def main() -> None:
+    lab = context.load(sys.argv[1])
+    rng = random.Random(6)
+    long = [rng.randrange(5, 1200) for _ in range(QUICK_LONG if lab.quick else LONG)]
+    short = [rng.randrange(5, 1200) for _ in range(16)]
+    measure(lab, short, long, TOKENS[0])  # warm-up: what is compiled at first use
+    for tokens in TOKENS:
+        decoder, newcomer, steps = measure(lab, short, long, tokens)
+        if decoder.output_tokens < tokens:  # it was still at it when the newcomer was done
+            break
+    else:
+        raise LabError("the newcomer's prompt never met somebody who decodes", "the machine is very busy")
+    times = [at for at, _ in decoder.responses]
+    gaps = [(b - a) * 1e3 for a, b in pairwise(times) if b > newcomer.start]
+    data = {
+        "prompt_tokens": len(long),
+        "budget": lab.settings["max_num_tokens"],
+        "longest_gap_ms": max(gaps),
+        "usual_gap_ms": median((b - a) * 1e3 for a, b in pairwise(times)),
+        "ttft_ms": newcomer.ttft_ms,
+    }
+    if steps:
+        met = [
+            step for step in steps if newcomer.id in step.ids and step.more["phase"][step.ids.index(newcomer.id)] == "p"
+        ]
+        data |= {"prompt_steps": len(met), "largest_step": max(sum(step.more["tokens"]) for step in met)}
+        data["gaps_shared"] = sum(decoder.id in step.ids for step in met)
+        print(
+            f"{lab.phase}: the prompt took {len(met)} steps, the largest computed {data['largest_step']} tokens",
+            flush=True,
+        )
+    print(f"{lab.phase}: longest gap {max(gaps):.0f} ms, time to the newcomer's first token {newcomer.ttft_ms:.0f} ms")
+    decoder.end = decoder.end or times[-1]  # it was cancelled
+    lab.finish({**data, **Lane("", [decoder, newcomer], steps).to_json()}, [decoder, newcomer])
+
+
+def measure(lab, short, long, tokens):
+    """Somebody decodes; then the long prompt comes. When that one is answered, the first is cancelled."""
+    with EngineStream(lab.endpoints["grpc"]) as stream:
+        decoder = stream.ask(short, tokens, "decodes")
+        stream.wait_first(decoder, timeout=120)
+        newcomer = stream.ask(long, FIRST_TOKENS, "long prompt")
+        stream.wait(newcomer, timeout=120)
+    return decoder, newcomer, steps_of(lab, [decoder, newcomer])
+
+
+if __name__ == "__main__":
+    main()

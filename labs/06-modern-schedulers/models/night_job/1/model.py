@@ -1,0 +1,34 @@
+"""Keeps a core busy for as long as it is asked to."""
+
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from labserve.guard import Guard
+from labserve.steplog import StepLog
+from labserve.tensors import number
+from labserve.triton import instance, names, parameter, reader
+
+LONGEST_MS = 10_000
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.guard = Guard(args)
+        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+
+    def execute(self, requests):
+        return self.guard.each(requests, self.work)
+
+    def work(self, request):
+        started, rounds = time.monotonic(), 0
+        seconds = number(reader(request), "milliseconds", 0, 0, LONGEST_MS) / 1e3
+        while time.monotonic() - started < seconds:
+            np.linalg.norm(np.ones(10_000))
+            rounds += 1
+        self.log.write(started, names([request]))
+        return [pb_utils.Tensor("rounds", np.array([rounds], dtype=np.int32))]
+
+    def finalize(self):
+        self.log.close()

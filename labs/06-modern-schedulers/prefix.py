@@ -1,0 +1,64 @@
+"""Phase 2: prompts that begin alike. What of them is computed, with and without a cache, and with one too small."""
+
+import random
+import sys
+
+from labctl.measure import context
+from labctl.measure.lane import Lane
+from labctl.measure.workloads.engine_stream import EngineStream, steps_of
+from labctl.trtllm import interface
+
+SHARED, QUICK_SHARED = 480, 288  # tokens of an instruction
+OWN, ANSWER = 24, 4  # tokens of each question, and of its answer
+REQUESTS, QUICK_REQUESTS = 32, 12
+
+
+def main() -> None:
+    lab = context.load(sys.argv[1])
+    rng = random.Random(6)
+    length, count = (QUICK_SHARED, QUICK_REQUESTS) if lab.quick else (SHARED, REQUESTS)
+
+    def ids(tokens):
+        return [rng.randrange(5, 1200) for _ in range(tokens)]
+
+    one, *several = [ids(length) for _ in range(9)]
+    orders = {"one": [one] * count}
+    if lab.settings["enable_kv_cache_reuse"]:  # without a cache all are the same
+        orders["turn"] = [several[number % 4] for number in range(count)]
+        orders["sorted"] = sorted(several[4 + number % 4] for number in range(count))
+    data, every = {"requests": count, "orders": {}}, []
+    ask(lab, [ids(length + OWN)])  # warm-up: what is compiled at first use
+    for name, instructions in orders.items():
+        records = ask(lab, [[*instruction, *ids(OWN)] for instruction in instructions])
+        steps = steps_of(lab, records)
+        times = [record.ttft_ms for record in records]
+        found = {"first_ms": times[0], "ttft_ms": sum(times[1:]) / len(times[1:])}
+        if steps:
+            found |= counted(steps, count * (length + OWN))
+            print(
+                f"{lab.phase}, {name}: {found['computed']:,} of {found['asked']:,} prompt tokens computed", flush=True
+            )
+        data["orders"][name] = found
+        every += records
+    lab.finish({**data, **Lane(lab.phase, every, lab.steps(interface.MODEL)).to_json()}, every)
+
+
+def ask(lab, prompts):
+    """One after the other, so that each finds what those before it have left."""
+    records = []
+    with EngineStream(lab.endpoints["grpc"]) as stream:
+        for number, prompt in enumerate(prompts, 1):
+            records.append(stream.ask(prompt, ANSWER, f"question {number}"))
+            stream.wait(records[-1], timeout=120)
+    return records
+
+
+def counted(steps, asked):
+    """Prompt tokens that were computed; the others were there already."""
+    rows = [pair for step in steps for pair in zip(step.more["tokens"], step.more["phase"], strict=True)]
+    computed = sum(tokens for tokens, letter in rows if letter == "p")
+    return {"asked": asked, "computed": computed, "hit_rate": 1 - computed / asked}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Phase 3: several tokens a step, because somebody guessed them. How many guesses are right, and does it pay?"""
+
+import sys
+import time
+
+from labctl.measure import context
+from labctl.measure.lane import Lane
+from labctl.measure.workloads.engine_stream import EngineStream, steps_of
+
+PROMPTS = (
+    "I have lived in Seoul",
+    "Once upon a time",
+    "My favourite food is",
+    "Programming in Rust is like",
+    "In winter the",
+    "The hammer on the table is",
+    "Paris is a quiet",
+    "A good baker is",
+)
+TOKENS, QUICK_TOKENS = 160, 64
+BATCHES = (1, 8)
+
+
+def main() -> None:
+    from tokenizers import Tokenizer
+
+    lab = context.load(sys.argv[1])
+    tokenizer = Tokenizer.from_file(f"{lab.tokenizer_dir}/tokenizer.json")
+    prompts = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
+    limit = QUICK_TOKENS if lab.quick else TOKENS
+    data, every = {"batches": {}, "tokens": limit}, []
+    ask(lab, prompts, 8, len(prompts))  # warm-up: what is compiled at first use
+    for batch in BATCHES:
+        records, seconds = ask(lab, prompts, limit, batch)
+        steps = steps_of(lab, records)
+        tokens = sum(record.output_tokens for record in records)
+        found = {"tokens_per_s": tokens / seconds, "answers": [[text for _, text in r.responses] for r in records]}
+        found |= counted(steps, records) if steps else {}
+        data["batches"][str(batch)] = found | Lane(f"{lab.phase}, batch {batch}", records, steps).to_json()
+        every += records
+        told = f", {found['steps_per_token']:.2f} steps for a token" if steps else ""
+        print(f"{lab.phase}, batch {batch}: {tokens} tokens, {found['tokens_per_s']:.0f} a second{told}", flush=True)
+    lab.finish(data, every)
+
+
+def ask(lab, prompts, tokens, batch):
+    """``batch`` prompts at a time, to their ends."""
+    records, began = [], time.monotonic()
+    with EngineStream(lab.endpoints["grpc"]) as stream:
+        for first in range(0, len(prompts), batch):
+            now = [
+                stream.ask(ids, tokens, f"prompt {first + n}") for n, ids in enumerate(prompts[first : first + batch])
+            ]
+            stream.wait(*now, timeout=300)
+            records += now
+    return records, time.monotonic() - began
+
+
+def counted(steps, records):
+    """Of a request: its steps after its first token, for each token. Of all: guesses, and how many were right."""
+    ids = {record.id for record in records}
+    rows = tokens = guessed = accepted = 0
+    for step in steps:
+        columns = [step.more[key] for key in ("phase", "made")]
+        columns += [step.more.get(key, [0] * step.batch) for key in ("guessed", "accepted")]
+        for id, letter, made, guesses, right in zip(step.ids, *columns, strict=True):
+            if id in ids and letter == "d":
+                rows, tokens = rows + 1, tokens + made
+                guessed, accepted = guessed + guesses, accepted + right
+    share = {"accepted_share": accepted / guessed} if guessed else {}
+    return {"steps_per_token": rows / tokens, "steps": len(steps), "guessed": guessed, "accepted": accepted, **share}
+
+
+if __name__ == "__main__":
+    main()

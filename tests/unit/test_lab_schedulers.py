@@ -1,0 +1,67 @@
+"""Lab 06 without a server: one for all its phases, and what its clients count in a step log."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from machinery import ROOT
+
+from labctl.cli.main import cli
+from labctl.measure.evidence.steplog import Step
+
+LAB = ROOT / "labs" / "06-modern-schedulers"
+
+
+def of(script: str, name: str) -> Any:
+    return runpy.run_path(str(LAB / script))[name]
+
+
+def step(*rows: tuple[str, str, int, int], waiting: tuple[str, ...] = ()) -> Step:
+    """A step of (id, letter, tokens computed, tokens made) for each request, while those others waited."""
+    ids, letters, tokens, made = zip(*rows, strict=True)
+    more = {"phase": "".join(letters), "tokens": list(tokens), "made": list(made), "waiting": list(waiting)}
+    return Step(0.0, 1.0, "tensorrt_llm", "0_0", ids, more)
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABS_ROOT", str(ROOT))
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(("lab", "servers", "clients"), [("schedulers", 1, 16), ("batching", 4, 4)])
+def test_phases_share_a_server_where_the_manifest_says_so(lab: str, servers: int, clients: int) -> None:
+    done = CliRunner().invoke(cli, ["run", lab, "--dry-run", "--runtime", "local"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("# tritonserver with") == servers
+    assert done.stdout.count("# the client of phase") == clients
+
+
+def test_a_prompt_counts_as_computed_in_all_its_pieces_and_what_is_decoded_does_not() -> None:
+    steps = [step(("a", "p", 60, 0)), step(("a", "p", 4, 1), ("b", "d", 1, 1)), step(("a", "d", 1, 1))]
+    assert of("prefix.py", "counted")(steps, 128) == {"asked": 128, "computed": 64, "hit_rate": 0.5}
+
+
+def test_tenants_are_compared_from_the_light_ones_arrival_for_as_long_as_both_wait() -> None:
+    tenants = {"f1": "flood", "f2": "flood", "f3": "flood", "l1": "light", "l2": "light"}
+    steps = [
+        step(("f1", "p", 16, 1)),  # nobody else is there yet
+        step(("f1", "d", 1, 1), ("f2", "p", 16, 1), waiting=("f3", "l1", "l2")),  # 2 + 16 + 2
+        step(("f2", "d", 1, 1), ("l1", "p", 16, 1), waiting=("f3", "l2")),  # 2 to 16 + 2
+        step(("l1", "d", 1, 1), ("l2", "p", 16, 1), waiting=("f3",)),  # the light one waits no more
+    ]
+    found = of("tenants.py", "counted")(steps, tenants)
+    assert found["served"] == {"flood": [0, 20, 22], "light": [0, 0, 18]}
+    assert found["behind"] == pytest.approx((22 - 18) / 2 / 112)
+
+
+def test_steps_for_a_token_are_those_of_each_request_by_itself() -> None:
+    class Record:
+        id = "a"
+
+    steps = [step(("a", "p", 5, 1)), step(("a", "d", 5, 4), ("b", "d", 1, 1)), step(("a", "d", 5, 2))]
+    assert of("speculation.py", "counted")(steps, [Record()])["steps_per_token"] == pytest.approx(2 / 6)
