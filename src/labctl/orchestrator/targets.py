@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from labctl.guard.traced import receiver
 from labctl.listener import Listener
 from labctl.manifest.schema import PROFILES, Lab
 from labctl.orchestrator.plan import Choices, Plan, Step, make_plan
+from labctl.orchestrator.replicas import has_sequences
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
 from labctl.orchestrator.up import launch_of
@@ -93,13 +93,8 @@ def _swarm(session: Session, plan: Plan, scratch: Path, folder: Path) -> None:
 
 
 def _policy(plan: Plan) -> str:
-    """How requests are spread: those of one sequence belong together, unless a model schedules them for itself."""
-    with contextlib.suppress(LabError):
-        texts = (path.read_text(encoding="utf-8") for place, path in repository.origins(plan.request).items()
-                 if place.endswith("config.pbtxt"))  # fmt: skip
-        if any("sequence_batching" in text and "iterative_sequence" not in text for text in texts):
-            return "hash"
-    return "l7"
+    """How Envoy spreads requests."""
+    return "hash" if has_sequences(plan) else "l7"
 
 
 def plan_for(session: Session, lab: Lab, stack: str, choices: Choices, profile: str) -> Plan:
