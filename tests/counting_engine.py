@@ -43,8 +43,5 @@ class CountingEngine:
     def lingers(self, handle: int) -> bool:
         return False
 
-    def cached(self, ids: Sequence[int]) -> int | None:
-        return None
-
     def guesses(self, ids: Sequence[int], left: int) -> int:
         return 0

@@ -13,6 +13,7 @@ from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
 from labserve.inflight.job import Job
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.order import ORDERS, order
 from labserve.inflight.policy import Policy
 from labserve.inflight.sampling_options import Sampling
 from labserve.inflight.scheduler import Scheduler
@@ -74,25 +75,24 @@ def test_answers_in_a_shared_batch_are_those_of_generate_alone(
     assert [job.output for job in asked] == [greedy(folder, job.prompt, job.limit) for job in asked]
 
 
-def test_an_evicted_sequence_goes_on_where_it_was(folder: Path, engine: TransformersEngine) -> None:
-    asked = [Job(str(n), [11 + n] * 30, 40, Sampling()) for n in range(3)]
-    run(engine, asked, kv=5)  # all three fit at first, and not to their ends
+@pytest.mark.parametrize("word", list(ORDERS))
+def test_a_small_budget_and_any_order_leave_the_answers_as_they_are(folder: Path, word: str) -> None:
+    kv, features = KVBudget(12, BLOCK_SIZE), Features(max_num_tokens=9)
+    engine = TransformersEngine(str(folder), kv, SLOTS, exact=True, threads=1, features=features)
+    scheduler = Scheduler(engine, kv, Policy.MAX_UTILIZATION, SLOTS, False, features, order(word))
+    asked = jobs(6)
+    for number, job in enumerate(asked):
+        job.tenant, job.priority = "ab"[number % 2], 1 + number % 3
+        scheduler.submit(job)
+    while not scheduler.idle:
+        turn = scheduler.turn()
+        assert sum(turn.computed) <= 9
     assert [job.output for job in asked] == [greedy(folder, job.prompt, job.limit) for job in asked]
 
 
-def test_prompts_that_begin_alike_share_blocks_and_are_answered_as_each_alone(folder: Path) -> None:
-    kv, features = KVBudget(16, BLOCK_SIZE), Features(max_num_tokens=64, kv_cache_reuse=True)
-    engine = TransformersEngine(str(folder), kv, SLOTS, exact=True, threads=1, features=features)
-    scheduler = Scheduler(engine, kv, Policy.MAX_UTILIZATION, SLOTS, False, features)
-    beginning = [3 + n for n in range(70)]
-    asked = [Job(str(n), [*beginning, 100 + n], 12, Sampling()) for n in range(5)]
-    for job in asked:
-        scheduler.submit(job)
-        for _ in range(3):
-            scheduler.turn()
-    while not scheduler.idle:
-        scheduler.turn()
-    assert [job.found for job in asked] == [0, 64, 64, 64, 64]
+def test_an_evicted_sequence_goes_on_where_it_was(folder: Path, engine: TransformersEngine) -> None:
+    asked = [Job(str(n), [11 + n] * 30, 40, Sampling()) for n in range(3)]
+    run(engine, asked, kv=5)  # all three fit at first, and not to their ends
     assert [job.output for job in asked] == [greedy(folder, job.prompt, job.limit) for job in asked]
 
 
@@ -143,6 +143,11 @@ def test_the_configurations_words_reach_it(folder: Path) -> None:
 def test_an_engine_that_there_is_not_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="'vllm' is none of openvino, transformers"):
         open_it(folder, "vllm")
+
+
+def test_sharing_blocks_is_refused_by_name(folder: Path) -> None:
+    with pytest.raises(ValueError, match="enable_kv_cache_reuse: engine transformers cannot share blocks"):
+        open_it(folder, "transformers", enable_kv_cache_reuse="true")
 
 
 def test_openvino_is_refused_on_a_gpu(folder: Path) -> None:

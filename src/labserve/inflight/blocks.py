@@ -83,14 +83,9 @@ class Blocks:
             key, cached = block.key, start + len(part)
         return found, min(cached, len(tokens) - 1)
 
-    def begin(self, owner: object, tokens: Sequence[int], told: int | None = None) -> int:
-        """A sequence begins with `tokens` and takes what is there of them. Returns how many tokens that is.
-
-        `told`: how many the engine says there are, if it does; then that is how many there are.
-        """
+    def begin(self, owner: object, tokens: Sequence[int]) -> int:
+        """A sequence begins with `tokens` and takes what is there of them. Returns how many tokens that is."""
         found, cached = self.find(tokens)
-        if told is not None:
-            found, cached = found[: -(-told // self.size)], told
         self._tables[owner] = Table(found, cached)
         for block in found:
             self._uses += 1

@@ -31,7 +31,7 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
     module = import_module(f"labserve.inflight.{name}_engine")
     exact = word("exact").lower() == "true"
     usual = module.STEP_TOKENS[device.partition(":")[0]]
-    features = Features.of(word, usual, batch, shape.context, module.SPECULATION)
+    features = Features.of(word, usual, batch, shape.context, module.SPECULATION, module.SHARES)
     token_bytes = module.token_bytes(shape, exact)
     if features.draft_model:
         draft = Shape.of(features.draft_model)

@@ -32,7 +32,13 @@ class Features:
 
     @classmethod
     def of(
-        cls, word: Callable[[str], str], usual: int, batch: int, context: int, speculates: Sequence[str] = ()
+        cls,
+        word: Callable[[str], str],
+        usual: int,
+        batch: int,
+        context: int,
+        speculates: Sequence[str] = (),
+        shares: bool = True,
     ) -> "Features":
         """From a configuration's words; an empty one is not given.
 
@@ -42,6 +48,7 @@ class Features:
             batch: sequences that may run at a time.
             context: tokens that the model sees; without chunks a step has room for as many, unless it is told.
             speculates: the kinds of speculation that the engine can do.
+            shares: whether it can share blocks of its KV cache.
 
         Raises:
             ValueError: the engine cannot do it, or a step would have too few tokens for the batch.
@@ -53,6 +60,9 @@ class Features:
             )
         chunked = word("enable_chunked_context").lower() != "false"
         speculation = word("speculation") or NONE
+        reuse = word("enable_kv_cache_reuse").lower() == "true"
+        if reuse and not shares:
+            raise ValueError(f"enable_kv_cache_reuse: engine {word('engine')} cannot share blocks and be right")
         if speculation not in (NONE, *speculates):
             has = ", ".join((NONE, *speculates))
             raise ValueError(f"speculation: engine {word('engine')} cannot do '{speculation}'; it has: {has}")
@@ -67,7 +77,7 @@ class Features:
             guessed = f" and its {guesses} guesses (num_assistant_tokens)" if guesses else ""
             raise ValueError(f"max_num_tokens: {most} are not a token{guessed} for each of max_num_sequences={batch}")
         draft = word("draft_model") if speculation == DRAFT else ""
-        return cls(chunked, most, word("enable_kv_cache_reuse").lower() == "true", speculation, guesses, draft)
+        return cls(chunked, most, reuse, speculation, guesses, draft)
 
     def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
         """For ``labserve.effective``: (name, asked, in force, why where it is not as asked)."""

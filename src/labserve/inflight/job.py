@@ -90,9 +90,6 @@ class Engine(Protocol):
     def lingers(self, handle: Any) -> bool:
         """Whether a dropped sequence has to be computed a little further first."""
 
-    def cached(self, ids: Sequence[int]) -> int | None:
-        """How many leading tokens of `ids` are in the cache; None where the engine does not tell."""
-
     def guesses(self, ids: Sequence[int], left: int) -> int:
         """How many tokens after `ids` it will guess in a step, of a sequence that may have `left` more."""
 

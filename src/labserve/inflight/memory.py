@@ -55,10 +55,10 @@ class Memory:
         whole = found[: (job.tokens - 1) // self.kv.block_size]  # what is written to must be its own
         return self.claim(job) - sum(block.holders > 0 or block in beside for block in whole), found
 
-    def join(self, job: Job, told: int | None) -> None:
-        """A job joins; `told` is how many of its tokens the engine has, where the engine says so."""
+    def join(self, job: Job) -> None:
+        """A job joins, with what is there of its tokens."""
         if self.blocks is not None:
-            job.cached = job.found = self.blocks.begin(job, job.prompt + job.output, told)
+            job.cached = job.found = self.blocks.begin(job, job.prompt + job.output)
 
     def grow(self, job: Job) -> None:
         """All that is `cached` of a job will be in its blocks after the step."""

@@ -17,6 +17,7 @@ from labserve.model_shape import Shape
 BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no other
 STEP_TOKENS = {"cpu": 256}  # of one step, where max_num_tokens is not given
 SPECULATION = (PROMPT_LOOKUP, DRAFT)
+SHARES = True  # blocks, among prompts that begin alike
 NGRAM = 3  # tokens alike before a guess from the text, at most
 
 
@@ -91,9 +92,6 @@ class OpenVinoEngine:
 
     def lingers(self, handle: Handle) -> bool:
         return handle in self._lingering
-
-    def cached(self, ids: Sequence[int]) -> int | None:
-        return None  # it tells nobody: the scheduler keeps account of what must be there
 
     def guesses(self, ids: Sequence[int], left: int) -> int:
         most = min(self._features.num_assistant_tokens, left - 1)

@@ -271,7 +271,6 @@ class Scheduler:
                 break
             self.waiting.remove(job)
             ids = job.prompt + job.output
-            told = self.engine.cached(ids) if self.features.kv_cache_reuse else None
             try:
                 job.handle = self.engine.add(ids, job.limit - len(job.output), job.sampling)
             except Exception as error:  # the engine refuses this one; the others are not concerned
@@ -279,7 +278,7 @@ class Scheduler:
                 ended.append(job)
                 continue
             self.running.append(job)
-            self.memory.join(job, told)
+            self.memory.join(job)
             self.seats.take(job, job.name or job.id)
             self.order.joined(job, self.waiting)
             admitted.append(job)

@@ -22,6 +22,8 @@ from labserve.params import BadInput
 BLOCK_SIZE = 32  # tokens in a block of the paged cache
 STEP_TOKENS = {"cpu": 256, "cuda": 2048}  # of one step, where max_num_tokens is not given
 SPECULATION: tuple[str, ...] = ()
+# With allow_block_sharing, release 5.5.4 gives wrong answers as soon as two sequences compute the same block at a time.
+SHARES = False
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class TransformersEngine:
                 block_size=BLOCK_SIZE,
                 num_blocks=kv.blocks + batch,
                 max_batch_tokens=self.step_tokens,
-                allow_block_sharing=features.kv_cache_reuse,
+                allow_block_sharing=False,  # see SHARES
                 use_async_batching=False,  # a step is over when it returns
             ),
         )
@@ -97,16 +99,6 @@ class TransformersEngine:
 
     def lingers(self, handle: Handle) -> bool:
         return False
-
-    def cached(self, ids: Sequence[int]) -> int | None:
-        blocks = self._processor.cache._block_manager
-        key, found = None, 0
-        for start in range(0, len(ids) - BLOCK_SIZE + 1, BLOCK_SIZE):
-            key = blocks.compute_hash(key, list(ids[start : start + BLOCK_SIZE]), group_id=0)
-            if key not in blocks._hash_to_id:
-                break
-            found = start + BLOCK_SIZE
-        return min(found, len(ids) - 1)
 
     def guesses(self, ids: Sequence[int], left: int) -> int:
         return 0
