@@ -35,10 +35,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     yield now
 
 
-def make(folder: str, run_dir: str = "nowhere") -> Any:
+def make(folder: str, run_dir: str = "nowhere", gather_microseconds: int = 0) -> Any:
     return fake_backend.load(
         "iterative/iterative-gpt2", model_path=folder, max_batch_size=SLOTS, kv_cache="true", precision="fp32",
-        run_dir=run_dir, max_sequence_idle_microseconds=int(IDLE * 1e6),
+        run_dir=run_dir, gather_microseconds=gather_microseconds, max_sequence_idle_microseconds=int(IDLE * 1e6),
     )  # fmt: skip
 
 
@@ -148,6 +148,17 @@ def test_a_request_that_ends_its_sequence_itself_is_refused_at_once(model: Any) 
     model.execute([whole])
     assert "sequence_end: " in whole.error
     assert slots_used(model) == 0
+
+
+def test_those_who_come_together_share_their_first_step_and_nobody_waits_twice(folder: str) -> None:
+    model = make(folder, gather_microseconds=1000)
+    first, second, late = request(1), request(2), request(3)
+    model.execute([first])
+    assert not first.responses and first.flags_out == RESCHEDULE, "the model was idle: others may be on their way"
+    model.execute([again(first), second])
+    assert len(first.responses) == len(second.responses) == 1
+    model.execute([again(first), again(second), late])
+    assert len(first.responses) == 2 and len(late.responses) == 1, "it is idle no more"
 
 
 def test_scores_that_are_no_numbers_fail_their_sequence_alone(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

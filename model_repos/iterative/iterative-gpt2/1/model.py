@@ -25,6 +25,7 @@ from labserve.text.told import Growing, Told
 from labserve.triton import device, instance, parameter, refuse, respond, text_of
 
 PATIENCE = 1.0  # seconds of silence after which a sequence's slot, or its id, may go to another
+LEAST_S = 0.001  # a shorter wait would gather nobody: to be given back takes as long
 START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
 
 
@@ -33,6 +34,7 @@ class TritonPythonModel:
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.guard = Guard(args)
         self.slots = int(parameter(args, "slots"))
+        self.gather = int(parameter(args, "gather_microseconds", "0")) / 1e6
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
 
         tokenizer = open_tokenizer(parameter(args, "model_path"))
@@ -48,7 +50,7 @@ class TritonPythonModel:
         self.unfinished = set()  # those that had a token in the last step and want another
         self.resting = {}  # correlation id -> when a sequence of it ended, or was refused
         self.asked = 0.0  # when it was last looked whose client has gone
-        self.gave_back = False
+        self.gave_back = self.gathered = False
         self.seats = Seats(self.slots)  # the slots as they are shown
         self.joined, self.evicted, self.ended = [], [], {}  # since the last step, for its line in the log
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
@@ -80,7 +82,7 @@ class TritonPythonModel:
             self.show()
             return
         ids = [request.correlation_id() for request, _ in batch]
-        if self.out_of_step(ids):
+        if self.out_of_step(ids) or self.too_early(ids):
             for request, _ in batch:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
             return
@@ -179,6 +181,16 @@ class TritonPythonModel:
         """
         self.gave_back = not self.gave_back and not self.unfinished.issubset(ids)
         return self.gave_back
+
+    def too_early(self, ids):
+        """Whether newcomers of an idle model are given back once, after a moment in which others may have come.
+
+        Else the first of those who come together would have a step of its own, and all the others wait for it.
+        """
+        self.gathered = not (self.gathered or self.unfinished or len(ids) == self.slots or self.gather < LEAST_S)
+        if self.gathered:
+            time.sleep(self.gather)
+        return self.gathered
 
     def sweep(self, now):
         """Forget sequences whose clients have gone, and those that Triton itself gives up by now.
