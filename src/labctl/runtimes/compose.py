@@ -7,6 +7,7 @@ engine is asked directly for what is (docker_engine.py). Compose's exit status a
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from labctl.errors import LabError
 from labctl.guard import admin
 from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import calls, compose_images, compose_logs, guard_container, processes
+from labctl.runtimes import calls, compose_images, compose_logs, guard_container, processes, stopping
 from labctl.runtimes.actions import Action
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Launch, Record, together
@@ -142,12 +143,16 @@ class ComposeRuntime:
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
         if number:
-            return Action(f"replica {number} of {stack} goes", lambda listener: self._stop_one(stack, force, number))
+            return Action(
+                f"replica {number} of {stack} goes", lambda listener: self._stop_one(stack, force, number, listener)
+            )
         command = calls.down(self._projects, stack, force)
 
         def do(listener: Listener) -> None:
             if not self.leftovers(stack):
                 return
+            if not force:
+                self._ask_to_stop(self._servers(stack), listener)
             compose_logs.keep(self.workspace, stack)
             processes.run_tool(command, listener, listener.progress)
             self._sweep(stack)
@@ -159,14 +164,28 @@ class ComposeRuntime:
 
         return Action(f"{stack} goes, and all of its project", do, [command])
 
-    def _stop_one(self, stack: str, force: bool, number: int) -> None:
+    def _stop_one(self, stack: str, force: bool, number: int, listener: Listener) -> None:
         from labctl.runtimes import docker_engine
 
         with docker_engine.speaking(f"stopping replica {number}"):
-            for container in self._servers(stack, number):
-                if not force:
-                    container.stop()  # with the grace that it was started with
-                docker_engine.discard([container])
+            containers = self._servers(stack, number)
+            if not force:
+                self._ask_to_stop(containers, listener)
+            docker_engine.discard(containers)
+
+    def _ask_to_stop(self, containers: Sequence[Any], listener: Listener) -> None:
+        """With the grace that they were started with. Compose would wait for whoever keeps a stream open."""
+        from labctl.runtimes.docker_engine import engine_errors, living
+
+        with contextlib.suppress(*engine_errors()):
+            running = living(containers)
+            for one in running:
+                one.kill("SIGTERM")
+            grace = max((float(one.attrs["Config"].get("StopTimeout") or 0) for one in running), default=0.0)
+            if not stopping.wait(lambda: [functools.partial(_unloaded, one) for one in living(running)], grace):
+                listener.note(stopping.late(grace))
+            for one in living(running):
+                one.kill()
 
     def _servers(self, stack: str, number: int = 0) -> list[Any]:
         from labctl.runtimes import docker_engine
@@ -237,3 +256,7 @@ class ComposeRuntime:
 
         things = (*docker_engine.containers(self._root), *docker_engine.networks(self._root))
         return {docker_engine.labels(thing)[docker_engine.STACK] for thing in things}
+
+
+def _unloaded(container: Any) -> bool:
+    return stopping.UNLOADED.encode() in container.logs(tail=20)

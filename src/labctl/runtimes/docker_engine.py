@@ -183,6 +183,13 @@ def discard(things: Sequence[Any]) -> None:
             thing.remove(**({"force": True, "v": True} if isinstance(thing, Container) else {}))
 
 
+def living(containers: Sequence[Any]) -> list[Any]:
+    """Those that still run."""
+    for container in containers:
+        container.reload()
+    return [container for container in containers if container.status in ("running", "paused")]
+
+
 def how_ended(attributes: dict[str, Any]) -> str | None:
     """How a container ended, or why it never will serve, in words, from its inspected attributes; None while it may.
 

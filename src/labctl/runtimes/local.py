@@ -26,7 +26,7 @@ from labctl.errors import LabError
 from labctl.guard import PROCESS_NAME
 from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import keeper, local_front, local_server, nvidia, processes, wheel
+from labctl.runtimes import keeper, local_front, local_server, nvidia, processes, stopping, wheel
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.base import Endpoints, Launch, Record, together
 from labctl.runtimes.local_server import LocalServer
@@ -177,11 +177,11 @@ class LocalRuntime:
         if servers and not force:
             if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
                 local_front.let_go(self.workspace, stack)
+            unloaded = {p: stopping.from_now_on(self.workspace.log_file(stack, _replica(p))) for p in servers}
             _signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-            _, servers = psutil.wait_procs(servers, timeout=grace)
-            if servers:
-                listener.note(f"the server did not stop within {grace:g} s and is killed")
+            if not stopping.wait(lambda: [unloaded[p] for p in psutil.wait_procs(servers, timeout=0)[1]], grace):
+                listener.note(stopping.late(grace))
         self._end(ours())
         root = self.workspace.root
         for path in regions(root, stack, number) if number else leavings(root, stack):
@@ -270,6 +270,12 @@ def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:
     for process in victims:
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)
+
+
+def _replica(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error, ValueError):
+        return int(process.environ().get(REPLICA, 0))
+    return 0
 
 
 def _exit_timeout(process: psutil.Process) -> int:

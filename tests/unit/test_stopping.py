@@ -1,0 +1,51 @@
+"""Stopping a server: nothing that is in flight is cut short, and nobody waits for a connection alone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from labctl.runtimes import stopping
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which passes only where somebody sleeps."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "server.log"
+    path.write_text(f'I1122 "Timeout 7: {stopping.UNLOADED}"\n')  # of the server before
+    return path
+
+
+def test_servers_that_have_unloaded_their_models_linger_a_moment_and_no_longer(clock: list[float], log: Path) -> None:
+    said = stopping.from_now_on(log)
+
+    def living() -> list[stopping.Unloaded]:
+        if clock[0] > 3:
+            log.write_text(f'{log.read_text()}I1122 "Timeout 8: {stopping.UNLOADED}"\n')
+        return [said, lambda: clock[0] > 5]
+
+    assert stopping.wait(living, 15)
+    assert 5 + stopping.LINGER_S <= clock[0] < 5 + 2 * stopping.LINGER_S
+
+
+def test_a_server_with_something_in_flight_has_all_its_time(clock: list[float], log: Path) -> None:
+    said = stopping.from_now_on(log)
+    log.write_text(f"{log.read_text()}Timeout 9: Found 1 live models and 0 in-flight non-inference requests")
+    assert not stopping.wait(lambda: [said, lambda: True], 15)
+    assert clock[0] >= 15
+
+
+def test_servers_that_have_ended_are_waited_for_no_more(clock: list[float], log: Path) -> None:
+    said = stopping.from_now_on(log)
+    assert stopping.wait(lambda: [said] if clock[0] < 2 else [], 15)
+    assert clock[0] < 3
