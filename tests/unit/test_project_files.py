@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,9 @@ def test_bench_without_a_name_runs_the_yardsticks_and_not_the_long_searches(
         bench.main()
         assert ran == wanted
     assert not {"fuzz", "kills"} & bench.YARDSTICKS.keys()
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    # pytest imports them by their bare names: the second of a name stops the whole run.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
