@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from labctl.cli.against import account
+from labctl.cli.main import cli
 from labctl.errors import LabError
 from labctl.measure.evidence import overhead
 from labctl.measure.evidence.overhead import PARTS, Comparison
@@ -107,3 +109,20 @@ def test_the_engine_alone_lets_whoever_waits_join_at_the_next_token() -> None:
     assert len(found["steps"]) == 9
     assert found["seconds"] >= sum(ended - began for began, ended, _ in found["steps"])
     assert all(0 < computed <= ended - began for began, ended, computed in found["steps"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["codegen"], 1, "codegen has no engine that runs without Triton"),
+        (["inflight-batching", "--profile", "gpu"], 1, "--against-engine is for the cpu profile"),
+        (["iterative", "-m", "simple-gpt2"], 1, "iterative serves its engine by iterative-gpt2"),
+        (["iterative", "--concurrency", "3"], 2, "without --concurrency"),
+        (["llama", "--runtime", "local"], 0, "-m labserve.alone"),
+        (["modern", "--runtime", "local"], 0, "-m labserve.alone"),
+    ],
+)
+def test_what_has_no_engine_of_its_own_is_refused_by_name(words: list[str], code: int, said: str) -> None:
+    done = CliRunner().invoke(cli, ["bench", *words, "--against-engine", "--dry-run"])
+    assert done.exit_code == code
+    assert said in " ".join(f"{done.output} {done.exception}".split())
