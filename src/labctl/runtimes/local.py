@@ -30,17 +30,7 @@ from labctl.runtimes import keeper, local_front, local_server, nvidia, processes
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.base import Endpoints, Launch, Record, together
 from labctl.runtimes.local_server import LocalServer
-from labctl.runtimes.marks import (
-    PROMETHEUS,
-    RECORD,
-    REPLICA,
-    ROOT,
-    SERVER,
-    STACK,
-    STUB,
-    leavings,
-    regions,
-)  # fmt: skip
+from labctl.runtimes.marks import PROMETHEUS, RECORD, REPLICA, ROOT, SERVER, STACK, STUB, leavings, regions
 from labctl.runtimes.streams import as_they_come
 from labctl.runtimes.tools import progress_of, tool_failed
 from labctl.workspace import Workspace
