@@ -73,7 +73,7 @@ class Load:
         while not self._end.is_set():
             answered, cut = threading.Semaphore(0), threading.Event()
 
-            def arrived(_: Any, error: Any, cut: threading.Event = cut, more: Any = answered) -> None:
+            def arrived(result: Any, error: Any, cut: threading.Event = cut, more: Any = answered) -> None:
                 if error is not None:
                     self.heard.append(time.monotonic())
                     cut.set()

@@ -141,7 +141,7 @@ class Stream:
         self._client.start_stream(callback=self._arrived)
         self.answers, self.cut = 0, False
 
-    def _arrived(self, _: object, error: object) -> None:
+    def _arrived(self, result: object, error: object) -> None:
         self.cut = self.cut or error is not None
         self.answers += error is None
 
