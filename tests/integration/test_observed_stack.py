@@ -79,6 +79,11 @@ def observed(own: Path, prometheus: Path, monkeypatch: pytest.MonkeyPatch) -> It
     end.set()
     for thread in threads:
         thread.join()
+    folder = own / ".labs" / "inflight-batching" / "observe"
+    assert folder.is_dir()
+    labctl("down", "inflight-batching", root=own)
+    assert not folder.exists(), "down takes Prometheus' data with it"
+    assert [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or ())] == []
 
 
 def ask(endpoint: str, end: threading.Event) -> None:
@@ -123,15 +128,3 @@ def test_every_panel_of_every_dashboard_has_data_of_a_stack_under_load(observed:
         pytest.fail(f"no data: {json.dumps({' / '.join(key): text for key, text in empty.items()}, indent=1)}")
     assert len(query(address, 'up{job="triton"} == 1')) == 2
     assert len(query(address, "sum by (instance) (nv_inference_request_success) > 0")) == 2, "each replica has a part"
-
-
-def test_down_takes_prometheus_with_it_and_leaves_no_data(
-    own: Path, prometheus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{prometheus}:{os.environ['PATH']}")
-    labctl("up", "iterative", "--runtime", "local", "--ports", "auto", "--observe", root=own)
-    folder = own / ".labs" / "iterative" / "observe"
-    assert folder.is_dir()
-    labctl("down", "iterative", root=own)
-    assert not folder.exists()
-    assert [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or ())] == []
