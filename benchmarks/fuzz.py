@@ -1,7 +1,8 @@
 """Hostile and careless requests to every model of every stack, and what became of them and of the server.
 
-On loopback, without the requests that are known to end Triton 2.51 (docs/security.md); ``--killers`` sends those too,
-one of each kind, to a server that is started again; ``--expose`` sends everything to the guard.
+On loopback, without the requests that are known to end Triton 2.51 or to lose an answer there (docs/security.md);
+``--killers`` sends the former too, one of each kind, to a server that is started again, and ``--shared-ids`` the
+latter; ``--expose`` sends everything to the guard.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from benchmarks.hostile.draw import draw, killers
 from benchmarks.hostile.models import Model
-from benchmarks.hostile.send import ANSWERED, CANCELLED, CLOSED, REFUSED, SILENCE, Client, Outcome
+from benchmarks.hostile.send import ANSWERED, CANCELLED, CLOSED, REFUSED, SILENCE, Outcome
 from benchmarks.hostile.sent import Sent
 from benchmarks.hostile.watch import Size, Watch
 from labctl.listener import Silent
@@ -72,7 +73,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         up = UpOptions(Choices(), "local", "auto", 300.0, expose=options.expose, supervise=SUPERVISE)
         with ephemeral(session, lab, name, up) as handle:
             watch = Watch(handle.runtime, handle.record)
-            found.append(fuzz(watch, each + (number < rest), options.seed, deadly=options.expose))
+            count, losing = each + (number < rest), options.expose or options.shared_ids
+            found.append(fuzz(watch, count, options.seed, deadly=options.expose, losing=losing))
             print(table([found[-1].row()], COLUMNS, right=range(1, len(COLUMNS))), flush=True)
             if options.killers:
                 killed[name] = end(watch, options.seed)
@@ -92,12 +94,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def fuzz(watch: Watch, count: int, seed: int, *, deadly: bool = False, without: str = "") -> Found:
+def fuzz(watch: Watch, count: int, seed: int, *, deadly: bool = False, losing: bool = False) -> Found:
     """Send ``count`` requests, always the same for one seed.
 
     Args:
         deadly: also those that are known to end Triton 2.51.
-        without: a kind of request that is left out.
+        losing: also those that are known to lose an answer there.
     """
     record = watch.record
     models = [Model.of(record.endpoints.http, name) for name in record.models]
@@ -107,9 +109,9 @@ def fuzz(watch: Watch, count: int, seed: int, *, deadly: bool = False, without: 
     local, lock, under_way = threading.local(), threading.Lock(), set[str]()
 
     def one(number: int) -> None:
-        sent = draw(f"{seed}-{record.stack}-{number}", models, deadly, without)
+        sent = draw(f"{seed}-{record.stack}-{number}", models, deadly, losing)
         if not hasattr(local, "client"):
-            local.client = Client(record.endpoints.http, record.endpoints.grpc)
+            local.client = watch.client()
         with lock:
             under_way.add(str(sent))
         outcome = local.client.send(sent)
@@ -142,7 +144,7 @@ def end(watch: Watch, seed: int) -> Sequence[str]:
     models = [Model.of(record.endpoints.http, name) for name in record.models]
     ends = []
     for sent in killers(f"{seed}-{record.stack}", models):
-        client = Client(record.endpoints.http, record.endpoints.grpc)
+        client = watch.client()
         outcome, _ = client.send(sent)
         client.close()
         how = watch.died() if outcome == CLOSED and watch.dies(5) else outcome
@@ -156,4 +158,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--killers", action="store_true", help="fuzz: also what is known to end Triton 2.51, at the end"
     )
-    parser.add_argument("--expose", action="store_true", help="fuzz: behind the guard, with what ends Triton 2.51")
+    parser.add_argument(
+        "--shared-ids", action="store_true", help="fuzz: also what is known to lose an answer in Triton 2.51"
+    )
+    parser.add_argument("--expose", action="store_true", help="fuzz: behind the guard, with all of these")

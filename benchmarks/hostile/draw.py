@@ -20,13 +20,13 @@ WEIGHTS: tuple[tuple[Make, int], ...] = (
 MAKERS, TIMES = zip(*WEIGHTS, strict=True)
 
 
-def draw(seed: str, models: Sequence[Model], deadly: bool, without: str = "") -> Sent:
-    """The request of that seed: none of the kind ``without``, of those that end Triton 2.51 only if ``deadly``."""
+def draw(seed: str, models: Sequence[Model], deadly: bool, losing: bool) -> Sent:
+    """The request of that seed; only if asked for one of those that end Triton 2.51, or lose an answer there."""
     chance = random.Random(seed)
     while True:
         (make,) = chance.choices(MAKERS, TIMES)
         sent = make(chance, chance.choice(models), make.__name__)
-        if sent.kind != without and (deadly or not sent.deadly):
+        if (deadly or not sent.deadly) and (losing or not sent.loses):
             return sent
 
 

@@ -26,6 +26,7 @@ class Model:
     optional: frozenset[str]
     decoupled: bool
     sequences: bool
+    iterative: bool  # a request of it is scheduled again and again
 
     @classmethod
     def of(cls, http: str, name: str) -> Model:
@@ -38,6 +39,7 @@ class Model:
             frozenset(item["name"] for item in config["input"] if item.get("optional")),
             bool(config.get("model_transaction_policy", {}).get("decoupled")),
             "sequence_batching" in config or _asks_sequences(http, config),
+            bool(config.get("sequence_batching", {}).get("iterative_sequence")),
         )
 
     def good(self, sequence: int = 1) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sends a request as a client with patience for 20 s, and says what became of it."""
+"""Sends a request as a client with some patience, and says what became of it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Outcome = tuple[str, str]  # one of the five above, and the server's words where
 
 
 class Client:
-    """One person's connections; of one thread."""
+    """One person's connections; of one thread. ``patience``: seconds without an answer that are silence."""
 
-    def __init__(self, http: str, grpc_endpoint: str) -> None:
-        self._http = http
+    def __init__(self, http: str, grpc_endpoint: str, patience: float = PATIENCE_S) -> None:
+        self._http, self._patience = http, patience
         self._channel = grpc.insecure_channel(grpc_endpoint, options=CHANNEL)
 
     def send(self, sent: Sent) -> Outcome:
@@ -35,7 +35,7 @@ class Client:
         self._channel.close()
 
     def _over_http(self, sent: Sent) -> Outcome:
-        connection = http.client.HTTPConnection(self._http, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(self._http, timeout=self._patience)
         try:
             _write(connection, sent)
             if sent.leave is not None and connection.sock:
@@ -53,7 +53,7 @@ class Client:
 
     def _over_grpc(self, sent: Sent) -> Outcome:
         wire = [item if isinstance(item, bytes) else message(sent.model, item) for item in sent.messages]
-        options: dict[str, Any] = {"timeout": PATIENCE_S, "compression": COMPRESSION[sent.compression]}
+        options: dict[str, Any] = {"timeout": self._patience, "compression": COMPRESSION[sent.compression]}
         heard, words = time.monotonic(), ""
         try:
             if sent.protocol == "grpc":
@@ -72,7 +72,7 @@ class Client:
             if code == grpc.StatusCode.CANCELLED and sent.leave is not None:
                 return CANCELLED, ""
             if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-                speaking = sent.protocol == "stream" and time.monotonic() - heard < PATIENCE_S / 2
+                speaking = sent.protocol == "stream" and time.monotonic() - heard < self._patience / 2
                 return (CANCELLED, "") if speaking else (SILENCE, "")
             return (CLOSED if code == grpc.StatusCode.UNAVAILABLE else REFUSED), details
 

@@ -20,6 +20,7 @@ class Sent:
         kind: what is wrong with it.
         protocol: ``http``, ``grpc`` (one call) or ``stream`` (gRPC, all messages in one stream).
         deadly: it is known to end Triton 2.51 when nothing stands before it (docs/security.md).
+        loses: so it is known to leave itself, or another of its sequence id, without an answer.
         chunked: the body goes in pieces of this many bytes.
         leave: seconds after which the client goes away without waiting for the end; None waits.
     """
@@ -35,6 +36,7 @@ class Sent:
     compression: str = ""
     chunked: int = 0
     deadly: bool = False
+    loses: bool = False
     leave: float | None = None
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.hostile.models import Model
@@ -138,7 +139,8 @@ def parameters(chance: random.Random, model: Model, kind: str) -> Sent:
     body = model.good(chance.randint(1, 2**40))
     named = {chance.choice(SECRETS): chance.choice((*NUMBERS, *ODD)) for _ in range(chance.randint(1, 3))}
     body["parameters"] = {**body.get("parameters", {}), **named}
-    return _sent(chance, model, body, kind)
+    loses = model.iterative and any(name.startswith("sequence_") for name in named)
+    return replace(_sent(chance, model, body, kind), loses=loses)
 
 
 def sequences(chance: random.Random, model: Model, kind: str) -> Sent:
@@ -150,4 +152,5 @@ def sequences(chance: random.Random, model: Model, kind: str) -> Sent:
         return {**body, "parameters": {"sequence_id": chance.choice((0, 1, 2, 3, "one")), **flags}}
 
     messages = [step() for _ in range(chance.randint(1, 6))]
-    return Sent(kind, model.name, "stream", messages=messages, leave=chance.choice((None, None, 0.0, 0.05)))
+    leave = chance.choice((None, None, 0.0, 0.05))
+    return Sent(kind, model.name, "stream", messages=messages, leave=leave, loses=model.iterative)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psutil
 
 from benchmarks.hostile.models import Model
-from benchmarks.hostile.send import ANSWERED, Client
+from benchmarks.hostile.send import ANSWERED, PATIENCE_S, Client
 from benchmarks.hostile.sent import Sent
 from labctl import server_api
 from labctl.measure.evidence import metrics
@@ -30,10 +30,10 @@ class Size:
 
 
 class Watch:
-    """A server that is up."""
+    """A server that is up, and clients with some patience (seconds)."""
 
-    def __init__(self, runtime: LocalRuntime, record: Record) -> None:
-        self._runtime, self.record = runtime, record
+    def __init__(self, runtime: LocalRuntime, record: Record, patience: float = PATIENCE_S) -> None:
+        self._runtime, self.record, self._patience = runtime, record, patience
         self._meet(runtime.find(record.stack) or record)  # whoever started it knows its keeper alone
 
     def _meet(self, record: Record) -> None:
@@ -98,9 +98,12 @@ class Watch:
                 return held
             time.sleep(POLL_S)
 
+    def client(self) -> Client:
+        return Client(self.record.endpoints.http, self.record.endpoints.grpc, self._patience)
+
     def disabled(self, models: list[Model]) -> dict[str, str]:
         """Models that do not answer a good request, and what they say instead."""
-        client = Client(self.record.endpoints.http, self.record.endpoints.grpc)
+        client = self.client()
         found = {m.name: client.send(Sent("good", m.name, "stream", messages=[m.good(time.time_ns())])) for m in models}
         client.close()
         return {name: " ".join(outcome) for name, outcome in found.items() if outcome[0] != ANSWERED}

@@ -26,6 +26,7 @@ class MessageStream:
         self._judged = path in INFER
         self._encoding = encoding
         self._held = bytearray()
+        self.judged: list[service_pb2.ModelInferRequest] = []  # by the last pass_on, for who knows more rules
 
     def pass_on(self, piece: bytes, last: bool) -> bytes:
         """Judge what has become whole, and return it.
@@ -34,6 +35,7 @@ class MessageStream:
             Refused: nothing of this message, and nothing after it, may reach Triton.
         """
         self._held += piece
+        self.judged = []
         start = 0
         while len(self._held) >= start + PREFIX:
             length = int.from_bytes(self._held[start + 1 : start + PREFIX], "big")
@@ -43,7 +45,8 @@ class MessageStream:
             if len(self._held) < end:
                 break
             if self._judged:
-                check_message(self._plain(self._held[start], bytes(self._held[start + PREFIX : end])))
+                message = self._plain(self._held[start], bytes(self._held[start + PREFIX : end]))
+                self.judged.append(check_message(message))
             start = end
         passed = bytes(self._held[:start])
         del self._held[:start]
@@ -68,8 +71,8 @@ class MessageStream:
         return plain
 
 
-def check_message(message: bytes) -> None:
-    """Judge one ``ModelInferRequest``.
+def check_message(message: bytes) -> service_pb2.ModelInferRequest:
+    """Judge one ``ModelInferRequest``, and return it.
 
     Raises:
         Refused
@@ -82,3 +85,4 @@ def check_message(message: bytes) -> None:
         raise Refused(NO_CLASSIFICATION)
     inputs = ((given.name, given.shape, "shared_memory_region" in given.parameters) for given in request.inputs)
     check_shapes(inputs, len(message))
+    return request

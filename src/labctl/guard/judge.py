@@ -1,4 +1,4 @@
-"""The judge beside Envoy: ``python -m labctl.guard.judge unix:SOCKET``. Envoy shows it every request before Triton.
+"""The judge beside Envoy: ``python -m labctl.guard.judge unix:SOCKET TRITON``. It is shown every request before Triton.
 
 An HTTP request is shown whole (Envoy has buffered, bounded and decompressed it). A gRPC stream is never buffered: it is
 shown in pieces as they come, a message passes as soon as it is whole, and answers flow meanwhile.
@@ -20,6 +20,7 @@ import grpc
 from labctl.guard import PROCESS_NAME
 from labctl.guard.grpc_messages import MessageStream
 from labctl.guard.rules import MAX_REQUEST, Refused, check_json
+from labctl.guard.sequences import Sequences
 from labctl.guard.wire import METHOD, ProcessingRequest, ProcessingResponse
 
 PR_SET_NAME = 15
@@ -27,42 +28,53 @@ LARGE = 2**18  # bytes; judging more than that does not hold up the others
 LENGTH, ENCODING = "inference-header-content-length", "content-encoding"
 
 
-async def process(requests: AsyncIterator[Any], _: Any) -> AsyncIterator[Any]:
-    """One HTTP request or gRPC call; Envoy waits for an answer to each message."""
-    headers: dict[str, str] = {}
-    stream: MessageStream | None = None
-    async for message in requests:
-        answer = ProcessingResponse()
-        kind = message.ListFields()[0][0].name
-        try:
-            if kind == "request_headers":
-                headers = _headers(message.request_headers)
-                if headers.get("content-type", "").startswith("application/grpc"):
-                    stream = MessageStream(headers[":path"], headers.get("grpc-encoding", ""))
-                elif ENCODING in headers:
-                    raise Refused(f"the guard takes bodies compressed with gzip alone, not with '{headers[ENCODING]}'")
-                answer.request_headers.SetInParent()
-            elif kind == "request_body" and stream:
-                body = message.request_body
-                passed = stream.pass_on(body.body, body.end_of_stream)
-                mutation = answer.request_body.response.body_mutation
-                if passed:
-                    mutation.body = passed
+class Judge:
+    """Judges what Envoy shows it."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        self._sequences = sequences
+
+    async def process(self, requests: AsyncIterator[Any], _: Any) -> AsyncIterator[Any]:
+        """One HTTP request or gRPC call; Envoy waits for an answer to each message."""
+        headers: dict[str, str] = {}
+        stream: MessageStream | None = None
+        async for message in requests:
+            answer = ProcessingResponse()
+            kind = message.ListFields()[0][0].name
+            try:
+                if kind == "request_headers":
+                    headers = _headers(message.request_headers)
+                    if headers.get("content-type", "").startswith("application/grpc"):
+                        stream = MessageStream(headers[":path"], headers.get("grpc-encoding", ""))
+                    elif ENCODING in headers:
+                        raise Refused(
+                            f"the guard takes bodies compressed with gzip alone, not with '{headers[ENCODING]}'"
+                        )
+                    answer.request_headers.SetInParent()
+                elif kind == "request_body" and stream:
+                    body = message.request_body
+                    passed = stream.pass_on(body.body, body.end_of_stream)
+                    for request in stream.judged:
+                        await self._sequences.check_grpc(request)
+                    mutation = answer.request_body.response.body_mutation
+                    if passed:
+                        mutation.body = passed
+                    else:
+                        mutation.clear_body = True
+                elif kind == "request_body":
+                    body = message.request_body.body
+                    if len(body) > LARGE:
+                        document = await asyncio.to_thread(check_json, body, headers.get(LENGTH))
+                    else:
+                        document = check_json(body, headers.get(LENGTH))
+                    await self._sequences.check_http(headers[":path"], document)
+                    answer.request_body.SetInParent()
                 else:
-                    mutation.clear_body = True
-            elif kind == "request_body":
-                body = message.request_body.body
-                if len(body) > LARGE:
-                    await asyncio.to_thread(check_json, body, headers.get(LENGTH))
-                else:
-                    check_json(body, headers.get(LENGTH))
-                answer.request_body.SetInParent()
-            else:
-                answer.request_trailers.SetInParent()
-        except Refused as error:
-            yield _refusal(error, stream is not None)
-            return
-        yield answer
+                    answer.request_trailers.SetInParent()
+            except Refused as error:
+                yield _refusal(error, stream is not None)
+                return
+            yield answer
 
 
 def _headers(shown: Any) -> dict[str, str]:
@@ -91,12 +103,13 @@ def _refusal(error: Refused, grpc_call: bool) -> Any:
     return answer
 
 
-async def serve(address: str) -> None:
+async def serve(address: str, triton: str) -> None:
+    """Judge until SIGTERM. ``triton`` is HOST:PORT of its HTTP service, which may be what Envoy itself listens on."""
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAX_REQUEST + 2**16),
                                       ("grpc.max_send_message_length", MAX_REQUEST + 2**16)])  # fmt: skip
     service, method = METHOD.strip("/").split("/")
     handler = grpc.stream_stream_rpc_method_handler(
-        process,
+        Judge(Sequences(triton)).process,
         request_deserializer=ProcessingRequest.FromString,
         response_serializer=ProcessingResponse.SerializeToString,
     )
@@ -110,4 +123,4 @@ async def serve(address: str) -> None:
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_NAME, PROCESS_NAME.encode())
-    asyncio.run(serve(sys.argv[1]))
+    asyncio.run(serve(*sys.argv[1:]))

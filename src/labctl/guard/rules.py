@@ -27,8 +27,8 @@ class Refused(Exception):
         self.too_large = too_large
 
 
-def check_json(body: bytes, header_length: str | None) -> None:
-    """Judge the body of an HTTP request to Triton.
+def check_json(body: bytes, header_length: str | None) -> Any:
+    """Judge the body of an HTTP request to Triton, and return its JSON; None where there is none.
 
     Args:
         body: whole and not compressed; empty where there is none.
@@ -41,7 +41,7 @@ def check_json(body: bytes, header_length: str | None) -> None:
         raise too_large()
     text = body if header_length is None else body[: _length(header_length, len(body))]
     if not text.strip():
-        return
+        return None
     try:
         document = json.loads(text.decode(), object_pairs_hook=_object)
     except RecursionError:
@@ -55,6 +55,7 @@ def check_json(body: bytes, header_length: str | None) -> None:
             if isinstance(parameters, dict) and "classification" in parameters:
                 raise Refused(NO_CLASSIFICATION)
         check_shapes(map(_tensor, _objects(document.get("inputs"))), len(body))
+    return document
 
 
 def check_shapes(inputs: Iterable[Tensor], size: int) -> None:

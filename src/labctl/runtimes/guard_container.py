@@ -94,7 +94,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     commands = {"Envoy": [str(envoy.binary()), *envoy.arguments(str(config))]}
     if judge:
-        commands = {"the judge": [sys.executable, "-m", "labctl.guard.judge", f"unix:{JUDGE}"], **commands}
+        judging = [sys.executable, "-m", "labctl.guard.judge", f"unix:{JUDGE}", f"127.0.0.1:{HTTP}"]
+        commands = {"the judge": judging, **commands}
     subprocess.run([*commands["Envoy"], "--mode", "validate"], check=True, stdout=subprocess.DEVNULL)
     parts = {name: subprocess.Popen(argv, stdin=subprocess.DEVNULL) for name, argv in commands.items()}
     try:

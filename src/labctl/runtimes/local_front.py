@@ -35,7 +35,8 @@ def commands(workspace: Workspace, record: Record) -> dict[str, Command]:
     """What is started, by the names of its processes. Raises LabError where Envoy is not installed."""
     if not record.front:
         return {}
-    judge = [sys.executable, "-m", "labctl.guard.judge", f"unix:{judge_socket(workspace.root, record.stack)}"]
+    socket = f"unix:{judge_socket(workspace.root, record.stack)}"
+    judge = [sys.executable, "-m", "labctl.guard.judge", socket, record.endpoints.http.split(",")[0]]
     front = [str(envoy.binary()), *envoy.arguments(str(config_file(workspace, record.stack)))]
     guard = {PROCESS_NAME: Command(judge, cwd=Path("/"))} if record.guarded else {}
     return {**guard, ENVOY: Command(front, cwd=Path("/"))}

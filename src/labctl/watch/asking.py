@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,7 @@ class Asker:
         self._iterative = {
             name for name, config in _configs(endpoint, models).items() if config.sequence_batching.iterative_sequence
         }
+        self._page = secrets.token_hex(2)  # of two pages for one server, neither uses an id of the other's
         self._open: dict[str, _Asked] = {}
         self._lock = threading.Lock()
         self.into: Mapping[str, str] = _steps(endpoint, models)
@@ -84,7 +86,7 @@ class Asker:
     def _asked(self, model: str, prompt: str) -> _Asked:
         number = request_id()
         # The correlation ids that Triton makes itself are numbers: these cannot be among them.
-        return _Asked(number, model, prompt, f"p{number}" if model in self._iterative else number)
+        return _Asked(number, model, prompt, f"p{number}-{self._page}" if model in self._iterative else number)
 
     def cancel(self, number: str) -> bool:
         """Let a request go; False where it is over, or none of this page's."""
