@@ -57,6 +57,7 @@ def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Ite
     finally:
         swarm("stack", "rm", NAME, check=False)
         swarm("swarm", "leave", "--force", check=False)
+        swarm("network", "rm", "docker_gwbridge", check=False)  # the engine's own, of no use without a swarm
 
 
 def replicas() -> dict[str, str]:
