@@ -61,10 +61,11 @@ class Side:
     """A process that has its model loaded, and computes when it is asked."""
 
     def __init__(self, kind: str, folder: str, precision: str, checkout: Path | None = None) -> None:
-        paths = {"PYTHONPATH": str(checkout / "src")} if checkout else {}
+        env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # as the stack is served
+        env |= {"PYTHONPATH": str(checkout / "src")} if checkout else {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.decode_worker", kind, folder, precision],
-            cwd=Path(__file__).parents[1], env={**os.environ, **paths},
+            cwd=Path(__file__).parents[1], env=env,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._line()
