@@ -21,7 +21,7 @@ LONG = 1900  # tokens: minutes
 
 @pytest.fixture
 def server(lab_server: Callable[..., LabServer]) -> LabServer:
-    return lab_server("llama", model="random:llama-100m", threads=1)
+    return lab_server("llama", model="random:llama-100m", threads=1, engine="transformers")  # no engine to build
 
 
 def inputs(model: str, tokens: int) -> list[InferInput]:
