@@ -42,8 +42,8 @@ def alone(count: int = 5) -> overhead.Account:
 def test_the_parts_of_a_served_run_add_up_to_all_of_it() -> None:
     found = served()
     assert found.parts == pytest.approx({
-        "preprocessing": 0.006, "queue": 0.003, "engine": 0.490, "scheduling": 0.010, "idle": 0.008,
-        "postprocessing": 0.004, "wire": 0.011 + 0.011,
+        "before": 0.006, "queue": 0.003, "engine": 0.490, "scheduling": 0.010, "idle": 0.008,
+        "after": 0.004, "wire": 0.011 + 0.011,
     })  # fmt: skip
     assert found.seconds == pytest.approx(0.020 + 0.500 + 0.008 + 0.015)
     assert found.scheduling_share == pytest.approx(0.02)
@@ -55,9 +55,9 @@ def test_a_models_mean_never_claims_more_than_there_was() -> None:
     """Requests that come together wait for each other: their means are longer than what the first one needed."""
     made = steps()
     found = overhead.served(BEGAN, made[-1].ended + 0.001, made, pre=0.018, queue=0.5, post=0.7)
-    assert found.parts["preprocessing"] == pytest.approx(0.018)
+    assert found.parts["before"] == pytest.approx(0.018)
     assert found.parts["queue"] == pytest.approx(0.002)
-    assert found.parts["postprocessing"] == pytest.approx(0.001)
+    assert found.parts["after"] == pytest.approx(0.001)
     assert found.parts["wire"] == pytest.approx(0.0)
 
 
@@ -67,7 +67,7 @@ def test_an_engine_alone_has_no_queue_and_no_wire() -> None:
     assert found.parts["scheduling"] == pytest.approx(0.0005)
     assert found.parts["idle"] == pytest.approx(0.002)
     assert found.seconds == pytest.approx(0.4775)
-    assert not any(found.parts[part] for part in ("preprocessing", "queue", "postprocessing", "wire"))
+    assert not any(found.parts[part] for part in ("before", "queue", "after", "wire"))
 
 
 def test_the_table_and_the_sentence_say_where_the_difference_goes() -> None:

@@ -11,12 +11,12 @@ from labctl.measure.evidence.steplog import Step
 
 #: Every part of a run's time, and what it is called.
 PARTS = {
-    "preprocessing": "preprocessing, before the first step",
+    "before": "preprocessing, before the first step",
     "queue": "queue, before the first step",
     "engine": "the engine's steps",
     "scheduling": "scheduling, answering and recording in them",
     "idle": "idle engine between two steps",
-    "postprocessing": "postprocessing, after the last step",
+    "after": "postprocessing, after the last step",
     "wire": "wire and client",
 }
 
@@ -72,12 +72,12 @@ def served(began: float, ended: float, steps: Sequence[Step], pre: float, queue:
     queue = min(queue, before - pre)
     post = min(post, after)
     parts = {
-        "preprocessing": pre,
+        "before": pre,
         "queue": queue,
         "engine": engine,
         "scheduling": whole - engine,
         "idle": steps[-1].ended - steps[0].began - whole,
-        "postprocessing": post,
+        "after": post,
         "wire": before - pre - queue + after - post,
     }
     return Account(parts, len(steps))

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from labctl.errors import LabError
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.clients.tensors import kind_of, tensor
-from labctl.measure.context import Context
 from labctl.measure.evidence.steplog import Step
 from labctl.measure.records import RequestRecord
 from labctl.trtllm import interface
 
 POLL_S = 0.02
+
+
+class Phase(Protocol):
+    """What is needed here of a phase: its settings, and the steps of a model while some requests were answered."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    def steps(self, model: str, records: Sequence[RequestRecord]) -> list[Step]: ...
 
 
 class EngineStream(TextStream):
@@ -37,7 +45,7 @@ class EngineStream(TextStream):
         return self.send_inputs(interface.MODEL, name, inputs, interface.ANSWER, **more)
 
 
-def steps_of(lab: Context, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[Step]:
+def steps_of(lab: Phase, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[Step]:
     """The engine's steps since the first of ``records`` was sent, all of whose tokens are in them.
 
     A step's line is written after its tokens are sent, so the last one is waited for. An engine of NVIDIA's has no log:
