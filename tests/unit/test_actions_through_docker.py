@@ -14,7 +14,7 @@ import pytest
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.orchestrator import up as rising
+from labctl.orchestrator import replicas
 from labctl.orchestrator.down import take_down
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.session import Session
@@ -48,7 +48,7 @@ class Docker:
             monkeypatch.setattr(docker_engine, name, lambda *asked: [])
         monkeypatch.setattr(docker_engine, "remove", lambda name: None)
         monkeypatch.setattr(compose_once, "hub_token", lambda: "")
-        monkeypatch.setattr(rising, "wait_ready", lambda *asked, **more: None)
+        monkeypatch.setattr(replicas, "wait_ready", lambda *asked, **more: None)
 
     def told(self) -> list[tuple[list[str], dict[str, str]]]:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
@@ -59,7 +59,7 @@ class Docker:
 
     def containers(self, root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
         last = [argv for argv, _ in self.told() if "--detach" in argv or argv[4:5] == ["down"]][-1:]
-        server = SimpleNamespace(name="c", status="exited", logs=lambda tail: b"")
+        server = SimpleNamespace(name="c", status="exited", labels={}, logs=lambda tail: b"", reload=lambda: None)
         return [server for argv in last if "--detach" in argv]
 
 

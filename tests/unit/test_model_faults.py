@@ -71,7 +71,7 @@ def test_every_part_of_an_error_is_explained(explain: faults.Explain) -> None:
 
 def test_the_guard_writes_what_is_looked_for_here() -> None:
     source = (ROOT / "src/labserve/guard.py").read_text()
-    written = re.search(r'told = f"(.*)"', source)
+    written = re.search(r'message = f"(.*)"', source)
     assert written
     words = written[1].replace("{self.model}", "iterative-gpt2").replace("{self._entries}", "3")
     assert faults.ENTRY.fullmatch(words)
