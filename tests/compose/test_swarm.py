@@ -51,13 +51,20 @@ def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Ite
         eventually(lambda: replicas() == {"triton": "2/2", "envoy": "1/1"}, PATIENCE_S)
         eventually(lambda: answers(where["http"]), PATIENCE_S)
         yield where["http"], where["grpc"]
-        swarm("stack", "rm", NAME)
+        swarm("stack", "rm", NAME, check=False)  # it fails where its network goes before it asks for that
+        eventually(lambda: not engine.services.list(filters=OF_THE_STACK), PATIENCE_S)
         eventually(lambda: not engine.containers.list(all=True, filters=OF_THE_STACK), PATIENCE_S)
         eventually(lambda: not engine.networks.list(filters=OF_THE_STACK), PATIENCE_S)
     finally:
         swarm("stack", "rm", NAME, check=False)
-        swarm("swarm", "leave", "--force", check=False)
+        eventually(lambda: left(engine), PATIENCE_S)
         swarm("network", "rm", "docker_gwbridge", check=False)  # the engine's own, of no use without a swarm
+
+
+def left(engine: docker.DockerClient) -> bool:
+    """Whether the engine has left its swarm. It gives up while a task still ends, and is then asked again."""
+    swarm("swarm", "leave", "--force", check=False)
+    return bool(engine.info()["Swarm"]["LocalNodeState"] == "inactive")
 
 
 def replicas() -> dict[str, str]:
