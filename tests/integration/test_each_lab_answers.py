@@ -27,6 +27,7 @@ LABS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "codegen": ("codegen", "ensemble", {}, "codegen"),
     "batching": ("inflight-batching", "ensemble", TINY, "llm"),
     "schedulers": ("modern", "door", TINY, "modern"),
+    "scale": ("scaled", "streams", {}, "scaled"),
 }
 PROMPT = "I have lived in"
 

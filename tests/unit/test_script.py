@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labctl.listener import Silent
-from labctl.orchestrator.run import SCRIPT, _finish
+from labctl.orchestrator.scripts import SCRIPT, finish
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Action, Command
 
@@ -52,4 +52,4 @@ def test_a_run_whose_client_alone_was_interrupted_is_interrupted(how: str) -> No
     client: Action[int] = Action("", lambda listener: processes.run_foreground(command, listener))
     session = type("Session", (), {"listener": Silent()})()
     with pytest.raises(KeyboardInterrupt):
-        _finish(client, session, "it failed")
+        finish(client, session, "it failed")

@@ -143,6 +143,9 @@ class Stack(_Content):
     copies: int = 0  # models that each hold all weights, besides an engine; a GPU must have room for them
 
 
+Act = Literal["kill", "restart", "roll", "scale", "follow"]
+
+
 class Phase(_Strict):
     """One server and one client run within ``labctl run``."""
 
@@ -153,6 +156,13 @@ class Phase(_Strict):
     quick: bool = True  # also run with --quick
     when: Condition = {}  # only with these values of settings
     profiles: list[Profile] = list(PROFILES)
+    replicas: int | None = Field(default=None, ge=1, le=8)
+    balance: Literal["", "l4", "l7", "hash", "client"] = ""
+    acts: list[Act] = []  # what its client may ask of labctl while it runs
+
+    @property
+    def balanced(self) -> bool:
+        return bool(self.balance) or (self.replicas or 1) > 1
 
 
 class Run(_Strict):

@@ -14,6 +14,7 @@ from labctl.measure.clients.base import server_version
 from labctl.measure.evidence import steplog
 from labctl.measure.evidence.steplog import Step
 from labctl.measure.records import RequestRecord
+from labctl.measure.stage import Act, ask
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,16 @@ class Context:
     run_dir: Path
     tokenizer_dir: str
     color: bool
+    replicas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by number, where there is a balancer
     began: float = field(default_factory=time.monotonic)  # seconds; a server that was up before has older steps
 
     def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[Step]:
         """What the server executed of ``model`` since the first of ``records`` was sent, or since this client began."""
         return steplog.read(self.run_dir, model, since=min((r.start for r in records), default=self.began))
+
+    def act(self, act: str, **arguments: Any) -> Act:
+        """Have labctl do something to the replicas, one of the phase's ``acts``; returns at once."""
+        return ask(self.out, self.phase, act, **arguments)
 
     def finish(self, data: Mapping[str, Any], records: Sequence[RequestRecord]) -> None:
         """Write the phase's numbers, every request that counts, and the step log of the time, warm-up marked."""

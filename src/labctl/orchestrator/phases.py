@@ -77,7 +77,10 @@ def resolved(
         plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
         refuse(plan, runtime)
         plan.files()  # refused where it cannot be rendered
-        runs.append(PhaseRun(phase, replace(options, choices=wanted), notes))
+        whole = replace(options, choices=wanted)
+        if phase.balanced:
+            whole = replace(whole, replicas=phase.replicas, balance=phase.balance)
+        runs.append(PhaseRun(phase, whole, notes))
     if not runs:
         raise LabError(f"no phase of lab {lab.short} can be run with these settings", "", f"labctl run {lab.short}")
     return runs

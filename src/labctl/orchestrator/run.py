@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,27 +13,22 @@ from typing import Any
 
 from labctl.engines.tensorrt_llm import TensorRtLlm
 from labctl.errors import LabError
-from labctl.listener import Listener
-from labctl.manifest.schema import Lab, Phase
+from labctl.manifest.schema import Lab
 from labctl.measure.results import flatten
-from labctl.orchestrator import edits, faults, running
+from labctl.orchestrator import edits, faults, running, scripts
 from labctl.orchestrator.down import sweep
 from labctl.orchestrator.phases import chosen_phases, resolved
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.servers import Servers, goes_on
 from labctl.orchestrator.session import Session
+from labctl.orchestrator.stagehand import Stagehand
 from labctl.orchestrator.texts import wanted
 from labctl.orchestrator.todo import Todo
-from labctl.orchestrator.up import BringUp, UpOptions, death, dry_steps
+from labctl.orchestrator.up import BringUp, UpOptions, dry_steps
 from labctl.orchestrator.verdicts import NOT_MET, VerdictResult, judge, section
 from labctl.runtimes import nvidia
-from labctl.runtimes.actions import Action
-from labctl.runtimes.base import Record, Runtime
-from labctl.runtimes.processes import describe_exit
 from labctl.trtllm import releases
 from labctl.workspace import atomic_write, require_own
-
-SCRIPT = ("-m", "labctl.measure.script")
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ def run(
     sweep(session)
     out = new_results_folder(session, lab)
     edited: set[str] = set()
-    with Servers(session, lab) as servers:
+    with ThreadPoolExecutor(2, "stagehand") as hands, Servers(session, lab) as servers:
         for number, one in enumerate(phases, 1):
             for note in one.notes:
                 session.listener.note(note)
@@ -82,18 +75,21 @@ def run(
             runtime, stack = handle.runtime, handle.record.stack
             edited.update(edits.not_shipped(session, running.plan_of(session, lab, runtime, handle.record)))
             record = handle.record.only(replica) if replica else handle.record
-            client = _client(session, lab, one.phase, runtime, record, out, quick)
+            client = scripts.client(session, lab, one.phase, runtime, record, out, quick)
             explain = running.explainer(session, lab, runtime, handle.record)
             before = len(running.whole_log(runtime, stack))
             try:
                 written = wanted(session.workspace.run_dir(stack)) if texts else nullcontext()
-                with running.watched(session, stack, explain), written:
-                    _finish(client, session, f"the client of phase {one.phase.name} failed", stack)
+                hand = Stagehand(hands, session, lab, one.phase, runtime, stack, out)
+                with running.watched(session, stack, explain), written, hand:
+                    scripts.finish(client, session, f"the client of phase {one.phase.name} failed", stack)
             except LabError as error:
                 log = running.whole_log(runtime, stack)[before:]
                 details = [*error.details, *map(explain, faults.entries(log))]
                 raise LabError(error.what, error.why, error.remedy, details) from error
-    _finish(_report(session, lab, runtime, out), session, f"the report of lab {lab.short} could not be made")
+    scripts.finish(
+        scripts.report(session, lab, runtime, out), session, f"the report of lab {lab.short} could not be made"
+    )
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     if options.choices.profile == "gpu":
         result = with_gpus(result, options.choices)
@@ -121,7 +117,7 @@ def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: s
         stack = one.phase.stack
         steps = dry_steps(session, lab, stack, one.options, runtime)
         todo.say([*one.notes, *steps.plan.notices])
-        if before and goes_on(session, before.plan, steps.plan, steps.record):
+        if before and goes_on(session, before.plan, before.record, steps.plan, steps.record):
             stop = todo.actions.pop()
             todo.prepare(steps.prepare)
             todo.actions.append(replace(steps.render, title=f"the models of {stack} that differ, loaded anew"))
@@ -129,9 +125,9 @@ def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: s
             todo.prepare(steps.prepare)
             todo.actions += [steps.render, steps.start]
             stop = runtime.stop(stack)
-        todo.actions += [_client(session, lab, one.phase, runtime, steps.record, out, quick), stop]
+        todo.actions += [scripts.client(session, lab, one.phase, runtime, steps.record, out, quick), stop]
         before = steps
-    todo.actions.append(_report(session, lab, runtime, out))
+    todo.actions.append(scripts.report(session, lab, runtime, out))
     return todo
 
 
@@ -142,55 +138,6 @@ def with_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
     if settings.get("engine") == TensorRtLlm.name:
         settings["release"] = releases.release(choices.release).name
     return {**result, "settings": settings, "machine": {**result["machine"], "gpus": gpus}}
-
-
-def _client(
-    session: Session, lab: Lab, phase: Phase, runtime: Runtime, record: Record, out: Path, quick: bool
-) -> Action[int]:
-    context = {
-        "lab": lab.folder,
-        "stack": record.stack,
-        "phase": phase.name,
-        "profile": record.profile,
-        "runtime": record.runtime,
-        "endpoints": vars(runtime.client_endpoints(record)),  # of the metrics, each server's
-        "settings": dict(record.settings),
-        "quick": quick,
-        "out": runtime.client_path(out),
-        "run_dir": runtime.client_path(session.workspace.run_dir(record.stack)),
-        "tokenizer_dir": runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
-        "color": sys.stdout.isatty() and "NO_COLOR" not in os.environ,
-    }
-    path = out / f"context-{phase.name}.json"
-    script = session.workspace.labs / lab.folder / phase.client
-    arguments = [*SCRIPT, runtime.client_path(script), runtime.client_path(path)]
-    client = runtime.client(f"the client of phase {phase.name}", arguments, record.stack)
-
-    def do(listener: Listener) -> int:
-        atomic_write(path, json.dumps(context, indent=1))
-        return client.do(listener)
-
-    return Action(client.title, do, client.commands, [str(path), f"{out}/"])
-
-
-def _report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> Action[int]:
-    assert lab.run is not None  # a lab without a run has no phases, and was refused for that
-    script = session.workspace.labs / lab.folder / lab.run.report
-    report = runtime.client("the report", [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
-    return replace(report, files=[str(out / "result.json"), str(out / "report.md")])
-
-
-def _finish(action: Action[int], session: Session, failed: str, stack: str = "") -> None:
-    """Run a script of the lab to its end. Raises KeyboardInterrupt where it alone was interrupted, or LabError."""
-    code = action.do(session.listener)
-    if code in (-signal.SIGINT, 128 + signal.SIGINT):
-        raise KeyboardInterrupt
-    if code:
-        how = describe_exit(code)
-        if dead := stack and death(session, stack):
-            raise LabError(failed, f"{how}; {dead.what}", f"labctl logs {stack} shows the server's side",
-                           details=dead.details)  # fmt: skip
-        raise LabError(failed, how, "its own message is above")
 
 
 def new_results_folder(session: Session, lab: Lab) -> Path:

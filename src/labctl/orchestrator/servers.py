@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from labctl.manifest.schema import Lab
-from labctl.orchestrator import edits
+from labctl.orchestrator import edits, replicas
 from labctl.orchestrator.down import take_down
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Plan, make_plan
@@ -34,15 +34,20 @@ def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: 
             take_down(session, handle.runtime, stack, force=sys.exc_info()[0] is not None)
 
 
-def goes_on(session: Session, before: Plan, plan: Plan, record: Record) -> bool:
-    """Whether the server of ``before`` can serve ``plan`` with no more than other files of its models.
+def goes_on(session: Session, before: Plan, old: Record, plan: Plan, new: Record) -> bool:
+    """Whether the servers of ``before`` can serve ``plan`` with no more than other files of their models.
 
-    Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet.
+    Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Replicas, or a
+    server behind the guard, go on only as they are.
     """
     shares = plan.lab.run is not None and plan.lab.run.share_server
-    if not shares or plan.name != before.name or plan.release or record.front:
+    if not shares or plan.name != before.name or plan.release:
         return False
-    launches = [launch_of(session.workspace, each, record) for each in (before, plan)]
+    if (old.front, old.balance, len(old.servers)) != (new.front, new.balance, len(new.servers)):
+        return False
+    if old.front and plan.effective != before.effective:
+        return False
+    launches = [launch_of(session.workspace, each, old) for each in (before, plan)]
     return launches[0] == launches[1] and before.stack.models == plan.stack.models
 
 
@@ -85,9 +90,14 @@ class Servers:
 
     def _turned(self, handle: Up, before: Plan, stack: str, options: UpOptions) -> Up | None:
         """The server that is there with the new settings; None where it takes another."""
-        session, runtime, old = self._session, handle.runtime, handle.record
+        session, runtime = self._session, handle.runtime
+        # What is there now: a client may have had replicas killed and started again.
+        found = session.find(handle.record.stack)
+        if not found or replicas.missing(*found):
+            return None
+        old = found[1]
         steps = bring_up(session, self._lab, stack, options, runtime, old.endpoints, old.owner)
-        if not goes_on(session, before, steps.plan, old):
+        if not goes_on(session, before, old, steps.plan, steps.record):
             return None
         with stack_lock(session.workspace, stack, "reload"):
             if not all(step.ready() for step in steps.plan.steps):

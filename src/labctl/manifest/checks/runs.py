@@ -30,6 +30,10 @@ def problems(lab: Lab, folder: Path) -> Iterator[str]:
         if phase.stack not in lab.stacks:
             yield f"{where}.stack: no stack '{phase.stack}' in this lab"
             continue
+        if phase.balanced and "gpu" in phase.profiles:
+            yield f"{where}.replicas: on gpu each would need a GPU; say profiles: [cpu]"
+        if phase.acts and not phase.balanced:
+            yield f"{where}.acts: they are about replicas; say replicas or balance"
         for profile in phase.profiles:
             try:
                 settings = resolve(lab.settings, profile, lab.stacks[phase.stack].settings, phase.set)

@@ -63,7 +63,7 @@ class SequenceClient(Client):
             raise LabError(f"Triton refused a request of sequence {id!r}", error.message()) from error
         except OSError as error:
             raise LabError("Triton did not answer", str(error), "labctl logs shows the server's side") from error
-        return "".join(token.decode() for token in result.as_numpy(answer))
+        return "".join(token.decode() for token in result.as_numpy(answer).reshape(-1))
 
     def _names(self) -> tuple[str, str]:
         """The model's input and output, asked once."""

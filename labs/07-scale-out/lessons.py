@@ -1,0 +1,136 @@
+"""What the phases of each part add up to: a table, a picture, and the numbers for its verdicts."""
+
+from labctl.measure.pictures import replicas
+from labctl.measure.pictures.panels import Panel, draw
+
+CLIENTS = ("one", "eight")
+
+
+def spread(report, runs):
+    """1. The share of each replica, by who balances and how many clients ask."""
+    rows, found, bars = [], {}, {clients: {} for clients in CLIENTS}
+    for phase, run in runs.items():
+        balance = phase.removeprefix("spread-")
+        shares = run["shares"]
+        rows.append((balance, *(" : ".join(map(str, shares[clients])) for clients in CLIENTS)))
+        found[balance] = {clients: max(shares[clients]) / run["requests"] for clients in CLIENTS}
+        for clients in CLIENTS:
+            bars[clients][balance] = shares[clients]
+    requests = next(iter(runs.values()))["requests"]
+    report.table(
+        f"1. Who gets the traffic: {requests} gRPC requests, by replica", rows,
+        ("balance", "one client", "eight clients of one process"),
+    )  # fmt: skip
+    names = ["replica 1", "replica 2"]
+    panels = [
+        Panel(f"{clients} client{'s' * (clients != 'one')}", "requests", bars=bars[clients], names=names)
+        for clients in CLIENTS
+    ]
+    picture(report, panels, "spread.png", "Who gets the traffic")
+    return {**found, "requests": requests}
+
+
+def sequences(report, runs):
+    """2. What breaks without affinity, and what a replica takes with it when it dies."""
+    rows = [
+        (phase.removeprefix("sequences-"), run["requests"], run["failed"], run["wrong"],
+         f"{run['sequences'] - run['broken_sequences']} of {run['sequences']}")
+        for phase, run in runs.items()
+    ]  # fmt: skip
+    title = "2. Sequences need affinity"
+    report.table(title, rows, ("balance", "requests", "failed", "answered wrongly", "whole sequences"))
+    for phase, run in runs.items():
+        for reason in run["reasons"]:
+            report.say(f"{phase}: `{reason}`")
+        if died := run.get("kill"):
+            report.say(
+                f"Replica 1 was killed with {died['sequences']} sequences under way on two replicas: {died['lost']} "
+                f"were lost, of which {died['began_anew']} began anew on the other one. When it was back, "
+                f"{died['lost_again']} of these were lost again, since their ids lead to it once more. Of the others "
+                f"{died['others_broken']} noticed anything."
+            )
+    bars = {phase.removeprefix("sequences-"): [run["failed"], run["wrong"]] for phase, run in runs.items()}
+    panels = [Panel(title, "requests", bars=bars, names=["failed", "answered wrongly"])]
+    picture(report, panels, "sequences.png", "Requests that broke")
+    return {phase.removeprefix("sequences-"): numbers(run) for phase, run in runs.items()}
+
+
+def speed_up(report, runs):
+    """3. What a second replica brings on one machine."""
+    rates = runs["speed-up"]["rates"]
+    times = {model: each["two"] / each["one"] for model, each in rates.items()}
+    report.table(
+        f"3. What two replicas bring: {runs['speed-up']['users']} users",
+        [(model, f"{each['one']:.0f}", f"{each['two']:.0f}", f"{times[model]:.2f}") for model, each in rates.items()],
+        ("model", "requests/s, one replica", "two replicas", "times"),
+    )
+    bars = {model: [each["one"], each["two"]] for model, each in rates.items()}
+    panels = [Panel("the same machine", "requests/s", bars=bars, names=["one replica", "two replicas"])]
+    picture(report, panels, "speed-up.png", "What a second replica brings")
+    return {**times, "ratio": times["waits"] / times["computes"]}
+
+
+def lost(report, runs):
+    """4. What clients noticed of a kill and of a rolling restart."""
+    run = runs["nothing-lost"]
+    report.table(
+        "4. Nothing is lost",
+        [
+            ("unary", run["unary"], run["unary_failed"], 0 if not run["unary_failed"] else "?"),
+            ("streams", run["streams"], run["cut_by_kill"], run["cut_later"]),
+        ],
+        ("requests", "sent", "failed when a replica was killed", "failed later"),
+    )
+    for one in run["cut"]:
+        report.say(f"- {one['request']} was cut after {one['after_tokens']} tokens: `{one['error'].splitlines()[0]}`")
+    words = {"kill": "replica 2 is killed", "restart": "it is started again", "roll": "each in turn"}
+    events = [(event["began"], event["ended"], words[event["act"]]) for event in run["events"]]
+    replicas.draw(run["steps"], events, report.out / "nothing-lost.png", "What each replica executed")
+    report.say("![What each replica executed](nothing-lost.png)")
+    return numbers(run)
+
+
+def signal(report, runs):
+    """5. Which number shows that a stack has too much to do."""
+    run = runs["when-to-scale"]
+    waits, streams, auto = run["waits"], run["streams"], run["auto"]
+    report.table(
+        "5. When to scale: offered twice what one replica can do",
+        [
+            ("waits (Triton's queue)", f"{waits['queue_to_compute']:.2f}", f"{waits['waiting']:.0f}",
+             f"{waits['latency_s']:.1f}"),
+            ("streams (its own loop)", f"{streams['queue_to_compute']:.2f}", f"{streams['waiting']:.0f}",
+             f"{streams['ttft_s']:.1f}"),
+        ],
+        ("model", "Triton's queue / compute", "waiting", "the last one's first answer after, s"),
+    )  # fmt: skip
+    curves = {
+        f"replica {number}": ([at for at, *_ in seen], [queue for _, queue, _ in seen])
+        for number, seen in auto["waiting"].items()
+        if seen
+    }
+    first = sorted(auto["ttft"])
+    panels = [
+        Panel("requests that wait", "requests", "seconds", curves, steps=True),
+        Panel("time to first token, by arrival", "s", "seconds", {"requests": list(zip(*first, strict=True))}),
+    ]
+    picture(report, panels, "when-to-scale.png", f"A loop adds a replica after {auto['decided_s']:.0f} s")
+    return {
+        "waits": numbers(waits), "streams": numbers(streams), "auto": numbers(auto),
+        "blindness": waits["queue_to_compute"] / max(streams["queue_to_compute"], 0.01),
+        "least_waiting": min(waits["waiting"], streams["waiting"]),
+    }  # fmt: skip
+
+
+def numbers(run):
+    """What of a phase is a number, or a group of them: no lists."""
+    return {
+        key: numbers(value) if isinstance(value, dict) else value
+        for key, value in run.items()
+        if not isinstance(value, list | str) and key not in ("reasons", "steps", "waiting_of", "ttft")
+    }
+
+
+def picture(report, panels, name, title):
+    draw(panels, report.out / name, title)
+    report.say(f"![{title}]({name})")

@@ -1,0 +1,30 @@
+"""Waits, as the CPU does while a GPU computes; a batch takes no longer than one request."""
+
+import time
+
+import triton_python_backend_utils as pb_utils
+
+from labserve.guard import Guard
+from labserve.steplog import StepLog
+from labserve.triton import instance, names, parameter
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.guard = Guard(args)
+        self.seconds = float(parameter(args, "step_ms")) / 1e3
+        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
+
+    def execute(self, requests):
+        started = time.monotonic()
+        time.sleep(self.seconds)
+        self.log.write(started, names(requests))
+        return self.guard.each(requests, echo)
+
+    def finalize(self):
+        self.log.close()
+
+
+def echo(request):
+    text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+    return [pb_utils.Tensor("text_output", text)]

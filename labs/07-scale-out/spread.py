@@ -1,0 +1,53 @@
+"""Part 1: which replica gets how many requests, of one client and of eight in one process?"""
+
+import sys
+import time
+from contextlib import ExitStack
+
+from labctl.errors import LabError
+from labctl.measure import context
+from labctl.measure.clients.tensors import text_tensor
+from labctl.measure.clients.unary import UnaryClient
+from labctl.measure.evidence import metrics
+
+MODEL, REQUESTS = "waits", 40
+
+
+def main() -> None:
+    lab = context.load(sys.argv[1])
+    found, every = {"requests": REQUESTS, "shares": {}}, []
+    for name, clients in (("one", 1), ("eight", 8)):
+        shares, records = shared(lab, clients)
+        found["shares"][name] = shares
+        every += records
+        print(f"{lab.phase}: {name} client{'s' * (clients > 1)}: {' and '.join(map(str, shares))} requests", flush=True)
+    lab.finish(found, every)
+
+
+def shared(lab, clients):
+    """How many of the requests each replica answered, by Triton's own counters; and the requests."""
+    before = served(lab)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(UnaryClient(lab.endpoints["grpc"])) for _ in range(clients)]
+        sent = [
+            (client, client.send_inputs(MODEL, "hello", [text_tensor("text_input", "hello")]))
+            for number in range(REQUESTS)
+            for client in [opened[number % clients]]
+        ]
+        for client, record in sent:
+            client.wait(record, timeout=120)
+    deadline = time.monotonic() + 30
+    while sum(now := [after - was for after, was in zip(served(lab), before, strict=True)]) < REQUESTS:
+        if time.monotonic() > deadline:
+            raise LabError(f"the replicas' counters do not come to {REQUESTS}", f"they say {now}")
+        time.sleep(0.05)
+    return now, [record for _, record in sent]
+
+
+def served(lab):
+    seen = [metrics.scrape(endpoints["metrics"]).models for endpoints in lab.replicas.values()]
+    return [round(models.get(MODEL, metrics.ModelCounters()).succeeded) for models in seen]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Part 5: two models get twice what they can do. Which number shows it? Then a loop scales on the one that does."""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+from labctl.measure import context
+from labctl.measure.clients.stream import TextStream
+from labctl.measure.clients.tensors import text_tensor
+from labctl.measure.clients.unary import UnaryClient
+from labctl.measure.evidence import metrics, steplog
+
+TOKENS = 8
+TEXT = "one word after the other until all are said"
+OVERLOAD_S = 4.0
+TARGET = 2.0  # requests that may wait for a replica
+FOLLOWED_S, QUICK_FOLLOWED_S = 30.0, 22.0
+LAST_S = 4.0  # the requests of so many seconds at the end
+
+
+def main() -> None:
+    lab = context.load(sys.argv[1])
+    one = lab.act("scale", count=1).done().replicas["1"]
+    seats, step_s = lab.settings["seats"], lab.settings["step_ms"] / 1e3
+    able = {"waits": seats / step_s, "streams": seats / (TOKENS * step_s)}  # requests/s of one replica
+    waits, asked = overload_unary(lab, one, 2 * able["waits"])
+    streams, listened = overload_streams(lab, one, 2 * able["streams"])
+    seconds = QUICK_FOLLOWED_S if lab.quick else FOLLOWED_S
+    auto, followed = follow(lab, 1.25 * able["streams"], seconds)
+    lab.act("scale", count=2).done()  # as it was
+    lab.finish({"able": able, "waits": waits, "streams": streams, "auto": auto}, [*asked, *listened, *followed])
+
+
+def overload_unary(lab, one, rate):
+    before = metrics.scrape(one["metrics"])
+    with UnaryClient(lab.endpoints["grpc"]) as client:
+        records = [
+            client.send_inputs("waits", "hello", [text_tensor("text_input", "hello")])
+            for _ in at_rate(rate, OVERLOAD_S)
+        ]
+        found = seen(one, "waits", before)
+        client.wait(*records, timeout=120)
+    return {**found, "rate": rate, "latency_s": records[-1].latency_ms / 1e3}, records
+
+
+def overload_streams(lab, one, rate):
+    before = metrics.scrape(one["metrics"])
+    with TextStream(lab.endpoints["grpc"]) as stream:
+        records = [stream.send("streams", TEXT) for _ in at_rate(rate, OVERLOAD_S)]
+        time.sleep(0.3)  # the model tells its gauges four times a second
+        found = seen(one, "streams", before)
+        stream.wait(*records, timeout=120)
+    return {**found, "rate": rate, "ttft_s": records[-1].ttft_ms / 1e3}, records
+
+
+def seen(one, model, before):
+    """What an autoscaler could look at: what upstream's looks at, and what waits."""
+    now = metrics.scrape(one["metrics"])
+    spent = now.since(before).models[model]
+    compute = spent.compute_input_us + spent.compute_infer_us + spent.compute_output_us
+    found = {"queue_to_compute": spent.queue_us / max(compute, 1.0), "waiting": now.waiting(model)}
+    print(
+        f"{model}: {found['waiting']:.0f} wait, and Triton's queue-to-compute ratio is {found['queue_to_compute']:.2f}",
+        flush=True,
+    )
+    return found
+
+
+def follow(lab, rate, seconds):
+    """A quarter more than one replica can do, and the loop that adds one (`labctl scale STACK --auto 1:2`)."""
+    began = time.monotonic()
+    loop = lab.act("follow", least=1, most=2, target=TARGET, seconds=seconds)
+    with ThreadPoolExecutor(256) as users:
+        asked = [users.submit(listen, lab.endpoints["grpc"]) for _ in at_rate(rate, seconds)]
+        done = loop.done(timeout=seconds + 120)
+        records = [each.result() for each in asked]
+    decided = [decision["decided"] - began for decision in done.outcome]
+    times = [[record.start - began, record.ttft_ms / 1e3] for record in records]
+    waiting = {
+        folder.name.removeprefix("replica-"): [
+            [step.ended - began, step.more.get("queue", 0), step.batch]
+            for step in steplog.read(folder, "streams", began)
+        ]
+        for folder in sorted(lab.run_dir.glob("replica-*"))
+    }
+    worst = max(ttft for _, ttft in times)
+    last = median(ttft for at, ttft in times if at > seconds - LAST_S)
+    print(f"the loop: {'; '.join(decision['text'] for decision in done.outcome) or 'nothing'}", flush=True)
+    print(f"time to first token: {worst:.1f} s at the worst, {last:.1f} s at the end", flush=True)
+    return {
+        "replicas": len(done.replicas), "decided_s": decided[0] if decided else seconds, "decisions": decided,
+        "worst_s": worst, "last_s": last, "back": last / worst, "rate": rate, "ttft": times, "waiting": waiting,
+    }, records  # fmt: skip
+
+
+def listen(endpoint):
+    with TextStream(endpoint) as stream:  # a stream each: a balancer sends a whole stream to one replica
+        record = stream.send("streams", TEXT)
+        stream.wait(record, timeout=120)
+        return record
+
+
+def at_rate(rate, seconds):
+    """Yields at the moments at which a request is due, whoever has been answered by then."""
+    began = time.monotonic()
+    for number in range(round(rate * seconds)):
+        time.sleep(max(0.0, began + number / rate - time.monotonic()))
+        yield number
+
+
+if __name__ == "__main__":
+    main()

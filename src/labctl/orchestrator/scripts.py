@@ -1,0 +1,73 @@
+"""The scripts of a lab: the client of a phase and the report, run where the lab's clients live."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.listener import Listener
+from labctl.manifest.schema import Lab, Phase
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.stagehand import endpoints
+from labctl.orchestrator.up import death
+from labctl.runtimes.actions import Action
+from labctl.runtimes.base import Record, Runtime
+from labctl.runtimes.processes import describe_exit
+from labctl.workspace import atomic_write
+
+SCRIPT = ("-m", "labctl.measure.script")
+
+
+def client(
+    session: Session, lab: Lab, phase: Phase, runtime: Runtime, record: Record, out: Path, quick: bool
+) -> Action[int]:
+    context = {
+        "lab": lab.folder,
+        "stack": record.stack,
+        "phase": phase.name,
+        "profile": record.profile,
+        "runtime": record.runtime,
+        "endpoints": vars(runtime.client_endpoints(record)),  # of the metrics, each server's
+        "settings": dict(record.settings),
+        "quick": quick,
+        "out": runtime.client_path(out),
+        "run_dir": runtime.client_path(session.workspace.run_dir(record.stack)),
+        "tokenizer_dir": runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
+        "replicas": endpoints(runtime, record),
+        "color": sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+    }
+    path = out / f"context-{phase.name}.json"
+    script = session.workspace.labs / lab.folder / phase.client
+    arguments = [*SCRIPT, runtime.client_path(script), runtime.client_path(path)]
+    action = runtime.client(f"the client of phase {phase.name}", arguments, record.stack)
+
+    def do(listener: Listener) -> int:
+        atomic_write(path, json.dumps(context, indent=1))
+        return action.do(listener)
+
+    return Action(action.title, do, action.commands, [str(path), f"{out}/"])
+
+
+def report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> Action[int]:
+    assert lab.run is not None  # a lab without a run has no phases, and was refused for that
+    script = session.workspace.labs / lab.folder / lab.run.report
+    action = runtime.client("the report", [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
+    return replace(action, files=[str(out / "result.json"), str(out / "report.md")])
+
+
+def finish(action: Action[int], session: Session, failed: str, stack: str = "") -> None:
+    """Run a script of the lab to its end. Raises KeyboardInterrupt where it alone was interrupted, or LabError."""
+    code = action.do(session.listener)
+    if code in (-signal.SIGINT, 128 + signal.SIGINT):
+        raise KeyboardInterrupt
+    if code:
+        how = describe_exit(code)
+        if dead := stack and death(session, stack):
+            raise LabError(failed, f"{how}; {dead.what}", f"labctl logs {stack} shows the server's side",
+                           details=dead.details)  # fmt: skip
+        raise LabError(failed, how, "its own message is above")

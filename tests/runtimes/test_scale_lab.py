@@ -1,0 +1,24 @@
+"""Lab 07 whole, on each runtime: five parts, replicas that come and go while its clients run, every verdict met."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from machinery import labctl
+
+PICTURES = ("spread", "sequences", "speed-up", "nothing-lost", "when-to-scale")
+
+
+def test_lab_07_proves_every_part_and_leaves_nothing(own: Path, where: str) -> None:
+    done = labctl(
+        "run", "scale", "--quick", "--strict", "--runtime", where, "--ports", "auto", "--json", "r.json",
+        root=own, timeout=900,
+    )  # fmt: skip
+    assert done.stderr.count("READY after") == 4, done.stderr
+    verdicts = json.loads((own / "r.json").read_text())["verdicts"]
+    assert [verdict["name"] for verdict in verdicts if not verdict["met"]] == []
+    (out,) = (own / "results" / "07-scale-out").iterdir()
+    for picture in PICTURES:
+        assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+    assert "was not up" in labctl("down", "scaled", root=own).stdout

@@ -1,0 +1,166 @@
+"""A phase's client asks for what happens to its replicas: only what the manifest lets it, and it always hears."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli.main import cli
+from labctl.errors import LabError
+from labctl.listener import Silent
+from labctl.manifest.catalog import load
+from labctl.measure import stage
+from labctl.orchestrator import autoscale
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.stagehand import Stagehand
+from labctl.runtimes.base import Endpoints, Record, Replica
+from labctl.workspace import Workspace
+
+STACK = "scaled"
+PLACES = [Endpoints(f"h:{n}", f"g:{n}", f"m:{n}") for n in (1, 2, 3)]
+RECORD = Record(
+    stack=STACK, lab="07-scale-out", runtime="local", profile="cpu", settings={}, models=["streams"],
+    endpoints=PLACES[0], balance="l7", servers=[Replica(1, PLACES[1]), Replica(2, PLACES[2])],
+)  # fmt: skip
+
+
+class Stood:
+    """A runtime and a session with two replicas, of which it is noted what was done to them."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, Any]] = []
+        self.record = RECORD
+
+    def find(self, stack: str) -> tuple[Any, Record]:
+        return self, self.record
+
+    def client_endpoints(self, record: Record) -> Endpoints:
+        return record.endpoints
+
+    def front_ended(self, record: Record) -> str:
+        return ""
+
+    def stop(self, stack: str, force: bool = False, number: int = 0) -> Any:
+        class Doing:
+            def do(inner, listener: Any) -> None:
+                self.done.append(("stop", (stack, force, number)))
+
+        return Doing()
+
+
+@pytest.fixture
+def stood(monkeypatch: pytest.MonkeyPatch) -> Stood:
+    stood = Stood()
+    monkeypatch.setattr(Session, "find", lambda self, stack: stood.find(stack))
+    return stood
+
+
+@pytest.fixture
+def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
+    workspace = Workspace.find(Path(__file__))
+    session = Session(workspace, load(workspace), Silent())
+    lab = session.catalog.lab("scale")
+    phase = next(phase for phase in lab.run.phases if phase.name == "nothing-lost") if lab.run else None
+    assert phase
+
+    with ThreadPoolExecutor(2) as hands:
+
+        def begin(*acts: str) -> Stagehand:
+            wanted = phase.model_copy(update={"acts": list(acts)})
+            return Stagehand(hands, session, lab, wanted, stood, STACK, tmp_path)  # type: ignore[arg-type]
+
+        yield begin
+
+
+def test_an_act_is_carried_out_and_answered_with_where_the_servers_are_now(
+    begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path
+) -> None:
+    with begin("kill"):
+        stood.record = replace(RECORD, servers=RECORD.servers[:1])
+        done = stage.ask(tmp_path, "nothing-lost", "kill", replica=2).done()
+    assert stood.done == [("stop", (STACK, True, 2))]
+    assert done.outcome == "replica 2 was killed"
+    assert done.replicas == {"1": vars(PLACES[1])}
+    assert done.began <= done.ended
+
+
+def test_what_the_phase_does_not_name_is_refused_and_not_done(
+    begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path
+) -> None:
+    with begin("roll"), pytest.raises(LabError, match="may not ask for kill"):
+        stage.ask(tmp_path, "nothing-lost", "kill", replica=2).done()
+    assert not stood.done
+
+
+def test_a_phase_without_acts_has_nobody_who_looks(begin: Callable[..., Stagehand], tmp_path: Path) -> None:
+    with begin():
+        assert not list(tmp_path.iterdir())
+
+
+def test_whoever_asks_for_nonsense_is_answered_too(begin: Callable[..., Stagehand], tmp_path: Path) -> None:
+    with begin("scale"), pytest.raises(LabError, match="scale failed"):
+        stage.ask(tmp_path, "nothing-lost", "scale", how_many=2).done()
+
+
+def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_over(
+    begin: Callable[..., Stagehand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def follow(session: Any, lab: Any, stack: str, scaler: Any, pause: Callable[[float], object]) -> Iterator[str]:
+        yield f"{scaler.least} -> {scaler.most}"
+        while True:
+            pause(0.01)
+
+    monkeypatch.setattr(autoscale, "follow", follow)
+    with begin("follow", "kill"):
+        loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, seconds=0.5)
+        killed = stage.ask(tmp_path, "nothing-lost", "kill", replica=1).done()
+        followed = loop.done()
+    assert [decision["text"] for decision in followed.outcome] == ["1 -> 2"]
+    assert followed.began <= killed.began < followed.ended
+
+
+def test_a_phase_that_ends_ends_the_loop(
+    begin: Callable[..., Stagehand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def follow(session: Any, lab: Any, stack: str, scaler: Any, pause: Callable[[float], object]) -> Iterator[str]:
+        while True:
+            pause(0.01)
+            yield ""
+
+    monkeypatch.setattr(autoscale, "follow", follow)
+    with begin("follow"):
+        loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, seconds=3600)
+        with pytest.raises(LabError, match="has not answered within"):
+            loop.done(timeout=0.2)
+    assert isinstance(loop.done(timeout=1).outcome, list)
+
+
+def test_acts_and_replicas_are_checked_where_the_manifest_is_read(tmp_path: Path) -> None:
+    from labctl.manifest.checks import runs
+
+    workspace = Workspace.find(Path(__file__))
+    lab = load(workspace).lab("scale")
+    assert lab.run
+    bad = [
+        lab.run.phases[0].model_copy(update={"replicas": None, "balance": "", "acts": ["kill"]}),
+        lab.run.phases[1].model_copy(update={"profiles": ["cpu", "gpu"]}),
+    ]
+    changed = lab.model_copy(update={"run": lab.run.model_copy(update={"phases": bad})})
+    told = list(runs.problems(changed, workspace.labs / lab.folder))
+    assert any(line.startswith("run.phases.spread-l4.acts: they are about replicas") for line in told)
+    assert any(line.startswith("run.phases.spread-client.replicas: on gpu") for line in told)
+
+
+def test_a_dry_run_starts_servers_anew_only_where_the_balance_changes() -> None:
+    done = CliRunner().invoke(cli, ["run", "scale", "--dry-run", "--runtime", "local"])
+    assert done.exception is None, done.exception
+    assert json.dumps(done.stdout).count("replicas of tritonserver") == 4
+    for client in ("spread", "sequences", "speed_up", "nothing_lost", "when_to_scale"):
+        assert f"07-scale-out/{client}.py" in done.stdout
