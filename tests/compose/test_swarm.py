@@ -53,7 +53,7 @@ def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Ite
         yield where["http"], where["grpc"]
         swarm("stack", "rm", NAME, check=False)  # it fails where its network goes before it asks for that
         eventually(lambda: not engine.services.list(filters=OF_THE_STACK), PATIENCE_S)
-        eventually(lambda: not engine.containers.list(all=True, filters=OF_THE_STACK), PATIENCE_S)
+        eventually(lambda: not engine.api.containers(all=True, filters=OF_THE_STACK), PATIENCE_S)  # they go meanwhile
         eventually(lambda: not engine.networks.list(filters=OF_THE_STACK), PATIENCE_S)
     finally:
         swarm("stack", "rm", NAME, check=False)

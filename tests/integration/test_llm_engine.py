@@ -207,11 +207,11 @@ def test_rounds_of_a_hundred_leave_the_engines_memory_where_it_was(lab_server: A
     requests = [identity.Ids(str(n), [3 + n] * 20, 10) for n in range(100)]
     model = str(server.run_dir.parent / "repository" / "tensorrt_llm")
     (stub,) = [p for p in psutil.process_iter(["cmdline"]) if model in " ".join(p.info["cmdline"] or ())]
-    used = []
-    for _ in range(24):
+    used: list[int] = []
+    while len(used) < 60 and not (len(used) > 12 and used[-1] - used[-9] < 2 * 2**20):
         identity.run(server.grpc, requests, timeout=120, warmup=0)
         used.append(stub.memory_info().rss)
-    assert used[-1] - used[11] < 8 * 2**20, [f"{value / 2**20:.1f}" for value in used]
+    assert len(used) < 60, f"after 60 rounds it still grows, MiB: {[round(value / 2**20) for value in used]}"
 
 
 def test_in_a_small_cache_max_utilization_evicts_and_every_answer_is_the_same(lab_server: Any) -> None:

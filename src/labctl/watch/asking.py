@@ -13,9 +13,9 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from labctl.errors import LabError
+from labctl.measure.clients.ask import connection
 from labctl.measure.clients.base import connect
 from labctl.measure.clients.sequences import SequenceClient
-from labctl.measure.clients.stream import TextStream
 from labctl.measure.clients.text_model import TextModel
 from labctl.measure.records import RequestRecord, request_id
 
@@ -114,7 +114,8 @@ class Asker:
     def _stream(self, asked: _Asked, tokens: int) -> tuple[str, float]:
         """The text that came, and the seconds to the first of it; leaving the stream early cancels the request."""
         model = self._texts[asked.model]
-        with TextStream(self._endpoint, sequence=asked.name if asked.model in self._iterative else "") as stream:
+        sequence = asked.name if asked.model in self._iterative else ""
+        with connection(model, self._endpoint, sequence=sequence) as stream:
             record = model.send(stream, asked.prompt, tokens, id=asked.number)
             passed_on = 0  # responses that the page has
             while not stream.ended(record, TELL_S) and not asked.cancelled.is_set():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from labctl.errors import LabError
+from labctl.measure.clients.base import InFlight
 from labctl.measure.clients.stream import TextStream
 from labctl.measure.clients.text_model import TextModel
+from labctl.measure.clients.unary import UnaryClient
 
 TIMEOUT_S = 120.0
 
@@ -23,7 +26,7 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
     if tokens < 1:
         raise LabError(f"{tokens} output tokens cannot be generated", "", "-o takes 1 or more")
     text_model = TextModel.of(endpoint, model)
-    with TextStream(endpoint, on_token=lambda record: arrived.put(True)) as channel:
+    with connection(text_model, endpoint, on_token=lambda record: arrived.put(True)) as channel:
         record = text_model.send(channel, prompt, tokens)
         if text_model.decoupled:
             yield prompt
@@ -40,3 +43,8 @@ def generate(endpoint: str, model: str, prompt: str, tokens: int, stream: bool) 
                 yield "".join(pieces)
         channel.wait(record, timeout=TIMEOUT_S)
         yield "".join(text for _, text in record.responses[told:])
+
+
+def connection(model: TextModel, endpoint: str, **stream: Any) -> InFlight:
+    """The client for one question to that model: a stream (with these arguments) unless the model has none to give."""
+    return UnaryClient(endpoint) if model.cached else TextStream(endpoint, **stream)

@@ -117,6 +117,11 @@ class InFlight(Client):
             waiting = sum(not record.end for record in records)
             raise LabError(f"{waiting} of {len(records)} requests had not ended within {timeout:g} s", "", STALLED)
 
+    def ended(self, record: RequestRecord, timeout: float) -> bool:
+        """Whether ``record`` has ended, well or badly, or can no longer; waits for it up to ``timeout`` seconds."""
+        with self._changed:
+            return bool(self._changed.wait_for(lambda: self._broken or record.end, timeout=timeout))
+
     def check(self) -> None:
         """Raise LabError if the connection is broken."""
         with self._changed:

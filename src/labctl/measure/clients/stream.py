@@ -50,11 +50,6 @@ class TextStream(InFlight):
         if not record.responses:
             self.wait(record, timeout=TELL_S)
 
-    def ended(self, record: RequestRecord, timeout: float) -> bool:
-        """Whether ``record`` has ended, well or badly, or can no longer; waits for it up to ``timeout`` seconds."""
-        with self._changed:
-            return bool(self._changed.wait_for(lambda: self._broken or record.end, timeout=timeout))
-
     def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:
         self._client.async_stream_infer(
             record.model,

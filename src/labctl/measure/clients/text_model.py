@@ -55,6 +55,8 @@ class TextModel:
         end: the input for the token that ends a text, where the model's ``end_input`` parameter names one.
         so_far: each of its streamed responses holds all of the text so far.
         end_text: with which every answer ends, where the model's ``end_text`` parameter says so.
+        cached: Triton may answer from its response cache. Such a model cannot be asked over a stream: Triton 2.51 says
+            "response output count mismatch" (upstream's issue 4362).
         tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
     """
 
@@ -69,6 +71,7 @@ class TextModel:
     tokenizer_dir: str = ""
     end_text: str = ""
     so_far: bool = False
+    cached: bool = False
 
     @property
     def by_parameter(self) -> bool:
@@ -122,6 +125,7 @@ class TextModel:
             tokenizer_dir=next((told for part in parts if (told := _told(part, "tokenizer_dir"))), ""),
             end_text=_told(config, "end_text"),
             so_far=decoupled and any(name.startswith(LLM_API) for name in every),
+            cached=config.response_cache.enable,
         )  # fmt: skip
 
     def send(
