@@ -38,11 +38,12 @@ def main() -> None:
                 Lane.from_json(f"{name}, V1", static),
                 Lane.from_json(f"{name}, inflight_fused_batching", inflight),
             ]
-    elif INFLIGHT in phases:  # the LLM API has no static side
-        for name, inflight in phases[INFLIGHT].items():
-            lanes.append(Lane.from_json(f"{name}, in flight", inflight))
-            rows = [(row, f"{inflight['table'][row]:,.2f}") for row in identity.ROWS]
-            report.table(f"{name}: batched in flight", rows, ("", INFLIGHT))
+    else:  # one stack was run alone; and the LLM API has no static side
+        for phase, title in ((STATIC, "V1"), (INFLIGHT, "inflight_fused_batching")):
+            for name, run in phases.get(phase, {}).items():
+                lanes.append(Lane.from_json(f"{name}, {title}", run))
+                rows = [(row, f"{run['table'][row]:,.2f}") for row in identity.ROWS]
+                report.table(f"{name}: {title}", rows, ("", phase))
     for phase, workloads in phases.items():
         metrics[phase.replace("-", "_")] = {
             name: {short: run["table"][row] for row, short in SHORT.items()} | run["scheduling"]
