@@ -26,11 +26,16 @@ class Counting(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.headers: list[dict[str, str]] = []
         self.begun, self.go = threading.Semaphore(0), threading.Event()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def dies(self) -> None:
+        """Every connection is refused from now on, and nobody has told Envoy."""
+        self.shutdown()
+        self.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -63,7 +68,7 @@ class Balanced:
 
     folder: Path
     policy: str
-    servers: Sequence[Counting] = field(default_factory=lambda: [Counting(), Counting()])
+    servers: list[Counting] = field(default_factory=lambda: [Counting(), Counting()])
 
     def __post_init__(self) -> None:
         self.place = ports.places(1)[0]
@@ -121,8 +126,7 @@ def balanced(folder: Path, policy: str) -> Iterator[Balanced]:
         process.wait()
         for server in one.servers:
             server.go.set()
-            server.shutdown()
-            server.server_close()
+            server.dies()
 
 
 def _listens(one: Balanced) -> bool:

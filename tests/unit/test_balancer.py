@@ -10,10 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from counting_servers import Balanced, balanced
+from counting_servers import Balanced, Counting, balanced
 from machinery import eventually
 
 from labctl.guard import balance, envoy
@@ -81,10 +82,24 @@ def test_a_draining_server_answers_what_it_has_and_gets_nothing_new(tmp_path: Pa
 
 def test_a_request_that_its_server_cannot_answer_any_more_is_answered_by_another(tmp_path: Path) -> None:
     with balanced(tmp_path, "l7") as one:
-        one.servers[0].shutdown()
-        one.servers[0].server_close()  # refuses every connection, and nobody has told Envoy
+        one.servers[0].dies()
         assert Counter(one.ask() for _ in range(20)) == {(200, str(one.servers[1].server_port)): 20}
         eventually(lambda: not one.seen()[1].healthy)
+
+
+def test_a_server_that_envoy_finds_well_again_gets_the_requests_of_the_next_that_dies(tmp_path: Path) -> None:
+    with balanced(tmp_path, "l7") as one:
+        for number in (1, 2, 1, 2):
+            dead = one.servers[number - 1]
+            dead.dies()
+            eventually(lambda number=number: one.ask()[0] == 200 and not one.seen()[number].healthy)
+            one.servers[number - 1] = Counting(dead.server_port)
+            eventually(lambda number=number: one.seen()[number].healthy)
+            other = one.servers[number % 2]
+            other.dies()
+            assert Counter(one.ask()[0] for _ in range(20)) == {200: 20}
+            one.servers[number % 2] = Counting(other.server_port)
+            eventually(lambda: all(server.healthy for server in one.seen().values()))
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -95,7 +110,7 @@ def test_our_clients_tell_a_balancer_which_sequence_a_request_is_of(
 
     def infer(self: object, *_: object, **given: Any) -> Any:
         sent.append(given["headers"])
-        return SimpleNamespace(as_numpy=lambda name: [b"token"])
+        return SimpleNamespace(as_numpy=lambda name: np.array([b"token"]))
 
     kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
     monkeypatch.setattr(kind.InferenceServerClient, "infer", infer)

@@ -77,7 +77,10 @@ def spreading(policy: str) -> dict[str, Any]:
     hashed = {"lb_policy": "RING_HASH", "ring_hash_lb_config": {"minimum_ring_size": 1024}}
     return {
         **(hashed if policy == "hash" else {"lb_policy": "ROUND_ROBIN"}),
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},  # no request for those that are known to be ill
+        "common_lb_config": {
+            "healthy_panic_threshold": {"value": 0},  # no request for those that are known to be ill
+            "update_merge_window": "0s",  # else workers hear up to a second late who is well again, and lose requests
+        },
         "health_checks": [{
             "timeout": f"{CHECK_PATIENCE_S}s", "interval": f"{CHECK_S}s", "no_traffic_interval": f"{CHECK_S}s",
             "healthy_threshold": 1, "unhealthy_threshold": 2,
