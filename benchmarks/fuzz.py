@@ -2,7 +2,7 @@
 
 On loopback, without the requests that are known to end Triton 2.51 or to lose an answer there (docs/security.md);
 ``--killers`` sends the former too, one of each kind, to a server that is started again, and ``--shared-ids`` the
-latter; ``--expose`` sends everything to the guard.
+latter; ``--expose`` sends everything to the guard, ``--replicas N`` to a balancer, which may guard as well.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found, killed = [], {}
     for number, name in enumerate(names):
         lab, _ = session.catalog.stack(name)
-        up = UpOptions(Choices(), "local", "auto", 300.0, expose=options.expose, supervise=SUPERVISE)
+        up = UpOptions(Choices(), "local", "auto", 300.0, expose=options.expose, supervise=SUPERVISE,
+                       replicas=options.replicas, balance="l7" if options.replicas else "")  # fmt: skip
         with ephemeral(session, lab, name, up) as handle:
             watch = Watch(handle.runtime, handle.record)
             count, losing = each + (number < rest), options.expose or options.shared_ids
@@ -89,6 +90,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "count": options.count or COUNT,
         "seed": options.seed,
         "exposed": options.expose,
+        "replicas": options.replicas,
         "killed": killed,
         "stacks": [vars(one) | {"before": vars(one.before), "after": vars(one.after)} for one in found],
     }
@@ -162,3 +164,4 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--shared-ids", action="store_true", help="fuzz: also what is known to lose an answer in Triton 2.51"
     )
     parser.add_argument("--expose", action="store_true", help="fuzz: behind the guard, with all of these")
+    parser.add_argument("--replicas", type=int, metavar="N", help="fuzz: so many servers, each request to any of them")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import tempfile
 import threading
@@ -17,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import tritonclient.grpc as grpcclient
 
 from benchmarks.balancer import labctl
+from benchmarks.hostile.watch import servers_of
 from benchmarks.kills import STACK, checkout, left
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.marks import REPLICA, ROOT, SERVER
-from labctl.workspace import Workspace
 
 USERS, STREAMS = 4, 4
 BODY = json.dumps({"text_input": "hello"})
@@ -108,7 +105,7 @@ def run(count: int) -> dict[str, Any]:
                 time.sleep(0.3)
                 before = len(load.heard)
                 killed = time.monotonic()
-                _server(workspace, number % 2 + 1).send_signal(signal.SIGKILL)
+                servers_of(workspace.root, STACK)[number % 2 + 1].send_signal(signal.SIGKILL)
                 labctl(workspace.root, "restart", STACK)
                 late += [at - killed for at in load.heard[before:]]
                 if (number + 1) % 10 == 0:
@@ -125,12 +122,3 @@ def run(count: int) -> dict[str, Any]:
     if load.found["unary failed"]:
         raise RuntimeError(f"unary requests were lost: {dict(load.errors)}")
     return {"count": count, "found": dict(load.found), "slowest_cut_s": slowest, "left": 0}
-
-
-def _server(workspace: Workspace, replica: int) -> psutil.Process:
-    for process in psutil.process_iter(["name"]):
-        if process.info["name"] == SERVER and process.pid != os.getpid():
-            env = process.environ()
-            if (env.get(ROOT), env.get(REPLICA)) == (str(workspace.root), str(replica)):
-                return process
-    raise RuntimeError(f"replica {replica} is not there")

@@ -1,10 +1,11 @@
-"""What becomes of a server on the local runtime while it is shot at: deaths, stubs, slots, memory."""
+"""What becomes of a stack's servers on the local runtime while they are shot at: deaths, stubs, slots, memory."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -15,7 +16,7 @@ from labctl import server_api
 from labctl.measure.evidence import metrics
 from labctl.runtimes.base import Record
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.marks import STUB, regions
+from labctl.runtimes.marks import REPLICA, ROOT, SERVER, STACK, STUB, regions
 
 SETTLE_S = 90.0  # a sequence that nobody ends keeps its slot until it has idled out
 POLL_S = 0.1
@@ -23,32 +24,48 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes: resident memory of the server and its stubs, and their regions in /dev/shm."""
+    """Bytes: resident memory of the servers and their stubs, and their regions in /dev/shm."""
 
     memory: int
     shm: int
 
 
+def servers_of(root: Path, stack: str) -> dict[int, psutil.Process]:
+    """The servers of a stack that live, by their number; 0 where there is one without a balancer."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["name", "status"]):
+        if process.info["name"] == SERVER and process.info["status"] != psutil.STATUS_ZOMBIE:
+            with contextlib.suppress(psutil.Error):
+                env = process.environ()
+                if (env.get(ROOT), env.get(STACK)) == (str(root), stack):
+                    found.setdefault(int(env.get(REPLICA) or 0), process)  # not a child that is not yet a stub
+    return found
+
+
 class Watch:
-    """A server that is up, and clients with some patience (seconds)."""
+    """Servers that are up, and clients with some patience (seconds)."""
 
     def __init__(self, runtime: LocalRuntime, record: Record, patience: float = PATIENCE_S) -> None:
         self._runtime, self.record, self._patience = runtime, record, patience
-        self._meet(runtime.find(record.stack) or record)  # whoever started it knows its keeper alone
+        self._meet(self._there())
 
-    def _meet(self, record: Record) -> None:
-        self.pid = int((record.server or {})["pid"])
+    def _there(self) -> dict[int, psutil.Process]:
+        return servers_of(self._runtime.workspace.root, self.record.stack)
+
+    def _meet(self, servers: dict[int, psutil.Process]) -> None:
+        self._servers = servers
         self._stubs = set(self._children(STUB))
 
     def _children(self, name: str = "") -> list[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            children = psutil.Process(self.pid).children(recursive=True)
-            return [child for child in children if name[:15] in child.name()]
-        return []
+        found = []
+        for server in self._servers.values():
+            with contextlib.suppress(psutil.Error):
+                found += [child for child in server.children(recursive=True) if name[:15] in child.name()]
+        return found
 
     def size(self) -> Size:
         memory = 0
-        for process in (psutil.Process(self.pid), *self._children()):
+        for process in (*self._servers.values(), *self._children()):
             with contextlib.suppress(psutil.Error):
                 memory += process.memory_info().rss
         return Size(
@@ -56,10 +73,14 @@ class Watch:
         )
 
     def lives(self) -> bool:
-        try:
-            return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        """Whether every server does that was there when it was last looked."""
+        for server in self._servers.values():
+            try:
+                if not server.is_running() or server.status() == psutil.STATUS_ZOMBIE:
+                    return False
+            except psutil.NoSuchProcess:
+                return False
+        return True
 
     def dies(self, within: float) -> bool:
         """Whether it ends in so many seconds: a process that crashes takes a moment to be gone."""
@@ -72,12 +93,12 @@ class Watch:
         return len([stub for stub in self._stubs if not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE])
 
     def died(self) -> str:
-        """After a death: how, once the server is up again under supervision, or "gone" where nothing starts it."""
+        """After a death: how, once all are up again under supervision, or "gone" where nothing starts it."""
         deadline = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline:
-            again = self._runtime.find(self.record.stack)
-            pid = (again.server or {}).get("pid") if again else None
-            if again and pid != self.pid and server_api.is_live(self.record.endpoints.http):
+            again = self._there()
+            whole = again.keys() == self._servers.keys() and again != self._servers
+            if whole and all(server_api.is_live(one.endpoints.http) for one in self.record.servers):
                 self._meet(again)
                 return self._runtime.ended(self.record.stack) or "started again"
             time.sleep(POLL_S)
@@ -88,7 +109,7 @@ class Watch:
         deadline = time.monotonic() + SETTLE_S
         while True:
             self.disabled(models)  # a model counts, and forgets, when it is asked
-            now = metrics.scrape(self.record.endpoints.metrics)
+            now = metrics.scrape(self.record.asked["metrics"])
             held = {
                 f"slots of {model}": int(value) for (model, name), value in now.own.items() if name == "labs_running"
             }

@@ -43,6 +43,7 @@ def test_a_server_that_died_is_told_as_such_with_the_signal(own: Path, where: st
 
 def test_supervised_it_is_started_again_so_many_times_and_no_more(own: Path, where: str) -> None:
     endpoint = up(own, where, "--supervise", "1")
+    labctl("restart", STACK, root=own)  # is no reason to forget it
     end(endpoint)
     eventually(lambda: status(own, STACK)["state"] == "ready")
     end(endpoint)

@@ -6,6 +6,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,14 +93,22 @@ def test_a_server_that_envoy_finds_well_again_gets_the_requests_of_the_next_that
         for number in (1, 2, 1, 2):
             dead = one.servers[number - 1]
             dead.dies()
-            eventually(lambda number=number: one.ask()[0] == 200 and not one.seen()[number].healthy)
+            eventually(partial(_gets_nothing, one, number))
             one.servers[number - 1] = Counting(dead.server_port)
-            eventually(lambda number=number: one.seen()[number].healthy)
+            eventually(partial(_is_well, one, number))
             other = one.servers[number % 2]
             other.dies()
             assert Counter(one.ask()[0] for _ in range(20)) == {200: 20}
             one.servers[number % 2] = Counting(other.server_port)
             eventually(lambda: all(server.healthy for server in one.seen().values()))
+
+
+def _gets_nothing(one: Balanced, number: int) -> bool:
+    return one.ask()[0] == 200 and not one.seen()[number].healthy
+
+
+def _is_well(one: Balanced, number: int) -> bool:
+    return one.seen()[number].healthy
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
+from labctl.manifest.schema import Lab
 from labctl.orchestrator import replicas
+from labctl.orchestrator import restart as restarting
 from labctl.orchestrator import running as log_of
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.running import tail
 from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import UpOptions, bring_up, up
+from labctl.orchestrator.up import Up, UpOptions, bring_up, up
 from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.compose import ComposeRuntime
@@ -100,6 +103,47 @@ def test_what_is_asked_travels_with_the_server(session: Session) -> None:
     assert (record.release, record.bind) == ("0.17.0", "0.0.0.0")
     older = record.to_json().replace('"bind": "0.0.0.0", ', "")
     assert Record.from_json(older) == replace(record, bind="127.0.0.1")
+
+
+def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = UpOptions(expose=True, client_shm=True, supervise=3, replicas=2, balance="l7", ports="1,2,3")
+    lab, name = session.catalog.stack("iterative")
+    runtime = ComposeRuntime(session.workspace)
+    record = bring_up(session, lab, name, given, runtime, ENDPOINTS).record
+    asked = []
+
+    def up_again(session: Session, lab: Lab, stack: str, options: UpOptions) -> Up:
+        asked.append(replace(options, choices=given.choices, runtime=given.runtime))
+        return Up(runtime, record)
+
+    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
+    monkeypatch.setattr(restarting, "heal", lambda *arguments: False)
+    monkeypatch.setattr(restarting, "down", lambda *arguments: None)
+    monkeypatch.setattr(restarting, "up", up_again)
+    restarting.restart(session, lab, name)
+    assert asked == [given]
+
+
+class Drained:
+    """A runtime whose balancer is told who drains; looking at it is interrupted."""
+
+    def __init__(self) -> None:
+        self.draining: Sequence[int] = ()
+
+    def spread(self, record: Record, draining: Sequence[int] = ()) -> None:
+        self.draining = draining
+
+    def seen(self, record: Record) -> None:
+        assert self.draining == [2]
+        raise KeyboardInterrupt
+
+
+def test_a_replica_whose_draining_is_interrupted_gets_requests_again(session: Session) -> None:
+    runtime: Any = Drained()
+    record = Record("s", "l", "local", "cpu", {}, ["m"], ENDPOINTS, balance="l7")
+    with pytest.raises(KeyboardInterrupt):
+        replicas.drain(runtime, record, [2])
+    assert runtime.draining == ()
 
 
 class Log:

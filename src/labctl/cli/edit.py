@@ -98,7 +98,7 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: float
     lab, name = session.catalog.stack(stack)
     if auto:
         log = session.workspace.stack_dir(name) / "scale.log"
-        for line in follow(session, lab, name, Scaler(*bounds(auto), target)):
+        for line in follow(session, lab, name, Scaler(*bounds(auto), target), patience=drain):
             click.echo(line)
             with log.open("a", encoding="utf-8") as stream:
                 stream.write(f"{line}\n")

@@ -14,6 +14,7 @@ from labctl.errors import LabError
 from labctl.manifest.schema import Lab
 from labctl.measure.evidence import metrics
 from labctl.orchestrator import restart
+from labctl.orchestrator.replicas import DRAIN_S
 from labctl.orchestrator.scale import MOST, scale
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record
@@ -74,9 +75,13 @@ def waiting(record: Record) -> float:
 
 
 def follow(
-    session: Session, lab: Lab, stack: str, scaler: Scaler, pause: Callable[[float], object] = time.sleep
-) -> Iterator[str]:
+    session: Session, lab: Lab, stack: str, scaler: Scaler, pause: Callable[[float], object] = time.sleep,
+    patience: float = DRAIN_S,
+) -> Iterator[str]:  # fmt: skip
     """Scale for ever; yields a line for each decision.
+
+    Args:
+        patience: seconds to wait until a replica that goes has answered all; then its streams are cut.
 
     Raises:
         LabError: the stack is not up or has no balancer, or a new replica does not become ready.
@@ -89,6 +94,6 @@ def follow(
         if wanted != count:
             why = f"{asked:.0f} wait for {count}" if wanted > count else f"nothing waits for {count}"
             yield f"{time.strftime('%H:%M:%S')} {count} -> {wanted}: {why}"
-            scale(session, lab, stack, wanted)
+            scale(session, lab, stack, wanted, patience)
         else:
             pause(LOOK_S)

@@ -153,9 +153,18 @@ def drain(runtime: Runtime, record: Record, numbers: Collection[int], patience: 
         requests (streams; connections under l4) that were still open after ``patience`` seconds.
 
     Raises:
-        LabError: the balancer does not answer.
+        LabError: the balancer does not answer. Whatever ends the wait, Ctrl-C too: they get requests again.
     """
     runtime.spread(record, numbers)
+    try:
+        return _drained(runtime, record, numbers, patience)
+    except BaseException:
+        runtime.spread(record)
+        raise
+
+
+def _drained(runtime: Runtime, record: Record, numbers: Collection[int], patience: float) -> int:
+    """What is still open on them, at the end of that time at the latest."""
     deadline = time.monotonic() + patience
     quiet = 0
     while quiet < 2:  # once may be between two looks of a worker of Envoy's that has not heard of it yet

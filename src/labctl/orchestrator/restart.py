@@ -34,7 +34,8 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     templates = Path(record.templates) if record.templates else None
     options = UpOptions(
         Choices(record.profile, given, record.release, templates), runtime.name, _ports(record),
-        expose=record.bind == "0.0.0.0", replicas=len(record.servers), balance=record.balance,
+        expose=record.bind == "0.0.0.0", client_shm=record.client_shm, supervise=record.restarts,
+        replicas=len(record.servers), balance=record.balance,
     )  # fmt: skip
     down(session, stack)
     return up(session, lab, stack, options).record

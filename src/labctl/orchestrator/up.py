@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from labctl import repository
@@ -141,7 +141,7 @@ def bring_up(
     record = Record(
         stack=stack, lab=lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
         models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir, effective=plan.effective,
-        owner=owner, balance=policy, servers=servers, **asked,
+        owner=owner, balance=policy, servers=servers, restarts=options.supervise, **asked,
     )  # fmt: skip
     return BringUp(
         plan,
@@ -187,7 +187,7 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, optio
     run_dir, log_file = workspace.run_dir(stack), workspace.log_file(stack)
     count = f"{len(record.servers)} replicas of " if record.balance else ""
     title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
-    server_start = runtime.start(replace(launch_of(workspace, plan, record), restarts=options.supervise))
+    server_start = runtime.start(launch_of(workspace, plan, record))
 
     def do(listener: Listener) -> Record:
         shutil.rmtree(run_dir, ignore_errors=True)
@@ -246,6 +246,8 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
         asked["balance"] = replicas.policy(plan, options.replicas, options.balance, options.expose)
         asked["replicas"] = options.replicas or 1
         runs |= {"balance": record.balance, "replicas": len(record.servers)}
+    if options.supervise:
+        asked["restarts"], runs["restarts"] = options.supervise, record.restarts
     differing = [
         f"{WORDS.get(key, key)}: it runs with {_said(runs.get(key))}, you asked for {_said(value)}"
         for key, value in asked.items()
@@ -274,6 +276,7 @@ def _already(session: Session, lab: Lab, stack: str, options: UpOptions, runtime
 WORDS = {
     "balance": "--balance",
     "replicas": "--replicas (labctl scale)",
+    "restarts": "--supervise",
     "bind": "address (--expose)",
     "release": "--release",
     "templates": "--templates",

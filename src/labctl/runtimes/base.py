@@ -78,6 +78,7 @@ class Record:
         servers: its servers; one, unless ``balance`` says how requests are spread over several. Where the guard has
             the ports of a lone container, that is asked through the guard.
         client_shm: clients may register shared memory.
+        restarts: how often a server that died is started again.
         release, templates: the TensorRT-LLM release and the folder of templates that were asked for ("" is none).
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
         server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
@@ -95,6 +96,7 @@ class Record:
     balance: str = ""
     servers: Sequence[Replica] = ()
     client_shm: bool = False
+    restarts: int = 0
     release: str = ""
     templates: str = ""
     effective: Mapping[str, Any] = field(default_factory=dict)
@@ -171,7 +173,6 @@ class Launch:
         run_dir: the one folder that the server writes (step logs), on the host.
         shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
         ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
-        restarts: how often a server that died is started again.
         exit_timeout: seconds that Triton gives in-flight requests when it is asked to stop.
     """
 
@@ -182,7 +183,6 @@ class Launch:
     env: Mapping[str, str]
     shm_size: str = ""
     exit_timeout: int = 10
-    restarts: int = 0
     image: str = ""
     ranks: int = 1
     launcher: str = ""

@@ -116,7 +116,7 @@ def serve(projects: Projects, launch: Launch) -> Command:
         **({"LABS_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
         "LABS_REPOSITORY": str(launch.repository),
         "LABS_BIND": record.bind,
-        "LABS_RESTART": f"on-failure:{launch.restarts}" if launch.restarts else "no",
+        "LABS_RESTART": f"on-failure:{record.restarts}" if record.restarts else "no",
         "LABS_SECRET_FILE": str(secret.path(projects.workspace, record.stack)),
         "LABS_CLOSED": ",".join(secret.closed(record.client_shm)),
         "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics,

@@ -59,7 +59,7 @@ def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> 
         caches=str(triton.caches),
         extra=launch.server_args,
     )
-    kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(launch.restarts),
+    kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(record.restarts),
             "--ended", str(workspace.ended_file(record.stack, number)), "--regions", f"/dev/shm/{prefix}*",
             "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
     closed = secret.arguments(key, record.client_shm)  # Triton takes it in no other way (docs/security.md)
