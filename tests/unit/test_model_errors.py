@@ -8,7 +8,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from counting_engine import CountingEngine
 from fake_backend import LOG, START, Request, Response
+from machinery import eventually
 
 from labctl.measure.evidence.step_schema import StepLine
 from labserve.gauges import METRICS
@@ -102,7 +103,20 @@ CASES = [
                  "scheduling": "fcfs"},
          breaks=("scheduler.engine", "step")),
 ]  # fmt: skip
-ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
+LAB_7 = "../labs/07-scale-out/models"
+SMALL = [  # models of a lab's own, whose step log tells less
+    Case(f"{LAB_7}/waits", {"text_input": text(b"The")}, ("", None, ""), breaks=("guard", "check"),
+         filled={"step_ms": 1}),
+    Case(f"{LAB_7}/computes", {"text_input": text(b"The")}, ("text_input", text(b"a", b"b"), "one text per request"),
+         breaks=("pool", "map")),
+    Case(f"{LAB_7}/remembers", {"text_input": text(b"The")}, ("", None, ""), breaks=("guard", "check")),
+    Case(f"{LAB_7}/streams", {"text_input": text(b"The cat")}, ("text_input", text(b"a" * 10**5), "65,536"),
+         swapped="max_tokens", breaks=("", "job_of"), filled={"seats": 2, "step_ms": 1}),
+    Case("../labs/06-modern-schedulers/models/night_job", {"milliseconds": ids(1)[0]},
+         ("milliseconds", ids(10**6)[0], "out of range"), breaks=("log", "write"),
+         filled={"trtllm_integers": "UINT32"}),
+]  # fmt: skip
+ALL = pytest.mark.parametrize("case", [*CASES, *SMALL], ids=lambda case: Path(case.path).name)
 
 
 @pytest.fixture
@@ -227,7 +241,7 @@ def test_what_was_not_foreseen_is_an_internal_error_and_its_story_is_in_the_log(
     monkeypatch.setattr(broken, method, fail)
     LOG.clear()
     (response,) = answered(model, [request(case)])
-    assert f"internal error in {case.path.split('/')[1]} (see the server's log, entry 1)" in response.error
+    assert f"internal error in {Path(case.path).name} (see the server's log, entry 1)" in response.error
     says_nothing_of_the_code(response.error)
     assert "entry 1" in LOG[0]
     assert "Traceback" in LOG[0]
@@ -285,6 +299,57 @@ def test_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_
     assert all("internal error in tensorrt_llm" in response.error for response in first)
     (later,) = answered(model, [request(case)])
     assert "internal error in tensorrt_llm" in later.error
+
+
+STREAMS = next(case for case in SMALL if case.path.endswith("streams"))
+
+
+def test_who_leaves_the_queue_or_a_seat_is_forgotten_and_the_others_are_answered(load: Callable[[Case], Any]) -> None:
+    model = load(replace(STREAMS, filled={"seats": 2, "step_ms": 20}))
+    asked = [Request({**STREAMS.good, "max_tokens": ids(1000)}, id="1") for _ in range(5)]
+    ends = [threading.Event() for _ in asked]
+    for each, end in zip(asked, ends, strict=True):
+        each.when_final = end.set
+    model.execute(asked)
+    eventually(lambda: all(len(each.responses) > 1 for each in asked[:2]))
+    asked[2].cancelled = asked[0].cancelled = True  # one that waits, one in a seat
+    eventually(lambda: len(asked[3].responses) > 1)
+    assert ends[0].is_set() and ends[2].is_set()
+    assert len(asked[2].responses) == 1
+    for each in asked:
+        each.cancelled = True
+    assert all(end.wait(WAIT_S) for end in ends)
+    eventually(lambda: (model.seats.used, len(model.waiting), len(model.names._live)) == (0, 0, 0))
+
+
+def test_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Case], Any]) -> None:
+    model = load(STREAMS)
+    good, bad = Request(STREAMS.good), Request(STREAMS.good)
+    send = bad.send
+
+    def full(response: Response, flags: int = 0) -> None:
+        if not response.error:
+            raise RuntimeError("no room in /dev/shm/labs-x")
+        send(response, flags)
+
+    bad.send = full  # type: ignore[method-assign]
+    first, second = answered(model, [good, bad])
+    assert not first.error
+    assert second.error.startswith("internal error in streams")
+    assert answered(model, [Request(STREAMS.good)])[0].error == ""
+
+
+def test_a_failing_loop_tells_everybody_who_waits_and_whoever_comes_later(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(STREAMS)
+
+    def fail(*_: Any) -> Any:
+        raise OSError("the disk is gone: /run/steps")
+
+    monkeypatch.setattr(model, "admit", fail)
+    for _ in range(2):
+        assert all("internal error in streams" in each.error for each in answered(model, [request(STREAMS)]))
 
 
 def test_importing_labserve_keeps_no_module_out_of_the_process() -> None:

@@ -7,18 +7,21 @@ many wait here. Only the model itself can say how many those are (`labs_waiting`
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from labserve.clock import Clock
 from labserve.gauges import Gauges
 from labserve.guard import Guard
+from labserve.params import text
 from labserve.seats import Seats
 from labserve.steplog import Names, StepLog, queued
 from labserve.tensors import number
 from labserve.triton import instance, parameter, reader, refuse, respond, text_of
 
 TOKENS, MOST = 8, 1000  # of an answer: without a word, and at most
+MOST_BYTES = 65_536  # of a text: an answer repeats its words
 
 
 @dataclass
@@ -28,10 +31,7 @@ class Job:
     words: list[str]
     wanted: int
     made: int = 0
-
-    @property
-    def gone(self):
-        return self.request.is_cancelled()
+    why: str = ""  # it is over; "" while it is not
 
 
 class TritonPythonModel:
@@ -46,7 +46,7 @@ class TritonPythonModel:
         self.waiting, self.running = deque(), []
         self.names = Names()
         self.changed, self.stopped = threading.Condition(), False
-        self.loop = threading.Thread(target=self.run, daemon=True)
+        self.loop = threading.Thread(target=self.serve, daemon=True)
         self.loop.start()
 
     def execute(self, requests):
@@ -54,25 +54,42 @@ class TritonPythonModel:
             try:
                 self.guard.check(request)
                 job = self.job_of(request)
+                self.gauges.arrived(job.name, request)
             except Exception as error:
                 refuse(request, self.guard.words(error))
                 continue
-            self.gauges.arrived(job.name, request)
             with self.changed:
                 self.waiting.append(job)
                 self.show()
                 self.changed.notify()
 
     def job_of(self, request):
-        words = text_of(request, "text_input").decode(errors="replace").split() or ["..."]
+        words = text(text_of(request, "text_input"), "text_input", MOST_BYTES).split() or ["..."]
         wanted = int(number(reader(request), "max_tokens", TOKENS, 1, MOST))
         return Job(request, self.names.take(request.request_id()), words, wanted)
+
+    def serve(self):
+        """Run; and should the loop itself fail, tell everybody who is here, and whoever comes later."""
+        try:
+            self.run()
+        except Exception as error:
+            words = self.guard.words(error)
+            while self.work():
+                with self.changed:
+                    lost = [*self.running, *self.waiting]
+                    self.running.clear()
+                    self.waiting.clear()
+                for job in lost:
+                    with suppress(Exception):
+                        if not job.why:
+                            refuse(job.request, words)
 
     def run(self):
         """The engine's loop: whoever waits takes a free seat, everybody in a seat gets a word, and again."""
         while self.work():
             with self.changed:
-                joined, ended = self.admit(), self.leave()
+                ended = self.leave()  # seats that nobody sits in are free before others are asked in
+                joined = self.admit(ended)
                 waiting = [job.name for job in self.waiting]
             ids = [job.name for job in self.running]
             line = {"rows": [self.seats.of(id) for id in ids], **queued(waiting, "no slot")}
@@ -84,9 +101,7 @@ class TritonPythonModel:
             phase = "".join("d" if job.made else "p" for job in self.running)
             tokens = [1 if job.made else len(job.words) for job in self.running]
             for job in self.running:
-                job.made += 1
-                word = job.words[(job.made - 1) % len(job.words)]
-                respond(job.request, f"{word} ", last=job.made == job.wanted)
+                self.say(job)
             made = [1] * len(ids)
             self.gauges.step(ids, phase, tokens, made)
             ended |= self.leave()
@@ -95,6 +110,18 @@ class TritonPythonModel:
                 slots=self.count, slots_used=self.seats.used, seats=self.seats.names,
             )  # fmt: skip
             self.clock.done(left=len(self.running) + len(waiting))
+
+    def say(self, job):
+        """The next word. Where it cannot be sent (shared memory is full), this one ends, and nobody else notices."""
+        word, last = job.words[job.made % len(job.words)], job.made + 1 == job.wanted
+        job.made += 1
+        try:
+            respond(job.request, f"{word} ", last)
+            job.why = "length" if last else ""
+        except Exception as error:
+            job.why = "failed"
+            with suppress(Exception):
+                refuse(job.request, self.guard.words(error))
 
     def work(self):
         """Wait for something to do; False at the end."""
@@ -105,10 +132,14 @@ class TritonPythonModel:
             self.changed.wait_for(lambda: self.stopped or self.waiting or self.running)
             return not self.stopped
 
-    def admit(self):
+    def admit(self, ended):
         joined = []
         while self.waiting and self.seats.used < self.count:
             job = self.waiting.popleft()
+            if self.is_gone(job):  # in the queue: it never takes a seat
+                ended[job.name] = job.why
+                self.forget(job)
+                continue
             self.seats.take(job.name)
             self.running.append(job)
             joined.append(job.name)
@@ -118,15 +149,24 @@ class TritonPythonModel:
         """Whoever has all words, or whose client has gone, gives the seat back."""
         ended = {}
         for job in list(self.running):
-            if job.made == job.wanted or job.gone:
-                ended[job.name] = "length" if job.made == job.wanted else "cancelled"
-                if job.made < job.wanted:
-                    respond(job.request, "", last=True)
+            if job.why or self.is_gone(job):
+                ended[job.name] = job.why
                 self.running.remove(job)
                 self.seats.free(job.name)
-                self.gauges.gone(job.name)
-                self.names.free(job.name)
+                self.forget(job)
         return ended
+
+    def is_gone(self, job):
+        """Whether its client has; then this is its end."""
+        if job.request.is_cancelled():
+            job.why = "cancelled"
+            with suppress(Exception):
+                respond(job.request, "", last=True)
+        return bool(job.why)
+
+    def forget(self, job):
+        self.gauges.gone(job.name)
+        self.names.free(job.name)
 
     def show(self):
         self.gauges.update(running=len(self.running), waiting=len(self.waiting))
