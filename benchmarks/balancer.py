@@ -18,6 +18,7 @@ import tritonclient.grpc as grpcclient
 from benchmarks.kills import ROOT, STACK, checkout
 from labctl.runtimes.base import Record
 from labctl.runtimes.local import LocalRuntime
+from labctl.tables import table
 
 USERS, REQUESTS = 32, 4000
 PER_S, P99_MS = 0.9, 2.0  # the yardsticks: at least this share of the requests/s, at most this much more of p99
@@ -44,10 +45,12 @@ def run(rounds: int) -> dict[str, Any]:
             labctl(workspace.root, "down", STACK)
     per_s = {name: statistics.median(rate for rate, _ in each) for name, each in found.items()}
     p99 = {name: statistics.median(slowest for _, slowest in each) for name, each in found.items()}
-    for name in found:
-        print(f"{name:14}  {per_s[name]:8.0f} requests/s   p99 {p99[name]:6.2f} ms")
     ratio, more = per_s["through Envoy"] / per_s["straight"], p99["through Envoy"] - p99["straight"]
-    print(f"{ratio:.2f} of the requests/s (at least {PER_S}), p99 {more:+.2f} ms (at most {P99_MS:+})")
+    rows = [(name, f"{per_s[name]:.0f}", f"{p99[name]:.2f}") for name in found]
+    print(table(rows, ("way", "requests/s", "p99, ms"), right=[1, 2], width=80))
+    met = ratio >= PER_S and more <= P99_MS
+    print(f"{'met' if met else 'not met'}: {ratio:.2f} of the requests/s (at least {PER_S}), "
+          f"p99 {more:+.2f} ms (at most {P99_MS:+})")  # fmt: skip
     return {"requests_per_s": per_s, "p99_ms": p99, "ratio": ratio, "p99_more_ms": more, "users": USERS}
 
 

@@ -22,8 +22,10 @@ from benchmarks.balancer import labctl
 from benchmarks.hostile.watch import servers_of
 from benchmarks.kills import STACK, checkout, left
 from labctl.runtimes.local import LocalRuntime
+from labctl.tables import table
 
 USERS, STREAMS = 4, 4
+WHAT = ("unary answered", "unary failed", "answers on streams", "streams cut")
 BODY = json.dumps({"text_input": "hello"})
 GENERATE = "/v2/models/echo/generate"
 
@@ -115,10 +117,12 @@ def run(count: int) -> dict[str, Any]:
             labctl(workspace.root, "down", STACK)
         if remains := left(workspace):
             raise RuntimeError(f"left behind: {', '.join(remains)}")
-    for what, times in sorted(load.found.items()):
-        print(f"{times:8}  {what}")
-    slowest = max(late, default=0.0)
-    print(f"{count} kills; a cut stream heard of it after {slowest:.2f} s at the latest; nothing was left")
-    if load.found["unary failed"]:
+    found, slowest = load.found, max(late, default=0.0)
+    print(table([("replicas killed", count), *((what, found[what]) for what in WHAT), ("left behind", 0)],
+                ("", "number"), right=[1]))  # fmt: skip
+    lost = found["unary failed"]
+    print(f"{'not met' if lost else 'met'}: no unary request failed; "
+          f"a cut stream heard of it after {slowest:.2f} s at the latest")  # fmt: skip
+    if lost:
         raise RuntimeError(f"unary requests were lost: {dict(load.errors)}")
-    return {"count": count, "found": dict(load.found), "slowest_cut_s": slowest, "left": 0}
+    return {"count": count, "found": dict(found), "slowest_cut_s": slowest, "left": 0}

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from labctl.tables import table
 from labctl.workspace import Workspace
 
 STACK, COUNT = "iterative", 3
@@ -20,10 +21,9 @@ def run(rounds: int) -> dict[str, Any]:
     ways = {"one": (), f"{COUNT} replicas": ("--replicas", str(COUNT))}
     taken = [{name: _up(root, *words) for name, words in ways.items()} for _ in range(rounds + 1)][1:]
     median = {name: statistics.median(row[name] for row in taken) for name in ways}
-    for name, seconds in median.items():
-        print(f"{name:12}  {seconds:5.2f} s")
+    print(table([(name, f"{seconds:.2f}") for name, seconds in median.items()], ("up", "seconds"), right=[1]))
     ratio = median[f"{COUNT} replicas"] / median["one"]
-    print(f"{ratio:.2f} times as long (at most {MOST})")
+    print(f"{'met' if ratio <= MOST else 'not met'}: {ratio:.2f} times as long (at most {MOST})")
     return {"rounds_s": taken, "median_s": median, "ratio": ratio}
 
 
