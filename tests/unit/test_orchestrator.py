@@ -17,7 +17,8 @@ from labctl.orchestrator.lock import holder, stack_lock
 from labctl.orchestrator.verdicts import judge
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Command
-from labctl.runtimes.base import Endpoints, Proc, Record
+from labctl.runtimes.base import Endpoints, Record
+from labctl.runtimes.proc import Proc
 from labctl.workspace import Workspace
 
 

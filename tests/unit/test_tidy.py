@@ -15,8 +15,9 @@ import pytest
 from machinery import eventually
 
 from labctl.orchestrator.tidy import tidy
-from labctl.runtimes.base import Endpoints, Proc, Record
+from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.marks import RECORD, ROOT, STACK, regions, shm_prefix
+from labctl.runtimes.proc import Proc
 from labctl.workspace import Workspace, replace_dir
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from labctl.errors import LabError
-from labctl.runtimes.base import Proc
+from labctl.runtimes.proc import Proc
 from labctl.workspace import Workspace, atomic_write, disk_errors, require_own
 
 FILES = ("lock", "lock.json", "state.json", "server.log", "compose.json")

@@ -23,7 +23,8 @@ from labctl.orchestrator.running import tail, whole_log
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
 from labctl.runtimes.actions import Action, carry_out
-from labctl.runtimes.base import Endpoints, Launch, Proc, Record, Replica, Runtime
+from labctl.runtimes.base import Endpoints, Launch, Record, Replica, Runtime
+from labctl.runtimes.proc import Proc
 from labctl.workspace import Workspace, atomic_write
 
 

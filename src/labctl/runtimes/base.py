@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
-
 from labctl.errors import LabError
 from labctl.guard.admin import Seen
 from labctl.runtimes.actions import Action
+from labctl.runtimes.proc import Proc
 
 
 @dataclass(frozen=True)
@@ -37,33 +35,6 @@ class Replica:
 
     number: int
     endpoints: Endpoints
-
-
-@dataclass(frozen=True)
-class Proc:
-    """A process told apart from a later one with the same pid.
-
-    ``started`` is psutil's create_time: seconds since the epoch.
-    """
-
-    pid: int
-    started: float
-
-    @classmethod
-    def current(cls) -> Proc:
-        return cls.of(os.getpid())
-
-    @classmethod
-    def of(cls, pid: int) -> Proc:
-        return cls(pid, psutil.Process(pid).create_time())
-
-    def alive(self) -> bool:
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < 0.05
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
 
 
 @dataclass(frozen=True)
