@@ -20,6 +20,7 @@ from labctl.runtimes.marks import REPLICA, ROOT, SERVER, STACK, STUB, regions
 
 SETTLE_S = 90.0  # a sequence that nobody ends keeps its slot until it has idled out
 POLL_S = 0.1
+TOLD_S = 0.5  # models tell Triton their numbers four times a second
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Watch:
         deadline = time.monotonic() + SETTLE_S
         while True:
             self.disabled(models)  # a model counts, and forgets, when it is asked
+            time.sleep(TOLD_S)
             now = metrics.scrape(self.record.asked["metrics"])
             held = {
                 f"slots of {model}": int(value) for (model, name), value in now.own.items() if name == "labs_running"
@@ -117,7 +119,6 @@ class Watch:
             held = {what: count for what, count in held.items() if count}
             if not held or time.monotonic() > deadline:
                 return held
-            time.sleep(POLL_S)
 
     def client(self) -> Client:
         return Client(self.record.endpoints.http, self.record.endpoints.grpc, self._patience)
