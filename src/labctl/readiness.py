@@ -109,6 +109,7 @@ def wait_ready(
     log: Callable[[], Iterable[str]] = tuple,
     stuck: Callable[[], Sequence[str]] = tuple,
     timeout: float,
+    spent: float = 0.0,
     progress: Callable[[str], None],
     secret: str = "",
     clock: Callable[[], float] = time.monotonic,
@@ -122,11 +123,12 @@ def wait_ready(
         log: all of them. Triton answers nobody until its models are loaded: till then only its log tells how far it is.
         stuck: as :func:`probe` takes it.
         timeout: seconds for all of it.
+        spent: those of them that are gone already; one is always left.
 
     Raises:
         LabError: the server ended, a model is UNAVAILABLE (Triton's reason), or the time is over.
     """
-    deadline = clock() + timeout
+    deadline = clock() + max(1.0, timeout - spent)
     states: list[ModelState] = []
     answered, look = False, clock()
     while True:

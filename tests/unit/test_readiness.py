@@ -104,6 +104,14 @@ def test_a_timeout_names_the_models_that_are_missing(fake: FakeTriton, endpoint:
     assert "--timeout" in caught.value.remedy
 
 
+def test_a_timeout_tells_the_time_that_was_asked_for_whatever_of_it_was_left(fake: FakeTriton, endpoint: str) -> None:
+    fake.index = [model("slow", "LOADING")]
+    clock = Clock()
+    with pytest.raises(LabError, match=r"not ready within 30 s: slow"):
+        wait(endpoint, "slow", spent=20.0001, clock=clock, pause=clock.pause)
+    assert clock() < 11
+
+
 def test_a_server_that_never_answers_is_a_timeout_and_not_an_endless_poll() -> None:
     with pytest.raises(LabError, match="not ready within 30 s") as caught:
         wait("127.0.0.1:1", "a")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from machinery import eventually
 
+from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.tidy import tidy
 from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.marks import RECORD, ROOT, STACK, regions, shm_prefix
@@ -67,6 +68,22 @@ def test_a_stub_whose_server_is_gone_is_ended_with_its_shared_memory(workspace: 
         for process in (stub, foreign):
             process.kill()
             process.wait()
+
+
+def test_what_ends_while_a_command_changes_its_stack_is_left_to_that_command(
+    workspace: Workspace, programs: Path
+) -> None:
+    left = region(workspace, "0")
+    stub = subprocess.Popen([programs / "triton_python_backend_stub", "600"], env=environment(workspace))
+    try:
+        eventually(lambda: Path(f"/proc/{stub.pid}/comm").read_text().startswith("triton"), 5)
+        with stack_lock(workspace, "s", "scale"):
+            assert tidy(workspace) == []
+        assert len(tidy(workspace)) == 2
+    finally:
+        stub.kill()
+        stub.wait()
+        left.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("owned", [False, True])

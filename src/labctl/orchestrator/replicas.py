@@ -103,7 +103,7 @@ def await_ready(
         LabError: one ended, cannot load a model, or the time (seconds, for all) is over.
     """
     workspace, record, stack = session.workspace, server.record, server.record.stack
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     for one in wanted:
         number = record.folder(one.number)
         where = f"replica {number}: " if number else ""
@@ -111,7 +111,7 @@ def await_ready(
             (one.endpoints if number else record.endpoints).http, plan.stack.models, plan.stack.probes,
             exited=server.exited, tail=functools.partial(running.tail, runtime, stack, number),
             log=functools.partial(running.whole_log, runtime, stack, number),
-            stuck=stuck.looker(workspace.run_dir(stack, number)), timeout=max(1.0, deadline - time.monotonic()),
+            stuck=stuck.looker(workspace.run_dir(stack, number)), timeout=timeout, spent=time.monotonic() - began,
             progress=functools.partial(_said, session, where), secret=secret.read(workspace, stack),
         )  # fmt: skip
     server.serves()

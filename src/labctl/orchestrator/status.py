@@ -54,7 +54,9 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         else _server(session, record, one, ask, action, explain)
         for one in record.servers
     ]  # fmt: skip
-    state = _state_of_all([one["state"] for one in servers])
+    # One that comes or goes because somebody scales is no fault of the others.
+    there = [one["state"] for one in servers if action != "scale" or one["state"] != "starting"]
+    state = _state_of_all(there or ["starting"])
     if action in ("up", "down"):
         state = {"up": "starting", "down": "stopping"}[action]
     elif front and state != "failed":

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,22 +33,23 @@ class Found:
     replica: int
 
 
-def end(root: Path, stacks: Sequence[str]) -> list[str]:
+def end(root: Path, stacks: Sequence[str], held: Callable[[str], bool] = lambda stack: False) -> list[str]:
     """End the servers whose ``run`` or ``bench`` is dead, the stubs whose server is dead, and their regions.
 
     Args:
         stacks: those whose shared memory is looked for.
+        held: whether a command that lives is changing that stack: what ends there is its own to clear away.
 
     Returns:
         what was ended, in words.
     """
-    candidates = [region for stack in stacks for region in regions(root, stack)] if _any_region() else []
+    candidates = [(stack, region) for stack in stacks for region in regions(root, stack)] if _any_region() else []
     ended: list[Found] = []
     while True:
         every = list(_processes(root))
         dead = [one for one in every if one.name == SERVER and _orphaned(one.record)]
         servers = {one.pid for one in every if one.name == SERVER} - {one.pid for one in dead}
-        dead += [one for one in every if one.name == STUB and one.parent not in servers]
+        dead += [one for one in every if one.name == STUB and one.parent not in servers and not held(one.stack)]
         if not dead or len(ended) > MOST:
             break
         for one in dead:
@@ -60,8 +61,8 @@ def end(root: Path, stacks: Sequence[str]) -> list[str]:
         hide(root, stack)  # a model that was loaded since has made new ones
     kept = {region for one in every if one.pid in servers for region in regions(root, one.stack, one.replica)}
     gone = []
-    for region in candidates:
-        if region not in kept:
+    for stack, region in candidates:
+        if region not in kept and not held(stack):
             with contextlib.suppress(OSError):
                 region.unlink()
                 gone.append(str(region))
