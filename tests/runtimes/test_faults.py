@@ -142,7 +142,7 @@ def failing_up(own: Path, where: str, *settings: str) -> subprocess.CompletedPro
     began = time.monotonic()
     done: subprocess.CompletedProcess[str] = labctl("up", STACK, *settings, *on(where), root=own, check=False)
     assert done.returncode == 1, done.stderr
-    assert time.monotonic() - began < 60, "it waited to the end"
+    assert time.monotonic() - began < 170, "it waited to the end"  # 180 s, unless it is told otherwise
     assert nothing_left(own, where)
     return done
 
@@ -172,8 +172,11 @@ def test_a_model_that_loads_slowly_but_within_the_time_is_waited_for(own: Path, 
 
 
 def test_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(own: Path, where: str) -> None:
-    done = failing_up(own, where, *LOADING, "--timeout", "15")  # the other one has long been loaded by then
-    assert "not ready within 15 s: moody\n" in done.stderr
+    for seconds in (10, 30):  # a busy machine may need more until the other one is loaded
+        done = failing_up(own, where, *LOADING, "--timeout", str(seconds))
+        if "echo, moody" not in done.stderr.partition("not ready")[2].partition("\n")[0]:
+            break
+    assert f"not ready within {seconds} s: moody\n" in done.stderr
 
 
 def test_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own: Path, where: str) -> None:
