@@ -25,6 +25,8 @@ SPEC = "random:tiny-llama"
 SEEDS = range(12)
 BATCH, GUESSES = 4, 3
 
+Plain = Callable[[tuple[int, ...], int], list[int]]
+
 
 @dataclass
 class Request:
@@ -46,7 +48,7 @@ def of_the_weights(cache: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def plain(folder: str) -> Callable[[tuple[int, ...], int], list[int]]:
+def plain(folder: str) -> Plain:
     """What the plain engine answers to each alone; the longest answer to a prompt begins with all the others."""
     engine = OpenVinoEngine(folder, KVBudget(64, BLOCK_SIZE), 1, True, 1, Features(max_num_tokens=2048))
     known: dict[tuple[int, ...], list[int]] = {}
@@ -64,45 +66,56 @@ def plain(folder: str) -> Callable[[tuple[int, ...], int], list[int]]:
 
 
 def mix(rng: random.Random, folder: str) -> tuple[Features, Policy, str, int, bool]:
-    """Settings by chance; half of the mixes have everything that there is."""
-    everything = rng.random() < 0.5
-    speculation = rng.choice([PROMPT_LOOKUP, DRAFT] if everything else [NONE, PROMPT_LOOKUP, DRAFT])
+    """Settings by chance; half of the mixes have all that goes together."""
+    everything, shares = rng.random() < 0.5, rng.random() < 0.6
+    speculation = NONE if shares else rng.choice([PROMPT_LOOKUP, DRAFT] if everything else [NONE, PROMPT_LOOKUP, DRAFT])
     chunked = speculation != DRAFT and (everything or rng.random() < 0.7)
     tokens = rng.choice([16, 33, 48, 64, 100, 256]) if chunked else 512
     guesses = GUESSES if speculation != NONE else 0
-    features = Features(
-        chunked, tokens, everything or rng.random() < 0.5, speculation, guesses, folder if speculation == DRAFT else ""
-    )
+    features = Features(chunked, tokens, shares, speculation, guesses, folder if speculation == DRAFT else "")
     policy = Policy.MAX_UTILIZATION if everything else rng.choice(list(Policy))
     return features, policy, rng.choice(list(ORDERS)), rng.randint(11, 14), not everything and rng.random() < 0.2
 
 
-def requests(rng: random.Random) -> list[Request]:
-    """A stream in which many begin alike, some are the same, some repeat themselves, and some clients leave."""
+def requests(rng: random.Random, plain: Plain) -> list[Request]:
+    """A stream in which many begin alike, some are the same or go on where others end, and some clients leave.
+
+    Some ask a beginning alone, for one token: its last block stays half full, and several who go on from there come
+    together.
+    """
     beginnings = [[rng.randrange(5, 2990) for _ in range(n)] for n in (32, 50, 100, 160)]
-    found: list[Request] = []
-    for _ in range(14):
-        if found and rng.random() < 0.25:
+    alone = rng.choice(beginnings[1:])[: rng.choice([20, 45, 100])]
+    found = [Request(tuple(alone), 1, 0, None)]
+    together = rng.randint(3, 8)
+    for number in range(17):
+        prompt, chance = [], rng.random()
+        if number < 4:
+            prompt = alone + [rng.randrange(5, 2990) for _ in range(rng.randint(1, 20))]
+        elif chance < 0.2:
             prompt = list(rng.choice(found).prompt)
+        elif chance < 0.35:
+            other = rng.choice(found)
+            said = plain(other.prompt, other.limit)[: rng.randint(0, 40)]
+            prompt = [*other.prompt, *said, *(rng.randrange(5, 2990) for _ in range(rng.randint(1, 10)))]
         else:
             prompt = rng.choice(beginnings)[: rng.choice([20, 32, 64, 160])] if rng.random() < 0.8 else []
             prompt = prompt + [rng.randrange(5, 2990) for _ in range(rng.randint(1, 30))] * rng.choice([1, 1, 3])
-        at = rng.randint(0, 20)
+        at = together if number < 4 else together + rng.randint(0, 20)
         leaves = at + rng.randint(1, 12) if rng.random() < 0.25 else None
-        found.append(Request(tuple(prompt), rng.randint(1, 90), at, leaves))
+        found.append(Request(tuple(prompt[:260]), rng.randint(1, 90), at, leaves))
     return found
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
-    seed: int, folder: str, of_the_weights: str, plain: Callable[[tuple[int, ...], int], list[int]]
+    seed: int, folder: str, of_the_weights: str, plain: Plain
 ) -> None:
     rng = random.Random(seed)
     features, policy, word, blocks, static = mix(rng, folder)
     kv = KVBudget(blocks, BLOCK_SIZE)
     engine = OpenVinoEngine(folder, kv, BATCH, True, 1, features)
     scheduler = Scheduler(engine, kv, policy, BATCH, static, features, order(word))
-    coming = sorted(requests(rng), key=lambda request: request.at)
+    coming = sorted(requests(rng, plain), key=lambda request: request.at)
     asked: list[tuple[Request, Job]] = []
     left: set[int] = set()
     there: dict[Job, int] = {}  # tokens of each that must be in the cache
@@ -122,7 +135,6 @@ def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
             assert done.blocks <= kv.blocks + BATCH
             assert all(right <= guesses for right, guesses in zip(done.accepted, done.guessed, strict=True))
             # What the log says of cached and computed tokens is what the engine did: the first token comes just then.
-            # Guesses change by what tokens the engine knows a block that is not full, so there it may be a step later.
             made = {job: len(tokens) for job, tokens in done.produced}
             for job, letter, count in zip(done.batch, done.phase, done.computed, strict=True):
                 there[job] = count + (job.found if job in done.admitted else there[job])
@@ -141,9 +153,7 @@ def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
 
 
 @pytest.mark.parametrize("tokens", [16, 40])
-def test_half_a_prompt_in_the_cache_is_nobodys_beginning(
-    tokens: int, folder: str, plain: Callable[[tuple[int, ...], int], list[int]]
-) -> None:
+def test_half_a_prompt_in_the_cache_is_nobodys_beginning(tokens: int, folder: str, plain: Plain) -> None:
     """The engine knows a block by its tokens before they are computed: given up or copied then, it would lie."""
     rng = random.Random(3)
     kv, features = KVBudget(40, BLOCK_SIZE), Features(True, tokens, kv_cache_reuse=True)

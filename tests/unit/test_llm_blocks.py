@@ -144,9 +144,8 @@ def test_a_prompt_that_is_there_whole_is_computed_from_its_last_token_on() -> No
     blocks.begin("a", tokens)
     blocks.grow("a", tokens, len(tokens))
     assert blocks.begin("b", tokens) == 2 * SIZE - 1
+    blocks.grow("b", tokens, len(tokens))  # the last token is written over by itself
     assert blocks.held == 2
-    blocks.grow("b", tokens, len(tokens))  # it writes its last token into a block of its own
-    assert blocks.held == 3
 
 
 def test_a_part_of_a_block_is_found_as_far_as_it_is_filled() -> None:
@@ -157,3 +156,20 @@ def test_a_part_of_a_block_is_found_as_far_as_it_is_filled() -> None:
     blocks.end("a")
     assert blocks.find([*tokens, 77, 78, 79])[1] == SIZE + 2
     assert blocks.find([*tokens[: SIZE + 1], 77])[1] == SIZE
+
+
+def test_a_block_that_is_half_full_is_filled_up_by_one_at_a_time_and_shared_by_those_who_end_in_it() -> None:
+    blocks = Blocks(9, SIZE)
+    beginning = list(range(SIZE + 2))
+    blocks.begin("asked alone", beginning)
+    blocks.grow("asked alone", beginning, len(beginning))
+    blocks.end("asked alone")
+    first, second = [*beginning, 20], [*beginning, 30]
+    assert not blocks.unfit(first)
+    assert blocks.begin("first", first) == len(beginning)
+    assert blocks.unfit(second) and not blocks.unfit(beginning)
+    blocks.grow("first", first, len(first))
+    assert blocks.unfit(second), "it is written into, and has its old name"
+    first.append(21)
+    blocks.grow("first", first, len(first))
+    assert not blocks.unfit(second) and blocks.begin("second", second) == SIZE  # it has its own name now

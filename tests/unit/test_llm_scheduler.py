@@ -101,6 +101,10 @@ def test_a_step_has_the_tokens_that_it_is_given_or_the_engines_own(words: dict[s
             {"speculation": "prompt_lookup", "num_assistant_tokens": "3", "max_num_tokens": "63"},
             r"max_num_tokens: 63 are not a token and its 3 guesses \(num_assistant_tokens\) for each of max_num_seq",
         ),
+        (
+            {"speculation": "prompt_lookup", "num_assistant_tokens": "3", "enable_kv_cache_reuse": "true"},
+            "enable_kv_cache_reuse: engine transformers cannot share blocks beside speculation=prompt_lookup",
+        ),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_by_name(words: dict[str, str], said: str) -> None:

@@ -9,7 +9,7 @@ that one finds in its cache, of which the engine tells nothing.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 
@@ -28,10 +28,14 @@ class Block:
 
 @dataclass(slots=True)
 class Table:
-    """The blocks of one sequence, how many of its tokens are in them, and the keys of those that its tokens fill up."""
+    """The blocks of one sequence, how many of its tokens are in them, and the keys of those that its tokens fill up.
+
+    It decodes as soon as the first `prompt` of them are there.
+    """
 
     blocks: list[Block]
     tokens: int
+    prompt: int
     keys: list[int] = field(default_factory=list)
 
 
@@ -64,10 +68,7 @@ class Blocks:
         return table.blocks, table.blocks[-1] if partly and table.blocks[-1].holders > 1 else None
 
     def find(self, tokens: Sequence[int]) -> tuple[list[Block], int]:
-        """The blocks in which the beginning of `tokens` is, and how many tokens that is: never all of them.
-
-        The last token of a prompt is always computed, or nothing would come after it.
-        """
+        """The blocks in which the beginning of `tokens` is, and how many tokens that is."""
         found: list[Block] = []
         key = cached = 0
         for start in range(0, len(tokens), self.size):
@@ -81,12 +82,27 @@ class Blocks:
                 break
             found.append(block)
             key, cached = block.key, start + len(part)
-        return found, min(cached, len(tokens) - 1)
+        return found, cached
+
+    def unfit(self, tokens: Sequence[int], beside: Collection[Block] = ()) -> bool:
+        """Whether a sequence with these tokens must not begin now, for it would find what is not good for it yet.
+
+        That is a block whose tokens are still being computed; or one that is half full, that others hold (or `beside`,
+        will hold), and that it would fill up: OpenVINO copies no block before a prompt is written into it.
+        """
+        found, cached = self.find(tokens)
+        writes = cached < len(tokens) and cached % self.size > 0
+        held = writes and (found[-1].holders > 0 or found[-1] in beside)
+        return held or not all(block.ready for block in found)
 
     def begin(self, owner: object, tokens: Sequence[int]) -> int:
-        """A sequence begins with `tokens` and takes what is there of them. Returns how many tokens that is."""
+        """A sequence begins with `tokens` and takes what is there of them. Returns how many tokens that is: never all.
+
+        The last token of a prompt is always computed, or nothing would come after it.
+        """
         found, cached = self.find(tokens)
-        self._tables[owner] = Table(found, cached)
+        cached = min(cached, len(tokens) - 1)
+        self._tables[owner] = Table(found, cached, len(tokens))
         for block in found:
             self._uses += 1
             block.used = self._uses
@@ -99,10 +115,12 @@ class Blocks:
     def grow(self, owner: object, tokens: Sequence[int], computed: int) -> None:
         """The first `computed` of a sequence's `tokens` are about to be in the cache.
 
-        As in OpenVINO, the last block is known by the tokens that it is going to hold of those that are there already.
+        As in OpenVINO, a prompt's blocks are known by all of its tokens as soon as they are taken, and the last one of
+        a sequence that decodes by those that are in it. Only such a sequence copies a block that others hold before it
+        writes into it: see `unfit`.
         """
         table = self._tables[owner]
-        before, table.tokens = table.tokens // self.size, computed
+        before, table.tokens = table.tokens, computed
         needed = -(-computed // self.size)
         if needed > len(table.blocks):
             if table.blocks:
@@ -110,15 +128,17 @@ class Blocks:
             while len(table.blocks) < needed:
                 upto = min((len(table.blocks) + 1) * self.size, len(tokens))
                 table.blocks.append(self._take(self._key(table, tokens, upto)))
-        elif table.blocks[-1].holders > 1:
-            last = table.blocks[-1]
-            table.blocks[-1] = self._take(self._key(table, tokens, len(tokens)))
-            self._let_go(last)
-        else:
-            self._rename(table.blocks[-1], self._key(table, tokens, len(tokens)))
-        for block in table.blocks[before:-1]:
+        elif before >= table.prompt:
+            last, key = table.blocks[-1], self._key(table, tokens, len(tokens))
+            if last.holders > 1:
+                table.blocks[-1] = self._take(key)
+                self._let_go(last)
+            else:
+                self._rename(last, key)
+        for block in table.blocks[before // self.size : -1]:
             block.ready = True
-        table.blocks[-1].ready = computed >= min(needed * self.size, len(tokens))
+        last = table.blocks[-1]
+        last.ready = last.ready or computed >= min(needed * self.size, len(tokens))
 
     def end(self, owner: object) -> None:
         """A sequence is over, or has to leave: its blocks stay known as long as their memory is not wanted."""
@@ -153,7 +173,7 @@ class Blocks:
             self._known.pop(block.key, None)
             self._uses += 1
             block.used = self._uses
-        block.key, block.holders = key, 1
+        block.key, block.holders, block.ready = key, 1, False
         self._held += 1
         self._known[key] = block
         return block

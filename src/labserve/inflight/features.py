@@ -20,7 +20,7 @@ class Features:
 
     With ``speculation`` a step checks up to ``num_assistant_tokens`` guesses for each that decodes, and keeps those
     that the model itself would have chosen (Leviathan et al., ICML 2023): guessed from the prompt's own text, or by the
-    small model in the folder ``draft_model``.
+    small model in the folder ``draft_model``. It excludes ``kv_cache_reuse``.
     """
 
     chunked_context: bool = True
@@ -70,6 +70,13 @@ class Features:
         # guesses would then be taken for the answer.
         chunked = chunked and speculation != DRAFT
         guesses = int(word("num_assistant_tokens") or 0) if speculation != NONE else 0
+        if reuse and speculation != NONE:
+            # OpenVINO GenAI names a block by the guesses that fill it up, and the name stays when they were wrong. A
+            # prompt in which they stand would find the keys and values of other tokens.
+            raise ValueError(
+                f"enable_kv_cache_reuse: engine {word('engine')} cannot share blocks beside speculation={speculation} "
+                f"and be right: it keeps them under the names of guesses that were wrong"
+            )
         each = 1 + guesses
         told = word("max_num_tokens")
         most = int(told) if told else max(usual if chunked else context, each * batch)

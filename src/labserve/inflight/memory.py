@@ -55,6 +55,10 @@ class Memory:
         whole = found[: (job.tokens - 1) // self.kv.block_size]  # what is written to must be its own
         return self.claim(job) - sum(block.holders > 0 or block in beside for block in whole), found
 
+    def fit(self, job: Job, beside: Collection[Block] = ()) -> bool:
+        """Whether a job that waits may take what is there of its beginning as it is now."""
+        return self.blocks is None or not self.blocks.unfit(job.prompt + job.output, beside)
+
     def join(self, job: Job) -> None:
         """A job joins, with what is there of its tokens."""
         if self.blocks is not None:

@@ -163,7 +163,7 @@ class Scheduler:
             need, blocks = self.memory.need(job, found)
             if len(batch) == len(self.running) + places or used + need + reserve > self.kv.blocks:
                 break
-            if not self._has_tokens(job, batch) or not all(block.ready for block in blocks):
+            if not self._has_tokens(job, batch) or not self.memory.fit(job, found):
                 break
             used += need
             found |= set(blocks)
@@ -179,19 +179,12 @@ class Scheduler:
         line = self.line()
         if line and not self._has_tokens(line[0], batch):
             return "no tokens"
-        return "no prefix" if line and not self._has_prefix(line[0]) else "no KV block"
+        return "no prefix" if line and not self.memory.fit(line[0]) else "no KV block"
 
     def _has_tokens(self, job: Job, batch: Sequence[Job]) -> bool:
         """Whether a step of `batch` has room for the whole prompt of `job`, where it must go in one piece."""
         taken = sum(self._share(one) for one in batch)
         return self.features.chunked_context or job.tokens + taken <= self.engine.step_tokens
-
-    def _has_prefix(self, job: Job) -> bool:
-        """Whether what `job` would find of its beginning is there. If another one is at it, waiting costs nothing.
-
-        That one's prompt has the step's tokens first anyway, and afterwards there is more of it to be found.
-        """
-        return all(block.ready for block in self.memory.need(job)[1])
 
     def _share(self, job: Job) -> int:
         """The tokens of a step that a member of the batch would like: all of its prompt, or the next and guesses."""
@@ -267,7 +260,9 @@ class Scheduler:
             job = self.line()[0]
             if self.blocks_used + self.memory.need(job)[0] + self.reserve() > self.kv.blocks:
                 break
-            if not self._has_tokens(job, self.running) or not self._has_prefix(job):
+            # If another one is at the beginning of this one's prompt, waiting costs nothing: that one's has the step's
+            # tokens first anyway, and afterwards there is more of it to be found.
+            if not self._has_tokens(job, self.running) or not self.memory.fit(job):
                 break
             self.waiting.remove(job)
             ids = job.prompt + job.output
