@@ -55,6 +55,24 @@ def test_the_door_stands_before_every_release_and_speaks_its_integers(tmp_path: 
     assert door.dynamic_batching.default_queue_policy.max_queue_size == 8
 
 
+@pytest.mark.parametrize(
+    ("asked", "left_out"),
+    [
+        (("--profile", "gpu"), 0),  # without speculation there, prompts share their beginnings
+        (("--profile", "gpu", "--set", "engine=transformers"), 2),
+        (("--profile", "cpu"), 0),
+        (("--profile", "cpu", "--set", "speculation=draft"), 3),
+    ],
+)
+def test_the_phases_about_shared_beginnings_run_wherever_an_engine_can_share_them(
+    asked: tuple[str, ...], left_out: int
+) -> None:
+    done = CliRunner().invoke(cli, ["run", "schedulers", "--dry-run", *asked])
+    assert done.exit_code == 0, done.output
+    notes = [line for line in done.output.splitlines() if "phase prefix-" in line and "left out" in line]
+    assert len(notes) == left_out, notes
+
+
 def test_every_phase_of_a_gpu_has_a_server_and_an_engine_of_its_own() -> None:
     done = invoked("run", "schedulers", "--dry-run")
     assert done.exit_code == 0, done.output

@@ -54,8 +54,12 @@ def resolved(
     phases = chosen_phases(lab, choices.profile, quick, only)
     _heeded(lab, choices.set, phases)
     runs = []
+    # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
+    usual = {key: setting.parse(setting.default_for(choices.profile)) for key, setting in lab.settings.items()}
     for phase in phases:
-        asked = resolve(lab.settings, choices.profile, lab.stacks[phase.stack].settings, choices.set, what=_of(phase))
+        asked = usual | resolve(
+            lab.settings, choices.profile, lab.stacks[phase.stack].settings, choices.set, what=_of(phase)
+        )
         if not holds(phase.when, asked):
             said = ", ".join(f"{key}={as_text(asked.get(key))}" for key in phase.when)
             session.listener.note(f"phase {phase.name} is left out: it means nothing with {said}")
