@@ -29,9 +29,10 @@ def main() -> None:
     finally:
         load.stop()
     back = events[1]["ended"]  # the replica that was killed serves again
-    cut = [record for record in load.streams if record.error]
+    failed, cut = ([record for record in each if record.error] for each in (load.unary, load.streams))
     found = {
-        "unary": len(load.unary), "unary_failed": sum(bool(record.error) for record in load.unary),
+        "unary": len(load.unary), "unary_failed": len(failed),
+        "unary_failed_later": sum(record.end > back for record in failed),
         "streams": len(load.streams), "cut_by_kill": sum(record.end <= back for record in cut),
         "cut_later": sum(record.end > back for record in cut),
         "cut": [{"request": one.label, "after_tokens": len(one.responses), "error": one.error} for one in cut],

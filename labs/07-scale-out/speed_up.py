@@ -10,7 +10,7 @@ from labctl.measure.clients.tensors import text_tensor
 from labctl.measure.clients.unary import UnaryClient
 
 USERS = 16
-REQUESTS = {"waits": 96, "computes": 48}
+REQUESTS = {"waits": 96, "computes": 32}
 ROUNDS, QUICK_ROUNDS = 3, 1
 
 

@@ -1,5 +1,6 @@
 """Part 5: two models get twice what they can do. Which number shows it? Then a loop scales on the one that does."""
 
+import itertools
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,11 @@ from labctl.measure.evidence import metrics, steplog
 
 TOKENS = 8
 TEXT = "one word after the other until all are said"
-OVERLOAD_S = 4.0
+OVERLOAD_S = {"waits": 2.0, "streams": 3.0}
 TARGET = 2.0  # requests that may wait for a replica
-FOLLOWED_S, QUICK_FOLLOWED_S = 30.0, 22.0
-LAST_S = 4.0  # the requests of so many seconds at the end
+SETTLE_S, QUICK_SETTLE_S = 16.0, 9.0  # watched after there was a second replica
+MOST_S = 60.0  # waited for one
+LAST_S = 3.0  # the requests of so many seconds at the end
 
 
 def main() -> None:
@@ -26,8 +28,7 @@ def main() -> None:
     able = {"waits": seats / step_s, "streams": seats / (TOKENS * step_s)}  # requests/s of one replica
     waits, asked = overload_unary(lab, one, 2 * able["waits"])
     streams, listened = overload_streams(lab, one, 2 * able["streams"])
-    seconds = QUICK_FOLLOWED_S if lab.quick else FOLLOWED_S
-    auto, followed = follow(lab, 1.25 * able["streams"], seconds)
+    auto, followed = follow(lab, 1.25 * able["streams"], QUICK_SETTLE_S if lab.quick else SETTLE_S)
     lab.act("scale", count=2).done()  # as it was
     lab.finish({"able": able, "waits": waits, "streams": streams, "auto": auto}, [*asked, *listened, *followed])
 
@@ -37,7 +38,7 @@ def overload_unary(lab, one, rate):
     with UnaryClient(lab.endpoints["grpc"]) as client:
         records = [
             client.send_inputs("waits", "hello", [text_tensor("text_input", "hello")])
-            for _ in at_rate(rate, OVERLOAD_S)
+            for _ in at_rate(rate, OVERLOAD_S["waits"])
         ]
         found = seen(one, "waits", before)
         client.wait(*records, timeout=120)
@@ -47,7 +48,7 @@ def overload_unary(lab, one, rate):
 def overload_streams(lab, one, rate):
     before = metrics.scrape(one["metrics"])
     with TextStream(lab.endpoints["grpc"]) as stream:
-        records = [stream.send("streams", TEXT) for _ in at_rate(rate, OVERLOAD_S)]
+        records = [stream.send("streams", TEXT) for _ in at_rate(rate, OVERLOAD_S["streams"])]
         time.sleep(0.3)  # the model tells its gauges four times a second
         found = seen(one, "streams", before)
         stream.wait(*records, timeout=120)
@@ -67,13 +68,16 @@ def seen(one, model, before):
     return found
 
 
-def follow(lab, rate, seconds):
+def follow(lab, rate, settle):
     """A quarter more than one replica can do, and the loop that adds one (`labctl scale STACK --auto 1:2`)."""
     began = time.monotonic()
-    loop = lab.act("follow", least=1, most=2, target=TARGET, seconds=seconds)
+    loop = lab.act("follow", least=1, most=2, target=TARGET, settle=settle, seconds=MOST_S)
     with ThreadPoolExecutor(256) as users:
-        asked = [users.submit(listen, lab.endpoints["grpc"]) for _ in at_rate(rate, seconds)]
-        done = loop.done(timeout=seconds + 120)
+        asked = [
+            users.submit(listen, lab.endpoints["grpc"])
+            for _ in itertools.takewhile(lambda _: not loop.over, at_rate(rate, float("inf")))
+        ]
+        done = loop.done()
         records = [each.result() for each in asked]
     decided = [decision["decided"] - began for decision in done.outcome]
     times = [[record.start - began, record.ttft_ms / 1e3] for record in records]
@@ -85,11 +89,11 @@ def follow(lab, rate, seconds):
         for folder in sorted(lab.run_dir.glob("replica-*"))
     }
     worst = max(ttft for _, ttft in times)
-    last = median(ttft for at, ttft in times if at > seconds - LAST_S)
+    last = median(ttft for at, ttft in times if at > times[-1][0] - LAST_S)
     print(f"the loop: {'; '.join(decision['text'] for decision in done.outcome) or 'nothing'}", flush=True)
     print(f"time to first token: {worst:.1f} s at the worst, {last:.1f} s at the end", flush=True)
     return {
-        "replicas": len(done.replicas), "decided_s": decided[0] if decided else seconds, "decisions": decided,
+        "replicas": len(done.replicas), "decided_s": decided[0] if decided else MOST_S, "decisions": decided,
         "worst_s": worst, "last_s": last, "back": last / worst, "rate": rate, "ttft": times, "waiting": waiting,
     }, records  # fmt: skip
 
@@ -104,7 +108,7 @@ def listen(endpoint):
 def at_rate(rate, seconds):
     """Yields at the moments at which a request is due, whoever has been answered by then."""
     began = time.monotonic()
-    for number in range(round(rate * seconds)):
+    for number in itertools.takewhile(lambda number: number < rate * seconds, itertools.count()):
         time.sleep(max(0.0, began + number / rate - time.monotonic()))
         yield number
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +19,7 @@ from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.measure import stage
-from labctl.orchestrator import autoscale
+from labctl.orchestrator import autoscale, restart
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.stagehand import Stagehand
 from labctl.runtimes.base import Endpoints, Record, Replica
@@ -119,7 +121,7 @@ def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_o
 
     monkeypatch.setattr(autoscale, "follow", follow)
     with begin("follow", "kill"):
-        loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, seconds=0.5)
+        loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=0.5, seconds=60)
         killed = stage.ask(tmp_path, "nothing-lost", "kill", replica=1).done()
         followed = loop.done()
     assert [decision["text"] for decision in followed.outcome] == ["1 -> 2"]
@@ -136,10 +138,29 @@ def test_a_phase_that_ends_ends_the_loop(
 
     monkeypatch.setattr(autoscale, "follow", follow)
     with begin("follow"):
-        loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, seconds=3600)
+        loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=1, seconds=3600)
         with pytest.raises(LabError, match="has not answered within"):
             loop.done(timeout=0.2)
     assert isinstance(loop.done(timeout=1).outcome, list)
+
+
+def test_what_takes_long_ends_at_its_next_step_when_the_client_has_ended(
+    begin: Callable[..., Stagehand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, steps = threading.Event(), []
+
+    def rolling(session: Session, lab: Any, stack: str, patience: float) -> None:
+        for number in range(10_000):
+            session.listener.step(f"draining replica {number}")
+            steps.append(number)
+            under_way.set()
+            time.sleep(0.01)
+
+    monkeypatch.setattr(restart, "rolling", rolling)
+    with begin("roll"):
+        act = stage.ask(tmp_path, "nothing-lost", "roll")
+        assert under_way.wait(60)
+    assert len(steps) < 10_000 and not act.over
 
 
 def test_acts_and_replicas_are_checked_where_the_manifest_is_read(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 from step_logs import recorded
 
 from labctl.errors import LabError
+from labctl.measure.evidence import steplog
+from labctl.measure.records import RequestRecord
 from labctl.watch import replay
 
 
@@ -29,6 +31,17 @@ def test_the_phases_of_a_run_stand_one_after_the_other_in_lanes_of_their_own(tmp
     assert [lane["name"] for lane in made["lanes"]] == ["m (b)", "m (a)"]
     assert [lane["t"] for lane in made["lanes"]] == [[1_000_000, 1_000_000], [3_000_000, 1_000_000]]
     assert made["head"]["title"].startswith("02-iterative")
+
+
+def test_each_replica_has_lanes_of_its_own(tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"replica-{number}"
+        folder.mkdir(parents=True)
+        run(folder, "m", 100.0, 2)
+    steplog.keep(tmp_path / "run", tmp_path / "steps-a.jsonl", 0.0, [RequestRecord("1", "m", "", start=99, end=110)])
+    made = replay.recording(tmp_path)
+    assert [lane["name"] for lane in made["lanes"]] == ["m (replica 1)", "m (replica 2)"]
+    assert [len(lane["t"]) for lane in made["lanes"]] == [2, 2]
 
 
 def test_warm_up_is_not_shown(tmp_path: Path) -> None:

@@ -51,11 +51,12 @@ class Report:
     def finish(
         self, metrics: Mapping[str, Any], lanes: Sequence[Lane], picture: str = "", traced: str = "the run"
     ) -> None:
-        """Write ``result.json``, ``trace.json`` of the lanes, and ``report.md``, which shows ``picture`` if named."""
+        """Write ``result.json``, ``trace.json`` of the lanes (if any), and ``report.md``, which shows ``picture``."""
         triton = next(iter(self.phases.values()))["triton"]
         results.write_result(self.out, self._context["lab"], self.settings, metrics, triton)
-        perfetto.write([lane for lane in lanes if lane.records], self.out / "trace.json")
         if picture:
             self._parts.append(f"![{Path(picture).stem}]({picture})")
-        self._parts.append(f"`trace.json` ({traced}) opens in https://ui.perfetto.dev.")
+        if told := [lane for lane in lanes if lane.records]:
+            perfetto.write(told, self.out / "trace.json")
+            self._parts.append(f"`trace.json` ({traced}) opens in https://ui.perfetto.dev.")
         atomic_write(self.out / "report.md", "\n\n".join(self._parts) + "\n")

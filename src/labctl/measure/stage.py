@@ -42,10 +42,15 @@ class Act:
     def __init__(self, path: Path) -> None:
         self._answer = answer_of(path)
 
+    @property
+    def over(self) -> bool:
+        """Whether it has been carried out, or has failed."""
+        return self._answer.exists()
+
     def done(self, timeout: float = 120.0) -> Done:
         """Wait for it. Raises LabError where it failed, or takes longer than ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        while not self._answer.exists():
+        while not self.over:
             if time.monotonic() > deadline:
                 raise LabError(f"labctl has not answered within {timeout:g} s", f"asked in {self._answer.parent}")
             time.sleep(LOOK_S)

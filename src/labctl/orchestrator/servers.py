@@ -31,7 +31,9 @@ def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: 
         yield handle
     finally:
         if not handle.already and not keep:
-            take_down(session, handle.runtime, stack, force=sys.exc_info()[0] is not None)
+            # Replicas are known to nobody else, and whoever asked them has ended: nothing is in flight.
+            force = bool(handle.record.balance) or sys.exc_info()[0] is not None
+            take_down(session, handle.runtime, stack, force=force)
 
 
 def goes_on(session: Session, before: Plan, old: Record, plan: Plan, new: Record) -> bool:

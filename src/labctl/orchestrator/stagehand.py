@@ -36,6 +36,19 @@ class _Over(Exception):
     """The client has ended, or the time that it asked for is over."""
 
 
+class _Until(Silent):
+    """Ends what is under way at its next step, for whoever asked for it has ended."""
+
+    def __init__(self, over: threading.Event) -> None:
+        self._over = over
+
+    def step(self, text: str) -> None:
+        if self._over.is_set():
+            raise _Over
+
+    progress = step
+
+
 @dataclass(frozen=True)
 class Stage:
     """The replicas that the acts are about."""
@@ -62,11 +75,21 @@ class Stage:
         record = scale(self.session, self.lab, self.stack, count, DRAIN_S)
         return f"{len(record.servers)} replicas"
 
-    def follow(self, least: int, most: int, target: float, seconds: float) -> list[dict[str, Any]]:
-        """Each decision of the loop, with the moment (``time.monotonic``) at which it had been carried out."""
-        until, decisions = time.monotonic() + seconds, []
+    def follow(self, least: int, most: int, target: float, settle: float, seconds: float) -> list[dict[str, Any]]:
+        """Each decision of the loop, with the moment (``time.monotonic``) at which it was made.
+
+        Args:
+            settle: seconds for which it goes on when its first decision has been carried out.
+            seconds: how long it goes on without one.
+        """
+        until = time.monotonic() + seconds
+        decisions: list[dict[str, Any]] = []
 
         def pause(seconds: float) -> None:
+            nonlocal until
+            if decisions and "done" not in decisions[0]:
+                decisions[0]["done"] = time.monotonic()
+                until = decisions[0]["done"] + settle
             if self.over.wait(seconds) or time.monotonic() > until:
                 raise _Over
 
@@ -91,7 +114,7 @@ class Stagehand:
         self, hands: Executor, session: Session, lab: Lab, phase: Phase, runtime: Runtime, stack: str, out: Path
     ) -> None:
         self._over = threading.Event()
-        quiet = replace(session, listener=Silent())
+        quiet = replace(session, listener=_Until(self._over))
         self._stage = Stage(quiet, lab, stack, self._over)
         self._session, self._phase, self._runtime = session, phase, runtime
         self._folder = folder_of(out, phase.name)
@@ -126,6 +149,8 @@ class Stagehand:
         began = time.monotonic()
         try:
             answer = {"outcome": self._carry_out(**asked)}
+        except _Over:
+            return  # nobody waits for the answer
         except LabError as error:
             answer = {"error": error.to_json()}
         except Exception as error:  # whoever waits for the answer must not wait for ever

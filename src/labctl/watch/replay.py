@@ -31,7 +31,7 @@ def recording(folder: Path) -> dict[str, Any]:
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
         phase = path.stem.removeprefix("steps-")
-        suffix = f" ({phase})" if len(logs) > 1 else ""
+        named = [phase] if len(logs) > 1 else []
         first = True
         for line in _lines(path):
             if lines == MOST:
@@ -40,7 +40,9 @@ def recording(folder: Path) -> dict[str, Any]:
                 shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
             end = line["t"] + shift
             lines += 1
-            for event in feed.events([{**line, "t": round(end, 6), "model": f"{line['model']}{suffix}"}]):
+            whose = [*named, f"replica {line['replica']}"] if "replica" in line else named
+            model = f"{line['model']} ({', '.join(whose)})" if whose else line["model"]
+            for event in feed.events([{**line, "t": round(end, 6), "model": model}]):
                 packing.take(event)
     if not lines:
         raise LabError(f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there")

@@ -11,6 +11,7 @@ from typing import Any
 from labctl.measure.records import RequestRecord
 from labctl.workspace import atomic_write
 
+REPLICA = "replica-"  # what the folder of one of several servers begins with, before its number
 _HEAD = ("t", "dur", "model", "instance", "ids")
 
 
@@ -74,19 +75,24 @@ def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecor
 
 def _files(run_dir: Path) -> list[Path]:
     """The logs of a stack's server, or of all its replicas, each of which has a folder."""
-    return sorted([*run_dir.glob("steps-*.jsonl"), *run_dir.glob("replica-*/steps-*.jsonl")])
+    return sorted([*run_dir.glob("steps-*.jsonl"), *run_dir.glob(f"{REPLICA}*/steps-*.jsonl")])
 
 
 def _lines(run_dir: Path, behind: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """The lines of all logs of a folder, behind so many bytes of each; a last line that is cut off is left out."""
+    """The lines of all logs of a folder, behind so many bytes of each; a last line that is cut off is left out.
+
+    Those of one of several replicas say which.
+    """
     for path in _files(run_dir):
+        number = path.parent.name.removeprefix(REPLICA) if path.parent != run_dir else ""
+        whose = {"replica": number} if number else {}
         with path.open("rb") as stream:
             place = behind.get(str(path), 0)
             if place <= path.stat().st_size:  # else it was begun anew
                 stream.seek(place)
             for line in stream.read().splitlines():
                 try:
-                    yield json.loads(line)
+                    yield json.loads(line) | whose
                 except ValueError:
                     continue
 

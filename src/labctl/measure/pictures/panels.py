@@ -21,6 +21,7 @@ class Panel:
         bars: by label, a value for each name of ``names``; in the place of curves.
         log: both axes of the curves are logarithmic, the x axis to base 2.
         steps: a value holds until the next one.
+        dots: each value stands for itself.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Panel:
     names: Sequence[str] = ()
     log: bool = False
     steps: bool = False
+    dots: bool = False
 
 
 def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
@@ -68,7 +70,7 @@ def _curves(axis: Any, panel: Panel) -> None:
         if panel.steps:
             axis.step(xs, ys, where="post", color=color, label=name, linewidth=1.3)
         else:
-            axis.plot(xs, ys, "o-", color=color, label=name, markersize=4)
+            axis.plot(xs, ys, "o" if panel.dots else "o-", color=color, label=name, markersize=3 if panel.dots else 4)
         if panel.log:
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
