@@ -29,6 +29,7 @@ class Manifest(BaseModel):
             served (a client, a prediction).
         settings: what the stack is brought up with, as ``--set`` would say it.
         models: those of the stack that the exercise needs; none means all of them.
+        replicas: servers of the stack; two or more stand behind Envoy, which spreads requests as ``labctl up`` does.
         replacements: literal texts of the other templates that are replaced, as in ``lab.yaml``.
         hints: from a nudge to nearly the answer.
         says: the sentence with which the starter fails.
@@ -49,6 +50,7 @@ class Manifest(BaseModel):
     files: dict[str, str] = Field(min_length=1)
     settings: dict[str, Any] = {}
     models: list[str] = []
+    replicas: int | None = Field(default=None, ge=1, le=4)
     replacements: list[Edit] = []
     hints: list[str] = Field(min_length=2)
     says: str

@@ -53,7 +53,8 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     """
     workspace = session.workspace
     lab = lab_with(exercise, workspace)
-    options = UpOptions(Choices(set=exercise.manifest.settings), runtime, ports="auto")
+    manifest = exercise.manifest
+    options = UpOptions(Choices(set=manifest.settings), runtime, ports="auto", replicas=manifest.replicas)
     _lay_over(session, exercise, files)
     if there := session.find(STACK):
         if record := _for_this(session, exercise, lab, options, *there):
@@ -138,6 +139,7 @@ def _purpose(exercise: Exercise, plan: Plan) -> dict[str, object]:
     """What a server must have been brought up for to be this exercise's."""
     return {
         "lab": exercise.lab.folder, "stack": exercise.manifest.stack, "models": exercise.manifest.models,
+        "replicas": exercise.manifest.replicas,
         "arguments": list(plan.server_args), "environment": dict(plan.server_env),
     }  # fmt: skip
 

@@ -236,6 +236,10 @@ class Trial:
         """Triton's own counters now."""
         return metrics.scrape(self.endpoints.metrics)
 
+    def page(self) -> str:
+        """The metrics page now, as a collector reads it."""
+        return metrics.page(self.endpoints.metrics)
+
     def settled(self, value: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 5.0) -> Any:
         """``value()`` as soon as it is as wanted, or whatever it is when the time is over (counters lag a little)."""
         deadline = time.monotonic() + seconds

@@ -149,7 +149,7 @@ def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:
     Raises:
         LabError: one of them does not answer.
     """
-    return total([_page(one, timeout) for one in endpoint.split(",")])
+    return total([parse(page(one, timeout)) for one in endpoint.split(",")])
 
 
 def total(snapshots: Sequence[Snapshot]) -> Snapshot:
@@ -171,7 +171,8 @@ def total(snapshots: Sequence[Snapshot]) -> Snapshot:
     return Snapshot(models, own, histograms)
 
 
-def _page(endpoint: str, timeout: float) -> Snapshot:
+def page(endpoint: str, timeout: float = 5.0) -> str:
+    """The text of one server's metrics page. Raises LabError where it does not answer."""
     connection = http.client.HTTPConnection(endpoint, timeout=timeout)
     try:
         connection.request("GET", "/metrics")
@@ -179,7 +180,7 @@ def _page(endpoint: str, timeout: float) -> Snapshot:
         body = response.read()
         if response.status != 200:
             raise LabError(f"the metrics endpoint {endpoint} answers with status {response.status}")
-        return parse(body.decode())
+        return body.decode()
     except (OSError, http.client.HTTPException) as error:
         raise LabError(f"the metrics endpoint {endpoint} does not answer", str(error), "labctl status") from error
     finally:

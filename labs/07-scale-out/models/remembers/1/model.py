@@ -22,7 +22,8 @@ class TritonPythonModel:
     def execute(self, requests):
         started = time.monotonic()
         responses = self.guard.each(requests, self.count)
-        self.log.write(started, names(requests))
+        starts = [bool(request.flags() & START) for request in requests]
+        self.log.write(started, names(requests), start=starts)
         return responses
 
     def count(self, request):

@@ -1,0 +1,59 @@
+"""The learner's number against what really waited, on pages of an idle server and of two models with too much to do."""
+
+from labctl.measure.clients.tensors import text_tensor
+from labctl.measure.evidence import metrics
+
+TOKENS = 2
+COUNTERS = "nothing waits, and yet it says otherwise: a counter only grows, and so does what is made of counters."
+RUNNING = "{model}: who runs does not wait. A replica that is merely at work needs no second one."
+NONE = {
+    "waits": "waits: it has no labs_waiting, for it cannot see Triton's queue. Triton counts what waits there.",
+    "streams": "streams: for Triton a request is executed as soon as the model has taken it. What waits inside, only "
+    "the model can say.",
+}
+LOADS = {"waits": "Triton's queue", "streams": "a loop of its own"}
+
+
+def check(trial):
+    for model in LOADS:
+        overloaded(trial, model, 1)  # so that the counters are not 0
+    page = when(trial, lambda seen: not any(seen.waiting(model) or running(seen, model) for model in LOADS))
+    for model in LOADS:
+        said = trial.call("waiting.py", "waiting", page, model)
+        if not trial.expect(f"{model}, idle", "0", said, said == 0, COUNTERS):
+            return
+    for model, where in LOADS.items():
+        page = overloaded(trial, model, trial.rng.randint(8, 11))
+        seen = metrics.parse(page)
+        said, wait = trial.call("waiting.py", "waiting", page, model), seen.waiting(model)
+        sentence = f"{model}: {wait:.0f} requests waited in {where}."
+        if said == wait + running(seen, model):
+            sentence = RUNNING.format(model=model)
+        elif isinstance(said, int | float) and said <= 1:
+            sentence = NONE[model]
+        if not trial.expect(f"{model}, {where}", f"{wait:.0f}", said, said == wait, sentence):
+            return
+
+
+def overloaded(trial, model, count):
+    """That many requests at once; the page while some of them waited and as many ran as can."""
+    with trial.unary() if model == "waits" else trial.stream() as client:
+        if model == "waits":
+            sent = [client.send_inputs(model, "hello", [text_tensor("text_input", "hello")]) for _ in range(count)]
+        else:
+            sent = [client.send(model, "one word after the other", max_tokens=TOKENS) for _ in range(count)]
+        page = when(trial, lambda seen: count == 1 or seen.waiting(model) > 1)
+        trial.wait(client, *sent)
+    return page
+
+
+def when(trial, wanted):
+    """The first page that shows what is wanted."""
+    page = trial.settled(trial.page, lambda page: wanted(metrics.parse(page)))
+    if not wanted(metrics.parse(page)):
+        raise trial.Error("the server was never as this check needs it", "is the machine very busy?", "check once more")
+    return page
+
+
+def running(seen, model):
+    return seen.own.get((model, "labs_running"), 0.0)
