@@ -1,9 +1,10 @@
-"""``--set trace=otlp://...``: one trace holds the client's span, Triton's and the model's own."""
+"""``--set trace=otlp://...``: one trace holds the spans of client, Envoy (where there is one), Triton and model."""
 
 from __future__ import annotations
 
 import http.server
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,16 +15,18 @@ import tritonclient.grpc as grpcclient
 from machinery import eventually
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+# Of a span in Protobuf: trace, its own id, a state of the trace if there is one, the parent's id.
+PROTOBUF = re.compile(rb"\x0a\x10(.{16})\x12\x08(.{8})(?:\x1a.*?)?\x22\x08(.{8})", re.DOTALL)
 pytestmark = pytest.mark.xdist_group("iterative")
 
 
 class Receiver(http.server.ThreadingHTTPServer):
-    """An OTLP/HTTP receiver: what Triton and our models sent, both in JSON."""
+    """An OTLP/HTTP receiver: what Triton and our models sent, both in JSON, and Envoy in Protobuf."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.bodies: list[tuple[str, bytes]] = []
+        self.bodies: list[tuple[str, str, bytes]] = []
         super().__init__(("127.0.0.1", 0), Handler)
 
 
@@ -32,7 +35,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.bodies.append((self.path, body))
+        self.server.bodies.append((self.path, self.headers["Content-Type"], body))
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -50,9 +53,14 @@ def receiver() -> Iterator[Receiver]:
 
 def spans(receiver: Receiver) -> dict[str, dict[str, Any]]:
     """All spans of that trace, by their ids; each with who sent it."""
-    found = {}
-    for path, body in list(receiver.bodies):
+    found: dict[str, dict[str, Any]] = {}
+    for path, kind, body in list(receiver.bodies):
         assert path == "/v1/traces"
+        if "protobuf" in kind:
+            for trace, span, parent in PROTOBUF.findall(body):
+                if trace.hex() == TRACE:
+                    found[span.hex()] = {"parentSpanId": parent.hex(), "by": "envoy"}
+            continue
         for resource in json.loads(body)["resourceSpans"]:
             for scope in resource["scopeSpans"]:
                 for span in scope["spans"]:
@@ -61,17 +69,21 @@ def spans(receiver: Receiver) -> dict[str, dict[str, Any]]:
     return found
 
 
-def above_the_models(receiver: Receiver) -> int:
-    """How many spans of Triton's lie between the model's and the client's; 0 while one of the chain is missing."""
-    every, above = spans(receiver), 0
+def above_the_models(receiver: Receiver) -> list[str]:
+    """Who sent the spans between the model's and the client's, from below; [] while one of the chain is missing."""
+    every, above = spans(receiver), []
     parent = next((span["parentSpanId"].lower() for span in every.values() if span["by"] == "labserve"), "")
     while parent in every:
-        above, parent = above + 1, every[parent]["parentSpanId"].lower()
-    return above if parent == PARENT else 0
+        above.append(every[parent]["by"])
+        parent = every[parent]["parentSpanId"].lower()
+    return above if parent == PARENT else []
 
 
-def test_a_clients_trace_goes_on_in_triton_and_in_the_model(lab_server: Any, receiver: Receiver) -> None:
-    server = lab_server("iterative", trace=f"otlp://127.0.0.1:{receiver.server_address[1]}")
+@pytest.mark.parametrize("front", [[], ["--replicas", "1", "--balance", "l7"]], ids=["triton", "envoy"])
+def test_a_clients_trace_goes_on_in_triton_and_in_the_model(
+    lab_server: Any, receiver: Receiver, front: list[str]
+) -> None:
+    server = lab_server("iterative", *front, trace=f"otlp://127.0.0.1:{receiver.server_address[1]}")
     client = grpcclient.InferenceServerClient(server.grpc)
     answers: list[Any] = []
     client.start_stream(lambda result, error: answers.append((result, error)),
@@ -82,7 +94,10 @@ def test_a_clients_trace_goes_on_in_triton_and_in_the_model(lab_server: Any, rec
     client.stop_stream()
     client.close()
 
-    eventually(lambda: above_the_models(receiver) >= 1)  # Triton sends its spans when it has some, not in their order
+    # Each sends its spans when it has some, not in their order.
+    above = eventually(lambda: above_the_models(receiver))
+    assert above[0] != "envoy" and ("envoy" in above) == bool(front), above
+    assert above == sorted(above, key=lambda by: by == "envoy")  # Envoy stands before Triton
     (own,) = [span for span in spans(receiver).values() if span["by"] == "labserve"]
     told = {item["key"]: item["value"] for item in own["attributes"]}
     assert told["tokens"] == {"intValue": "3"}

@@ -66,6 +66,7 @@ class StepLine(BaseModel):
     empty: Count | None = None
     engine_us: Count | None = None
     warm_up: bool = False
+    replica: str = ""
 
     @model_validator(mode="after")
     def _agrees(self) -> StepLine:  # not Self: models' tests read it on Python 3.10 too

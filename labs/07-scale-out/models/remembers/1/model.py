@@ -22,7 +22,7 @@ class TritonPythonModel:
     def execute(self, requests):
         started = time.monotonic()
         responses = self.guard.each(requests, self.count)
-        starts = [bool(request.flags() & START) for request in requests]
+        starts = [int(request.flags() & START > 0) for request in requests]
         self.log.write(started, names(requests), start=starts)
         return responses
 
