@@ -34,11 +34,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = self.headers["Content-Length"]
+        body = self.rfile.read(int(length)) if length else self.chunks()
         self.server.bodies.append((self.path, self.headers["Content-Type"], body))
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def chunks(self) -> bytes:
+        """A body in chunks, as Envoy sends it."""
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     def log_message(self, *_: object) -> None: ...
 
