@@ -141,8 +141,29 @@ def evicted(visitor: Visitor) -> None:
     visitor.page.wait_for_timeout(SETTLED_MS)
 
 
+def chunked(visitor: Visitor) -> None:
+    visitor.pause()
+    visitor.ask("ensemble", "Once upon a time there was", 40)
+    visitor.step(1, 4)
+    visitor.ask("ensemble", "The frog works at night and sleeps by day. " * 30, 20)
+    visitor.step(1, 2)
+    visitor.point(0, 1, 6)
+
+
+def seated(visitor: Visitor) -> None:
+    visitor.pause()
+    for tokens in (8, 14, 20, 26, 12, 12):
+        visitor.ask("streams", "one word after the other", tokens)
+    visitor.step(1, 6)
+    visitor.page.locator(".lane canvas.strip").first.wait_for()
+
+
 SMALL = ("max_num_sequences=4",)
 TIGHT = (*SMALL, "batch_scheduler_policy=max_utilization", "max_tokens_in_paged_kv_cache=256")
+CHUNKED = (
+    *SMALL, "max_tokens_in_paged_kv_cache=2048", "enable_chunked_context=true", "max_num_tokens=64",
+    "decoupled_mode=true", "model=shipped:tiny-llama",
+)  # fmt: skip
 PICTURES = {
     "watch-lab01": Picture("sequence-batcher", ("max_sequence_idle_microseconds=600000000",), sequences),
     "watch-lab02": Picture("iterative", (), newcomers),
@@ -152,6 +173,8 @@ PICTURES = {
     "watch-lab04": Picture("codegen", (), gathering),
     "watch-lab05-static": Picture("static-batching", SMALL, policy),
     "watch-lab05-inflight": Picture("inflight-batching", TIGHT, evicted),
+    "watch-lab06": Picture("modern", CHUNKED, chunked),
+    "watch-lab07": Picture("scaled", (), seated),
 }
 
 
