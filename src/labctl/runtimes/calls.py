@@ -95,7 +95,9 @@ def client(projects: Projects, name: str, stack: str, argv: Sequence[str]) -> Co
     service = "client" if stack else "report"
     words = ("--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *terminal, service, *argv)
     container = f"{name}: {image}, gone when it ends"
-    return projects.command(stack or REPORT, words, {"LABS_CLIENT_IMAGE": image}, container=container)
+    # Compose knows a project by compose.yaml alone here: it would warn of every replica but the first.
+    env = {"LABS_CLIENT_IMAGE": image, "COMPOSE_IGNORE_ORPHANS": "true"}
+    return projects.command(stack or REPORT, words, env, container=container)
 
 
 def service(number: int) -> str:

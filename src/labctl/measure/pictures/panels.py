@@ -53,6 +53,7 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
         axis.set_ylabel(panel.y, fontsize=9)
         axis.set_ylim(None if panel.log else 0)
         axis.grid(axis="y", alpha=0.25)
+        axis.set_axisbelow(True)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
         if len(panel.curves or panel.names) > 1:
