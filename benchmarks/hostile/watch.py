@@ -14,7 +14,7 @@ from benchmarks.hostile.send import ANSWERED, PATIENCE_S, Client
 from benchmarks.hostile.sent import Sent
 from labctl import server_api
 from labctl.measure.evidence import metrics
-from labctl.runtimes.base import Record
+from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.marks import REPLICA, ROOT, SERVER, STACK, STUB, regions
 
@@ -109,7 +109,8 @@ class Watch:
         """Slots that are held, and requests that wait, although everybody has left; by model."""
         deadline = time.monotonic() + SETTLE_S
         while True:
-            self.disabled(models)  # a model counts, and forgets, when it is asked
+            for server in self.record.servers:  # a model counts, and forgets, when it is asked: each of them
+                self._unanswered(server.endpoints, models)
             time.sleep(TOLD_S)
             now = metrics.scrape(self.record.asked["metrics"])
             held = {
@@ -120,12 +121,16 @@ class Watch:
             if not held or time.monotonic() > deadline:
                 return held
 
-    def client(self) -> Client:
-        return Client(self.record.endpoints.http, self.record.endpoints.grpc, self._patience)
+    def client(self, endpoints: Endpoints | None = None) -> Client:
+        at = endpoints or self.record.endpoints
+        return Client(at.http, at.grpc, self._patience)
 
     def disabled(self, models: list[Model]) -> dict[str, str]:
         """Models that do not answer a good request, and what they say instead."""
-        client = self.client()
+        return self._unanswered(self.record.endpoints, models)
+
+    def _unanswered(self, endpoints: Endpoints, models: list[Model]) -> dict[str, str]:
+        client = self.client(endpoints)
         # Unary where a model can be asked so: Triton 2.51 fails a stream to a model with a cache (docs/security.md).
         ways = {m.name: "stream" if m.decoupled else "grpc" for m in models}
         found = {m.name: client.send(Sent("good", m.name, ways[m.name], messages=[m.good(time.time_ns())]))
