@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import pytest
 from fake_triton import FakeTriton, serve
 
+from labctl.guard.admin import Seen
 from labctl.listener import Silent
 from labctl.orchestrator import status as told
 from labctl.orchestrator.clock import Clock
+from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.session import Session
-from labctl.runtimes.base import Endpoints, Record
+from labctl.runtimes.base import Endpoints, Record, Replica
 from labctl.workspace import Workspace
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
@@ -37,6 +39,9 @@ class FakeRuntime:
 
     def front_ended(self, record: Record) -> str:
         return ""
+
+    def seen(self, record: Record) -> dict[int, Seen]:
+        return {}
 
     def server_path(self, path: Path) -> str:
         return str(path)
@@ -118,3 +123,21 @@ def test_a_stack_whose_clock_stands_still_is_paused_and_not_stalled(
     assert not any("generate" in call for call in fake.calls), "a paused model was asked for an answer"
     Clock(run_dir, ("iterative-gpt2",)).run()
     assert status()["state"] == "stalled"
+
+
+def test_a_replica_that_comes_or_goes_while_somebody_scales_does_not_make_the_others_degraded(
+    fake: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session.open(Silent())
+    session = Session(Workspace(tmp_path, tmp_path / "cache"), session.catalog, session.listener)
+    with serve(fake) as where:
+        there = Endpoints(where, "127.0.0.1:1", where)
+        servers = [Replica(1, there), Replica(2, Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))]
+        settings = {key: setting.default for key, setting in session.catalog.stack("iterative")[0].settings.items()}
+        record = Record("iterative", "02", "local", "cpu", settings, MODELS, there, balance="l7", servers=servers)
+        monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
+        assert told.status(session, "iterative")["state"] == "degraded"
+        with stack_lock(session.workspace, "iterative", "scale"):
+            shown = told.status(session, "iterative")
+    assert (shown["state"], [one["state"] for one in shown["replicas"]]) == ("ready", ["ready", "starting"])
+    assert {row["state"] for row in shown["models"]} == {"READY"}

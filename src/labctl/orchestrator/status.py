@@ -55,13 +55,13 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         for one in record.servers
     ]  # fmt: skip
     # One that comes or goes because somebody scales is no fault of the others.
-    there = [one["state"] for one in servers if action != "scale" or one["state"] != "starting"]
-    state = _state_of_all(there or ["starting"])
+    there = [one for one in servers if action != "scale" or one["state"] != "starting"] or servers
+    state = _state_of_all([one["state"] for one in there])
     if action in ("up", "down"):
         state = {"up": "starting", "down": "stopping"}[action]
     elif front and state != "failed":
         state = "degraded"
-    models = [_of_all(name, servers, bool(record.balance)) for name in record.models]
+    models = [_of_all(name, there, bool(record.balance)) for name in record.models]
     shown = _object(stack, record.lab, state, record, models, _effective(session, record), ended=front)
     edited = _edited(session, taught, runtime, record) if taught else []
     return {
