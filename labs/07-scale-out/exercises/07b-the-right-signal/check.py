@@ -23,7 +23,7 @@ def check(trial):
         if not trial.expect(f"{model}, idle", "0", said, said == 0, COUNTERS):
             return
     for model, where in LOADS.items():
-        page = overloaded(trial, model, trial.rng.randint(8, 11))
+        page = overloaded(trial, model, trial.rng.randint(6, 9))
         seen = metrics.parse(page)
         said, wait = trial.call("waiting.py", "waiting", page, model), seen.waiting(model)
         sentence = f"{model}: {wait:.0f} requests waited in {where}."
