@@ -10,19 +10,19 @@ from labctl.measure.clients.tensors import text_tensor
 from labctl.measure.clients.unary import UnaryClient
 
 USERS = 16
-REQUESTS = {"waits": 96, "computes": 32}
-ROUNDS, QUICK_ROUNDS = 3, 1
+REQUESTS, QUICK_REQUESTS = {"waits": 96, "computes": 32}, {"waits": 48, "computes": 16}
+ROUNDS = 3
 
 
 def main() -> None:
     lab = context.load(sys.argv[1])
     ways = {"one": lab.replicas["1"]["grpc"], "two": lab.endpoints["grpc"]}
     every, rates = [], {}
-    for model, count in REQUESTS.items():
+    for model, count in (QUICK_REQUESTS if lab.quick else REQUESTS).items():
         for endpoint in ways.values():
             load(endpoint, model, USERS)  # connections, and whatever else is made at first use
         each = {way: [] for way in ways}
-        for _ in range(QUICK_ROUNDS if lab.quick else ROUNDS):  # alternately: the machine may change meanwhile
+        for _ in range(ROUNDS):  # alternately: the machine may change meanwhile
             for way, endpoint in ways.items():
                 records, seconds = load(endpoint, model, count)
                 each[way].append(count / seconds)
