@@ -41,7 +41,7 @@ def overloaded(trial, model, count):
         if model == "waits":
             sent = [client.send_inputs(model, "hello", [text_tensor("text_input", "hello")]) for _ in range(count)]
         else:
-            sent = [client.send(model, "one word after the other", max_tokens=TOKENS) for _ in range(count)]
+            sent = [trial.ask(client, model, "one word after the other", TOKENS) for _ in range(count)]
         page = when(trial, lambda seen: count == 1 or seen.waiting(model) > 1)
         trial.wait(client, *sent)
     return page
