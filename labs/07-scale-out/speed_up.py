@@ -10,7 +10,7 @@ from labctl.measure.clients.tensors import text_tensor
 from labctl.measure.clients.unary import UnaryClient
 
 USERS = 16
-REQUESTS, QUICK_REQUESTS = {"waits": 96, "computes": 32}, {"waits": 48, "computes": 16}
+REQUESTS, QUICK_REQUESTS = {"waits": 96, "computes": 32}, {"waits": 32, "computes": 16}
 ROUNDS = 3
 
 

@@ -14,9 +14,9 @@ from labctl.measure.evidence import metrics, steplog
 
 TOKENS = 8
 TEXT = "one word after the other until all are said"
-OVERLOAD_S = {"waits": 2.0, "streams": 3.0}
+OVERLOAD_S = {"waits": 2.0, "streams": 2.5}
 TARGET = 2.0  # requests that may wait for a replica
-SETTLE_S, QUICK_SETTLE_S = 16.0, 9.0  # watched after there was a second replica
+SETTLE_S, QUICK_SETTLE_S = 16.0, 7.5  # watched after there was a second replica
 MOST_S = 60.0  # waited for one
 LAST_S = 3.0  # the requests of so many seconds at the end
 
