@@ -131,7 +131,7 @@ class Watch:
 
     def _unanswered(self, endpoints: Endpoints, models: list[Model]) -> dict[str, str]:
         client = self.client(endpoints)
-        # Unary where a model can be asked so: Triton 2.51 fails a stream to a model with a cache (docs/security.md).
+        # Unary where a model can be asked so: Triton 2.51 fails a stream to a model with a cache (upstream issue 4362).
         ways = {m.name: "stream" if m.decoupled else "grpc" for m in models}
         found = {m.name: client.send(Sent("good", m.name, ways[m.name], messages=[m.good(time.time_ns())]))
                  for m in models}  # fmt: skip
