@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from machinery import eventually
+from waiting import eventually
 
 from labctl.guard import admin, balance, envoy
 from labctl.guard.balance import Balance, Server

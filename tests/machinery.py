@@ -7,8 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ PARTS = (
     "src",
 )
 FAULTS = Path(__file__).parent / "faults_lab"
-DEADLINE_S = 120.0
 
 
 def labctl(*arguments: str, root: Path, timeout: float = 240, check: bool = True, **env: str) -> Any:
@@ -65,16 +63,6 @@ def started(root: Path, *arguments: str, **env: str) -> Iterator[subprocess.Pope
     finally:
         process.kill()
         process.communicate()
-
-
-def eventually(check: Callable[[], Any], timeout: float = DEADLINE_S) -> Any:
-    """The first true value of ``check`` before the deadline."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if value := check():
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"{check} did not become true within {timeout:g} s")
 
 
 def copy_of_the_checkout(root: Path, source: Path = ROOT) -> Path:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import DEADLINE_S, container, eventually, labctl, leftovers, started, status
+from machinery import container, labctl, leftovers, started, status
+from waiting import DEADLINE_S, eventually
 
 STACK = "quick"
 ON = ("--runtime", "compose", "--ports", "auto")

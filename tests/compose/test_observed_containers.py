@@ -9,7 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from machinery import ROOT, eventually, labctl, leftovers
+from machinery import ROOT, labctl, leftovers
+from waiting import eventually
 
 IMAGE = "labs-test-prometheus"
 

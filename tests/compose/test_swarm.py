@@ -14,7 +14,8 @@ from typing import Any
 import docker
 import gpt2_streams
 import pytest
-from machinery import copy_of_the_checkout, eventually, labctl, runtime
+from machinery import copy_of_the_checkout, labctl, runtime
+from waiting import eventually
 
 from labctl.listener import Silent
 from labctl.orchestrator import ports

@@ -14,8 +14,24 @@ from lab_server import LabServer
 from machinery import PARTS, ROOT, labctl
 
 from labctl import server_api
+from labctl.orchestrator.stuck import stuck
 
 __all__ = ["browser"]
+UP: dict[str, tuple[str, LabServer]] = {}  # by stack: how it was asked for, and its server
+
+
+@pytest.fixture(autouse=True)
+def unstuck(checkout: Path) -> Iterator[None]:
+    """A server that a test has left stuck is restarted, where it was: the tests after it have nothing to do with that.
+
+    Triton 2.51's gRPC front locks itself up about once in ten thousand streams: a thread that reads a stream and one
+    that answers on it take the same two mutexes in opposite order. Every model behind it then waits for ever.
+    """
+    yield
+    for stack, (_, server) in UP.items():
+        if said := stuck(server.run_dir):
+            print(f"{stack} is restarted: {'; '.join(said)}")
+            labctl("restart", stack, root=checkout)
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +50,7 @@ def lab_server(checkout: Path) -> Iterator[Callable[..., LabServer]]:
 
     A stack that is up with other settings, or whose server has died, is taken down first; all are in the end.
     """
-    up: dict[str, tuple[str, LabServer]] = {}
+    up = UP
 
     def bring(stack: str, *options: str, **settings: Any) -> LabServer:
         arguments = [*options, *_assignments(settings)]

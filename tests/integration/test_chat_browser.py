@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from lab_server import LabServer
-from machinery import DEADLINE_S, labctl
+from machinery import labctl
 from own_stack import server_of, up
+from waiting import DEADLINE_S
 
 TIMEOUT_MS = 180_000
 PROMPT = "def add(a, b):"

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import psutil
-from machinery import DEADLINE_S, ROOT, eventually, labctl
+from machinery import ROOT, labctl
 from own_stack import STACK, leftovers, server_of, shown, state, up
+from waiting import DEADLINE_S, eventually
 
 
 def test_a_wrong_datatype_reaches_the_person_in_tritons_words(own: Path, copied_templates: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from gpt2_streams import ask, text_input
 from lab_server import LabServer
-from machinery import eventually, labctl
+from machinery import labctl
 from tritonclient.grpc import InferenceServerClient
+from waiting import eventually
 
 MODEL = "iterative-gpt2"
 SLOTS = 8

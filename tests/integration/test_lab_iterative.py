@@ -10,8 +10,9 @@ import psutil
 import pytest
 from gpt2_streams import Stream
 from lab_server import LabServer
-from machinery import DEADLINE_S, labctl
+from machinery import labctl
 from own_stack import STACK, server_of, state
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.xdist_group("iterative")
 

@@ -19,8 +19,9 @@ import tritonclient.grpc
 import tritonclient.http
 from gpt2_reference import Reference
 from lab_server import LabServer
-from machinery import eventually, labctl
+from machinery import labctl
 from tritonclient.utils import InferenceServerException
+from waiting import eventually
 
 from labctl import engines
 from labctl.errors import LabError

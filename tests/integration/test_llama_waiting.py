@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from lab_server import LabServer
-from machinery import eventually
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
+from waiting import eventually
 
 from labctl.measure.evidence import metrics
 

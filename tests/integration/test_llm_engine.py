@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as grpcclient
-from machinery import eventually
 from tritonclient.utils import InferenceServerException
+from waiting import eventually
 
 from labctl import server_api
 from labctl.measure.clients import tensors

@@ -19,7 +19,8 @@ import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 from board_tables import dashboards
-from machinery import ROOT, engine, eventually, labctl
+from machinery import ROOT, engine, labctl
+from waiting import eventually
 
 from labctl.measure.clients import tensors
 

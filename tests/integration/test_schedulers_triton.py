@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as grpcclient
-from machinery import eventually, labctl
+from machinery import labctl
 from transformers import AutoModelForCausalLM
+from waiting import eventually
 
 from labctl import server_api
 from labctl.measure.clients import tensors

@@ -12,7 +12,7 @@ from typing import Any
 import gpt2_streams
 import pytest
 import tritonclient.grpc as grpcclient
-from machinery import eventually
+from waiting import eventually
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 # Of a span in Protobuf: trace, its own id, a state of the trace if there is one, the parent's id.

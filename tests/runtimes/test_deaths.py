@@ -7,7 +7,8 @@ import http.client
 import json
 from pathlib import Path
 
-from machinery import eventually, labctl, runtime, status
+from machinery import labctl, runtime, status
+from waiting import eventually
 
 STACK = "quick"
 CLASSIFICATION = {

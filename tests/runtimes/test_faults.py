@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from machinery import DEADLINE_S, eventually, labctl, runtime, started, status
+from machinery import labctl, runtime, started, status
+from waiting import DEADLINE_S, eventually
 
 STACK = "quick"
 LOADING = ("--set", "behaviour=slow", "--set", "seconds=60")

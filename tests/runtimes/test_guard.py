@@ -16,16 +16,9 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from machinery import (
-    copy_of_the_checkout,
-    eventually,
-    labctl,
-    processes_about,
-    runtime,
-    status,
-    with_faults_lab,
-)
+from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, with_faults_lab
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput, service_pb2, service_pb2_grpc
+from waiting import eventually
 
 from labctl.runtimes import docker_engine
 from labctl.runtimes.marks import ROOT as OF_CHECKOUT

@@ -18,7 +18,8 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as grpcclient
-from machinery import copy_of_the_checkout, eventually, labctl, processes_about, runtime, status, with_faults_lab
+from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, with_faults_lab
+from waiting import eventually
 
 from labctl.measure.evidence import metrics
 from labctl.runtimes import docker_engine

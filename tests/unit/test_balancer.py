@@ -16,7 +16,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from counting_servers import Balanced, Counting, balanced
-from machinery import eventually
+from waiting import eventually
 
 from labctl.guard import balance, envoy
 from labctl.measure.clients.sequences import SequenceClient

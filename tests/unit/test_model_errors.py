@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from counting_engine import CountingEngine
 from fake_backend import LOG, START, Request, Response
-from machinery import eventually
+from waiting import eventually
 
 from labctl.measure.evidence.step_schema import StepLine
 from labserve.gauges import METRICS

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machinery import eventually
+from waiting import eventually
 
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.tidy import tidy
