@@ -16,7 +16,7 @@ UPSTREAM = ("trtllm", "engines")  # what TensorRT-LLM and Hugging Face's exporte
 # labctl's own words, which some model uses for a tensor as well; a key of manifests; and the names that vLLM's and
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
 OWN = {"temperature", "top_k", "top_p", "repetition_penalty", "seed", "stream", "tokenizer", "ensemble", "logits"}
-OWN |= {"READY", "stop", "tensorrt_llm", "text_input", "text_output", "max_tokens"}
+OWN |= {"READY", "stop", "waits", "tensorrt_llm", "text_input", "text_output", "max_tokens"}
 
 
 def names() -> set[str]:
