@@ -24,8 +24,8 @@ UP: dict[str, tuple[str, LabServer]] = {}  # by stack: how it was asked for, and
 def unstuck(checkout: Path) -> Iterator[None]:
     """A server that a test has left stuck is restarted, where it was: the tests after it have nothing to do with that.
 
-    Triton 2.51's gRPC front locks itself up about once in ten thousand streams: a thread that reads a stream and one
-    that answers on it take the same two mutexes in opposite order. Every model behind it then waits for ever.
+    Triton 2.51's gRPC front can lock itself up (seen once): a thread that reads a stream and one that answers on it
+    take the same two mutexes in opposite order. Every model behind it then waits for ever.
     """
     yield
     for stack, (_, server) in UP.items():

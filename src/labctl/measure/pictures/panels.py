@@ -60,6 +60,13 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
             axis.legend(frameon=False, fontsize=8)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.tight_layout()
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure whole or not at all, and close it."""
+    import matplotlib.pyplot as plt
+
     temporary = path.with_name(f".{path.name}.part")
     figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
     plt.close(figure)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from labctl.measure.pictures.panels import save
 from labctl.measure.pictures.timeline import COLORS, GREY
 
 Executed = tuple[float, float, str, int]  # began, ended (seconds), what, how many
@@ -57,10 +58,7 @@ def draw(steps: Mapping[str, Sequence[Executed]], events: Sequence[Event], path:
     figure.legend(handles, labels, loc="upper right", frameon=False, fontsize=9, ncols=max(1, len(labels)))
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.tight_layout()
-    temporary = path.with_name(f".{path.name}.part")
-    figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
-    plt.close(figure)
-    temporary.replace(path)
+    save(figure, path)
 
 
 def _happened(axis: Any, events: Sequence[Event], zero: float, end: float) -> None:
