@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
+import socketserver
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +37,68 @@ def test_a_dead_docker_host_is_named_without_waiting_for_it(monkeypatch: pytest.
         docker_engine.engine()
     assert time.monotonic() - began < 20
     assert "no Docker engine answers" in caught.value.what and "127.0.0.1:9" in caught.value.remedy
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """Answers every question with what the test put into ``said``."""
+
+    said = b"[]"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.said)))
+        self.end_headers()
+        self.wfile.write(self.said)
+
+    def address_string(self) -> str:
+        return "a socket of this machine"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Engine]]:
+    place = tmp_path / "engine.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{place}")
+    with socketserver.UnixStreamServer(str(place), type("Fake", (Engine,), {})) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.RequestHandlerClass  # type: ignore[misc]
+        server.shutdown()
+        thread.join()
+
+
+def test_an_engine_with_nothing_of_ours_is_not_asked_through_the_sdk(
+    listening: type[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never() -> None:
+        raise LabError("the SDK was used")
+
+    monkeypatch.setattr(docker_engine, "engine", never)
+    assert docker_engine.containers("/checkout", "iterative", "triton") == docker_engine.networks("/checkout") == []
+    listening.said = b'[{"Id": "1"}]'
+    with pytest.raises(LabError, match="the SDK was used"):
+        docker_engine.containers("/checkout", "iterative", "triton")
+
+
+def test_rendering_where_no_engine_listens_imports_nothing_large(tmp_path: Path) -> None:
+    code = """
+import sys
+from labctl.repository import schema
+from labctl.runtimes import docker_engine
+assert schema.parse("config.pbtxt", 'name: "m"')[0].name == "m"
+try:
+    docker_engine.containers("/checkout")
+except Exception as error:
+    assert "no Docker engine answers" in str(error), error
+assert not {"docker", "grpc", "numpy"} & set(sys.modules)
+import tritonclient.grpc
+assert tritonclient.grpc.model_config_pb2 is schema._schema()
+"""
+    env = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("version", ["2.19.1", "v2.5.0", "1.29.2"])

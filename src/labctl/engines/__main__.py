@@ -13,6 +13,9 @@ from labctl.engines import ENGINES, request
 from labctl.errors import LabError
 from labctl.workspace import Workspace
 
+# transformers imports it where it is there, and with it scipy and pandas: 2 s of every build, for nothing.
+sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m labctl.engines")

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import http.client
+import json
 import os
 import shutil
+import socket
 import subprocess
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     import docker
 
 PROBE_S = 3
+DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
 COMPOSE_NEEDED = (2, 20)
@@ -40,6 +45,11 @@ def engine_errors() -> tuple[type[Exception], ...]:
 @functools.cache
 def _connect(host: str) -> docker.DockerClient | str:
     """A client whose engine has answered, or why there is none; asked once per process and address."""
+    with contextlib.suppress(_Elsewhere):
+        try:
+            _socket(host).close()
+        except OSError as error:
+            return str(error)
     import docker
 
     try:
@@ -50,12 +60,50 @@ def _connect(host: str) -> docker.DockerClient | str:
         return str(error)
 
 
+class _Elsewhere(Exception):
+    """The engine is not behind a socket of this machine."""
+
+
+def _socket(host: str) -> socket.socket:
+    """A connection to the engine's socket. Raises OSError where nobody listens, _Elsewhere where there is none."""
+    kind, _, path = (host or DEFAULT_SOCKET).partition("://")
+    if kind != "unix":
+        raise _Elsewhere
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(PROBE_S)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _nothing(kind: str, labels: Sequence[str]) -> bool:
+    """Whether the engine says at once that it has no such thing: the usual answer, and without the SDK."""
+    wanted = urllib.parse.urlencode({"all": 1, "filters": json.dumps({"label": labels})})
+    with contextlib.suppress(_Elsewhere, OSError, http.client.HTTPException, ValueError):
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = _socket(_address())
+        with contextlib.closing(connection):
+            connection.request("GET", f"/{kind}?{wanted}")
+            response = connection.getresponse()
+            return response.status == 200 and json.loads(response.read()) == []
+    return False
+
+
 def _address() -> str:
     """DOCKER_HOST, else the address of the docker command's own context ("" for the default socket)."""
     if host := os.environ.get("DOCKER_HOST"):
         return host
     if not os.environ.get("DOCKER_CONTEXT") and not Path("~/.docker/config.json").expanduser().exists():
         return ""
+    return _of_context(os.environ.get("DOCKER_CONTEXT", ""))
+
+
+@functools.cache
+def _of_context(name: str) -> str:
+    """The address of a context of the docker command ("" for its current one)."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = processes.ask(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"], PROBE_S)
         if done.returncode == 0:
@@ -131,8 +179,12 @@ def speaking(what: str) -> Iterator[None]:
 
 def containers(root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
     """Our containers of one checkout, running or not."""
+    labels = _filter(root, stack, service)
+    if _nothing("containers/json", labels):
+        return []
+    client = engine()
     with speaking("listing containers"):
-        return list(engine().containers.list(all=True, filters={"label": _filter(root, stack, service)}))
+        return list(client.containers.list(all=True, filters={"label": labels}))
 
 
 def replica(container: Any) -> int:
@@ -141,13 +193,18 @@ def replica(container: Any) -> int:
 
 
 def networks(root: str, stack: str | None = None) -> list[Any]:
+    labels = _filter(root, stack)
+    if _nothing("networks", labels):
+        return []
+    client = engine()
     with speaking("listing networks"):
-        return list(engine().networks.list(filters={"label": _filter(root, stack)}))
+        return list(client.networks.list(filters={"label": labels}))
 
 
 def volumes(root: str, stack: str | None = None) -> list[Any]:
+    client = engine()
     with speaking("listing volumes"):
-        return list(engine().volumes.list(filters={"label": _filter(root, stack)}))
+        return list(client.volumes.list(filters={"label": _filter(root, stack)}))
 
 
 def _filter(root: str, stack: str | None, service: str | None = None) -> list[str]:

@@ -38,6 +38,7 @@ def _flat(value: object) -> Iterator[object]:
         yield value
 
 
+CONFIG = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most commands ask no release anything
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_flat(value)))]
 Value = bool | int | float | str
 
@@ -45,7 +46,7 @@ Value = bool | int | float | str
 class App(BaseModel):
     """The commits from which an image that lacks upstream's templates, scripts and examples gets them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = CONFIG
     backend: str
     tensorrt_llm: str
 
@@ -53,7 +54,7 @@ class App(BaseModel):
 class Usual(BaseModel):
     """Settings that a release takes for an engine of one model unless they are given, and why."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = CONFIG
     settings: Mapping[str, int]
     why: str
 
@@ -61,7 +62,7 @@ class Usual(BaseModel):
 class LlmApi(BaseModel):
     """The LLM API's model of a release: ``keys`` are those of model.yaml that may be given, with their types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = CONFIG
     templates: str
     keys: Mapping[str, Literal["str", "int", "float", "bool"]]
 
@@ -69,7 +70,7 @@ class LlmApi(BaseModel):
 class Release(BaseModel):
     """One release of the TensorRT-LLM backend. Paths are those in the image that serves it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = CONFIG
     name: str
     aliases: Names = ()
     image: str
