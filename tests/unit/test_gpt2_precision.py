@@ -44,13 +44,15 @@ def sequences(count: int) -> list[Sequence]:
     return made
 
 
+@pytest.mark.parametrize(("slots", "most"), [(1, 8), (8, 8), (9, 16), (64, 16)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_packed_matrix_gives_the_same_products_at_any_number_of_rows(bias: bool) -> None:
+def test_a_packed_matrix_gives_the_same_products_at_any_number_of_rows(bias: bool, slots: int, most: int) -> None:
     torch.manual_seed(0)
     weight, offset = torch.randn(WIDTH, VOCABULARY), torch.randn(VOCABULARY)
     packed = Linear(weight, offset if bias else None)
-    assert packed.packed
-    for rows in (1, 2, 7, 8, 9, 32, 33, 100):
+    packed.pack(slots)
+    assert packed.rows == most
+    for rows in (1, 2, 7, 8, 9, 16, 17, 33, 100):
         x = torch.randn(rows, WIDTH)
         expected = x @ weight + (offset if bias else 0)
         torch.testing.assert_close(packed(x), expected, atol=1e-4, rtol=1e-4)
@@ -58,7 +60,19 @@ def test_a_packed_matrix_gives_the_same_products_at_any_number_of_rows(bias: boo
 
 
 def test_a_small_matrix_is_left_as_it_is() -> None:
-    assert not Linear(torch.randn(100, 100)).packed
+    small = Linear(torch.randn(100, 100))
+    small.pack(8)
+    assert small.rows == 0
+
+
+def test_a_row_of_a_packed_matrix_is_the_same_in_any_company() -> None:
+    """To the last bit: an answer does not depend on how many others are in its batch."""
+    torch.manual_seed(1)
+    packed = Linear(torch.randn(WIDTH, VOCABULARY), torch.randn(VOCABULARY))
+    packed.pack(8)
+    x = torch.randn(8, WIDTH)
+    for rows in range(2, 8):
+        assert torch.equal(packed(x[:rows]), packed(x)[:rows])
 
 
 @pytest.mark.parametrize("company", [1, 3, 8])

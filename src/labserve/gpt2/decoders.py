@@ -32,6 +32,7 @@ class CachedDecoder:
     """
 
     def __init__(self, model: GPT2, slots: int) -> None:
+        model.pack(slots)
         self._model = model
         self.cache = KVCache(model, slots)
 
@@ -62,7 +63,7 @@ class CachedDecoder:
             positions += range(sequence.cached, len(sequence.ids))
             last[_slot(sequence)] = len(ids) - 1
         where = torch.tensor([ids, slots, positions], device=self._model.device)
-        packed = Packed(self.cache, where[1], where[2], self._runs(running), prompts)
+        packed = Packed(self.cache, self.cache.rows(where[1], where[2]), self._runs(running), prompts)
         wanted = torch.tensor([last[_slot(sequence)] for sequence in batch], device=self._model.device)
         logits = self._model.logits(where[0], where[2], packed.attend, wanted)
         for sequence in batch:

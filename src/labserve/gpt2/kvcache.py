@@ -25,6 +25,12 @@ class KVCache:
         self.slots = slots
         self._free = list(range(slots))
 
+    def rows(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Where the heads of tokens [tokens] are in a layer, taken as [slots * heads * length, head_dim]."""
+        _, _, heads, length, _ = self.keys.shape
+        head = torch.arange(heads, device=slots.device)
+        return ((slots[:, None] * heads + head) * length + positions[:, None]).flatten()
+
     @property
     def nbytes(self) -> int:
         """Bytes that keys and values may take."""
@@ -61,8 +67,7 @@ class Packed:
     """
 
     cache: KVCache
-    slots: torch.Tensor  # [tokens] the slot of each token
-    positions: torch.Tensor  # [tokens] its place in its sequence
+    rows: torch.Tensor  # [tokens * heads] where the key of each token and head belongs: see `KVCache.rows`
     runs: list[Run]
     prompts: list[tuple[int, int]]  # start and end of each newcomer's tokens
 
@@ -73,8 +78,8 @@ class Packed:
         attends causally to its own prompt.
         """
         keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys[self.slots, :, self.positions] = key
-        values[self.slots, :, self.positions] = value
+        for kept, new in ((keys, key), (values, value)):
+            kept.view(-1, new.shape[-1]).index_copy_(0, self.rows, new.flatten(0, 1))
 
         outputs = []
         for tokens, slots, mask in self.runs:
@@ -84,7 +89,7 @@ class Packed:
             )
             outputs.append(output.squeeze(2))
         outputs += [causal(*(part[None, start:end] for part in (query, key, value)))[0] for start, end in self.prompts]
-        return torch.cat(outputs)
+        return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -2,40 +2,56 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 LARGE = 2**20  # bytes; a smaller W stays in the processor's cache from step to step, in whatever order
-FEW = range(2, 33)  # rows of x; one alone, and a prompt's many, are as fast with W as it is
+MULTIPLE, MOST = 8, 16  # rows that W is packed for in fp32; with more of them, arithmetic takes the time
 
 
 class Linear:
     """A matrix W [in, out], which is how GPT-2's files have it, and a bias [out] or None.
 
     A step of decoding brings one row for each sequence: little to compute with each weight, so that reading W is what
-    takes the time. In oneDNN's own order (blocks of columns, each stored as it is needed) a core reads it half as fast
-    again, and twice as fast where W is the whole vocabulary. The products are the same, added up in another order.
+    takes the time. `pack` lays it out in the order in which a product of so few rows reads it, block after block. The
+    products are the same, added up in another order.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight: Tensor | None = weight
         self._bias = bias
         self._packed: Tensor | None = None
-        if weight.device.type == "cpu" and weight.nbytes >= LARGE and torch.backends.mkldnn.is_available():
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), 8)
-            if weight.dtype != torch.float32:  # a copy already, where in fp32 it is the file's and costs nothing
-                self._weight = None
+        self.rows = 0  # at most, of a product that reads it packed
 
-    @property
-    def packed(self) -> bool:
-        """Whether it is laid out anew."""
-        return self._packed is not None
+    def pack(self, rows: int) -> None:
+        """Lay it out for products of up to `rows` rows. A small one, or one on a GPU, is left as it is."""
+        weight = self._weight
+        if weight is None or weight.device.type != "cpu" or weight.nbytes < LARGE:
+            return
+        if weight.dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
+            # oneDNN has one order for any number of rows. W was converted from the file's fp32, and goes.
+            self._packed, self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), rows), None
+        elif weight.dtype == torch.float32 and torch.backends.mkl.is_available():
+            # MKL's order is for one number of rows. W is the file's own memory, and stays for the other numbers.
+            self.rows = min(-(-rows // MULTIPLE) * MULTIPLE, MOST)
+            self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.T, self.rows)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out]."""
         rows = x.flatten(0, -2)
-        if self._weight is None or (self._packed is not None and len(rows) in FEW):
+        if self._weight is None:
             y: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
+        elif 1 < len(rows) <= self.rows:
+            y = self._few(rows, self._weight)
         elif self._bias is None:
             y = rows @ self._weight
-        else:
+        else:  # one alone, or a prompt's many, are as fast with W as it is
             y = torch.addmm(self._bias, rows, self._weight)
         return y.view(*x.shape[:-1], -1)
+
+    def _few(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """The product with the packed W: of exactly `self.rows` rows, those that are missing being zeros."""
+        count = len(rows)
+        if count < self.rows:
+            rows = pad(rows, (0, 0, 0, self.rows - count))
+        y: Tensor = torch.ops.mkl._mkl_linear(rows, self._packed, weight.T, None, self.rows)[:count]
+        return y if self._bias is None else y.add_(self._bias)

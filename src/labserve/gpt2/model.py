@@ -69,6 +69,13 @@ class GPT2:
         self.vocabulary, self.width = self._tokens.shape
         self.device = self._tokens.device
 
+    def pack(self, rows: int) -> None:
+        """Lay the weights out for passes of at most so many tokens, which is what a step of decoding has."""
+        for block in self._blocks:
+            for part in (block.attention, block.projection, block.up, block.down):
+                part.pack(rows)
+        self._scores.pack(rows)
+
     def describe(self) -> str:
         """Its size and the numbers it computes in, in one line."""
         return f"{self.layers} layers of width {self.width}, {str(self.dtype).removeprefix('torch.')} on {self.device}"
