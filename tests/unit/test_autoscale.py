@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Collection
+from datetime import datetime
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+from fake_triton import FakeTriton, serve
+
+from labctl.cli import options
+from labctl.cli.edit import scale_command
 from labctl.errors import LabError
+from labctl.guard.admin import Seen
+from labctl.listener import Silent
 from labctl.orchestrator.autoscale import Scaler, bounds
+from labctl.orchestrator.session import Session
+from labctl.runtimes.actions import Action
+from labctl.runtimes.base import Endpoints, Record, Replica
+from labctl.workspace import Workspace
+
+LOOKS = 10  # after which the stream that is open on the second replica ends
 
 
 def test_more_replicas_come_only_when_too_many_wait_several_times_in_a_row() -> None:
@@ -34,3 +50,63 @@ def test_bounds_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(LabError, match="cannot be used"):
         bounds(text)
     assert bounds("1:4") == (1, 4)
+
+
+class TwoReplicas:
+    """A runtime with a stack of two, on whose second replica a stream is open; it is gone when that one is stopped."""
+
+    name = "local"
+
+    def __init__(self, record: Record) -> None:
+        self._record: Record | None = record
+        self._looks = 0
+
+    def find(self, stack: str) -> Record | None:
+        return self._record
+
+    def front_ended(self, record: Record) -> str:
+        return ""
+
+    def spread(self, record: Record, draining: Collection[int] = ()) -> None:
+        self._draining = draining or [1]
+        self._there = [one.number for one in record.servers]
+
+    def seen(self, record: Record) -> dict[int, Seen]:
+        self._looks += 1
+        return {n: Seen(n, draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there}
+
+    def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
+        self._record = None
+        return Action("", lambda listener: None)
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def done(self, text: str = "", timed: bool = True) -> None:
+        self.words.append(text)
+
+
+@pytest.mark.parametrize("words, said", [([], "nothing is in flight"), (["--drain", "0"], "1 stream is cut")])
+def test_the_loop_waits_for_a_replica_that_goes_as_long_as_drain_says_and_writes_what_it_decided_and_when(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Heard()
+    session = Session(Workspace(tmp_path, tmp_path / "cache"), Session.open(listener).catalog, listener)
+    session.workspace.stack_dir("iterative").mkdir(parents=True)
+    with serve(FakeTriton()) as where:
+        there = Endpoints(where, "127.0.0.1:1", where)
+        servers = [Replica(1, there), Replica(2, there)]
+        record = Record("iterative", "02", "local", "cpu", {}, ["m"], there, balance="l7", servers=servers)
+        runtime = TwoReplicas(record)
+        monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
+        monkeypatch.setattr(options, "open_session", lambda verbose: session)
+        done = CliRunner().invoke(scale_command, ["iterative", "--auto", "1:1", *words])
+    assert isinstance(done.exception, LabError), done.output  # the loop ends where the stack does
+    assert listener.words == [said]
+    (line,) = (session.workspace.stack_dir("iterative") / "scale.log").read_text().splitlines()
+    moment, _, decision = line.partition(" ")
+    assert datetime.fromisoformat(moment).tzinfo
+    assert decision == "2 -> 1: nothing waits for 2"
+    assert done.output == f"{line}\n"

@@ -137,7 +137,9 @@ def test_a_replica_that_comes_or_goes_while_somebody_scales_does_not_make_the_ot
         record = Record("iterative", "02", "local", "cpu", settings, MODELS, there, balance="l7", servers=servers)
         monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
         assert told.status(session, "iterative")["state"] == "degraded"
-        with stack_lock(session.workspace, "iterative", "scale"):
-            shown = told.status(session, "iterative")
-    assert (shown["state"], [one["state"] for one in shown["replicas"]]) == ("ready", ["ready", "starting"])
-    assert {row["state"] for row in shown["models"]} == {"READY"}
+        for wanted, draining, state in ((2, False, "starting"), (1, True, "draining"), (1, False, "stopping")):
+            monkeypatch.setattr(FakeRuntime, "seen", lambda *_, it=draining: {2: Seen(2, draining=True)} if it else {})
+            with stack_lock(session.workspace, "iterative", f"scale {wanted}"):
+                shown = told.status(session, "iterative")
+            assert (shown["state"], [one["state"] for one in shown["replicas"]]) == ("ready", ["ready", state])
+            assert {row["state"] for row in shown["models"]} == {"READY"}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import click
 
 from labctl import repository
 from labctl.cli import options as opt
 from labctl.errors import LabError
 from labctl.orchestrator import edits, shipped
-from labctl.orchestrator.replicas import DRAIN_S
+from labctl.orchestrator.replicas import DRAIN_S, counted
 from labctl.orchestrator.running import plan_of
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
@@ -98,14 +100,15 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: float
     lab, name = session.catalog.stack(stack)
     if auto:
         log = session.workspace.stack_dir(name) / "scale.log"
-        for line in follow(session, lab, name, Scaler(*bounds(auto), target), patience=drain):
+        for decision in follow(session, lab, name, Scaler(*bounds(auto), target), patience=drain):
+            line = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {decision}"
             click.echo(line)
             with log.open("a", encoding="utf-8") as stream:
                 stream.write(f"{line}\n")
         return
     assert count is not None
     record = scale(session, lab, name, count, drain)
-    click.echo(f"{name} has {len(record.servers)} replica{'s' if len(record.servers) > 1 else ''}")
+    click.echo(f"{name} has {counted(len(record.servers))}")
 
 
 @click.command("models")

@@ -93,7 +93,7 @@ def follow(
         wanted = scaler.decide(asked, count)
         if wanted != count:
             why = f"{asked:.0f} wait for {count}" if wanted > count else f"nothing waits for {count}"
-            yield f"{time.strftime('%H:%M:%S')} {count} -> {wanted}: {why}"
+            yield f"{count} -> {wanted}: {why}"
             scale(session, lab, stack, wanted, patience)
         else:
             pause(LOOK_S)

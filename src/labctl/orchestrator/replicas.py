@@ -44,6 +44,16 @@ def policy(plan: Plan, count: int | None, asked: str, exposed: bool) -> str:
     return chosen
 
 
+def counted(count: int) -> str:
+    """ "1 replica", "3 replicas"."""
+    return f"{count} replica{'s' if count > 1 else ''}"
+
+
+def cut_off(streams: int) -> str:
+    """What becomes of the streams that are still open when a server has been drained."""
+    return f"{streams} stream{'s are' if streams > 1 else ' is'} cut" if streams else "nothing is in flight"
+
+
 def has_sequences(plan: Plan) -> bool:
     """Whether requests of one client belong together: a model has Triton's sequence batcher, and not for itself."""
     with contextlib.suppress(LabError, OSError):

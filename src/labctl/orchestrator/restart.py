@@ -126,7 +126,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
         for one in list(record.servers):
             session.listener.step(f"draining replica {one.number}")
             cut = replicas.drain(runtime, record, [one.number], patience)
-            session.listener.done(f"{cut} streams are cut" if cut else "nothing is in flight")
+            session.listener.done(replicas.cut_off(cut))
             replicas.let_go(runtime, record, [one.number])
             runtime.stop(stack, number=one.number).do(session.listener)
             record = start(session, lab, runtime, record, [one])

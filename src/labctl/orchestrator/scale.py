@@ -14,6 +14,13 @@ from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Replica, Runtime
 
 MOST = 32
+ACTION = "scale"
+
+
+def going(action: str, record: Record) -> list[int]:
+    """The replicas that whoever does ``action`` to the stack now is taking away."""
+    verb, _, count = action.partition(" ")
+    return [one.number for one in record.servers[int(count) :]] if verb == ACTION else []
 
 
 def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = replicas.DRAIN_S) -> Record:
@@ -29,7 +36,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     require_balancer(runtime, record)
     if not 1 <= count <= MOST:
         raise LabError(f"{count} is no number of replicas", f"it goes from 1 to {MOST}")
-    with stack_lock(session.workspace, stack, "scale"):
+    with stack_lock(session.workspace, stack, f"{ACTION} {count}"):
         if count > len(record.servers):
             return _more(session, lab, runtime, record, count - len(record.servers))
         if count < len(record.servers):
@@ -50,7 +57,7 @@ def _fewer(
     numbers = [one.number for one in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
     cut = replicas.drain(runtime, record, numbers, patience)
-    session.listener.done(f"{cut} streams are cut" if cut else "nothing is in flight")
+    session.listener.done(replicas.cut_off(cut))
     smaller = replace(record, servers=[one for one in record.servers if one.number not in numbers])
     if record.balance == "client":
         smaller = replace(smaller, endpoints=replicas.all_of(record.endpoints, smaller.servers))

@@ -21,7 +21,7 @@ from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab, Phase
 from labctl.measure.stage import ASKED, answer_of, folder_of
-from labctl.orchestrator import autoscale, restart
+from labctl.orchestrator import autoscale, replicas, restart
 from labctl.orchestrator.scale import scale
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
@@ -73,7 +73,7 @@ class Stage:
 
     def scale(self, count: int) -> str:
         record = scale(self.session, self.lab, self.stack, count, DRAIN_S)
-        return f"{len(record.servers)} replicas"
+        return replicas.counted(len(record.servers))
 
     def follow(self, least: int, most: int, target: float, settle: float, seconds: float) -> list[dict[str, Any]]:
         """Each decision of the loop, with the moment (``time.monotonic``) at which it was made.

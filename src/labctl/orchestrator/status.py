@@ -17,6 +17,7 @@ from labctl.measure.evidence import metrics
 from labctl.orchestrator import edits, replicas, running
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.lock import holder
+from labctl.orchestrator.scale import ACTION, going
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Replica, Runtime
 
@@ -49,13 +50,16 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
     explain = running.explainer(session, taught, runtime, record) if taught else str
     gone = [one.number for one in replicas.missing(runtime, record)] if record.balance else []
     seen = runtime.seen(record) if record.balance else {}
+    leaving = going(action, record)
     servers = [
         _dead(record, one, runtime.ended(stack, one.number)) if one.number in gone
         else _server(session, record, one, ask, action, explain)
+        | ({"state": "stopping"} if one.number in leaving else {})
         for one in record.servers
     ]  # fmt: skip
     # One that comes or goes because somebody scales is no fault of the others.
-    there = [one for one in servers if action != "scale" or one["state"] != "starting"] or servers
+    scaling = action.startswith(ACTION)
+    there = [one for one in servers if not scaling or one["state"] not in ("starting", "stopping")] or servers
     state = _state_of_all([one["state"] for one in there])
     if action in ("up", "down"):
         state = {"up": "starting", "down": "stopping"}[action]
@@ -126,7 +130,7 @@ def _of_all(name: str, servers: Sequence[Mapping[str, Any]], several: bool) -> d
 def _replica(one: Mapping[str, Any], seen: Seen | None) -> dict[str, Any]:
     """A server as ``labctl status --json`` shows it, with what the balancer counts of it."""
     told = {"serving": seen.healthy, "in_flight": seen.active, "requests": seen.total} if seen else {}
-    state = "draining" if seen and seen.draining and one["state"] == "ready" else one["state"]
+    state = "draining" if seen and seen.draining and one["state"] in ("ready", "stopping") else one["state"]
     return {"number": one["number"], "endpoints": one["endpoints"], "state": state, "ended": one["ended"], **told}
 
 

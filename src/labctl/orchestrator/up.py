@@ -186,7 +186,7 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, optio
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
     workspace, stack = session.workspace, plan.name
     run_dir, log_file = workspace.run_dir(stack), workspace.log_file(stack)
-    count = f"{len(record.servers)} replicas of " if record.balance else ""
+    count = f"{replicas.counted(len(record.servers))} of " if record.balance else ""
     title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
     server_start = runtime.start(launch_of(workspace, plan, record))
 
