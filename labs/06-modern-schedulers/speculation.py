@@ -17,7 +17,7 @@ PROMPTS = (
     "Paris is a quiet",
     "A good baker is",
 )
-TOKENS, QUICK_TOKENS = 160, 64
+TOKENS, QUICK_TOKENS = 160, 48
 BATCHES = (1, 8)
 
 

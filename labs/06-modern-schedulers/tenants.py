@@ -10,7 +10,7 @@ from labctl.measure.workloads.engine_stream import EngineStream, steps_of
 PROMPT = 16  # tokens of every prompt
 FLOOD, LIGHT = "flood", "light"
 TOKENS = {FLOOD: 48, LIGHT: 16}  # of each answer
-COUNTS, QUICK_COUNTS = {FLOOD: 48, LIGHT: 16}, {FLOOD: 24, LIGHT: 12}
+COUNTS, QUICK_COUNTS = {FLOOD: 48, LIGHT: 16}, {FLOOD: 20, LIGHT: 10}
 PRIORITY = {FLOOD: 2, LIGHT: 1}
 
 
