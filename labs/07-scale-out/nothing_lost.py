@@ -12,7 +12,7 @@ from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.evidence import steplog
 
 USERS = 3  # of each kind
-BREATH_S = 0.7  # before, between and after what happens
+BREATH_S = 0.5  # before, between and after what happens
 UNARY, STREAMED = "waits", "streams"
 
 

@@ -10,8 +10,9 @@ from labctl.measure.clients.tensors import text_tensor
 from labctl.measure.clients.unary import UnaryClient
 
 USERS = 16
-REQUESTS, QUICK_REQUESTS = {"waits": 96, "computes": 32}, {"waits": 32, "computes": 16}
+REQUESTS, QUICK_REQUESTS = {"waits": 96, "computes": 32}, {"waits": 32, "computes": 12}
 ROUNDS = 3
+WARM_UP = 4  # requests
 
 
 def main() -> None:
@@ -20,7 +21,7 @@ def main() -> None:
     every, rates = [], {}
     for model, count in (QUICK_REQUESTS if lab.quick else REQUESTS).items():
         for endpoint in ways.values():
-            load(endpoint, model, USERS)  # connections, and whatever else is made at first use
+            load(endpoint, model, WARM_UP)  # whatever is made at first use
         each = {way: [] for way in ways}
         for _ in range(ROUNDS):  # alternately: the machine may change meanwhile
             for way, endpoint in ways.items():

@@ -14,9 +14,10 @@ from labctl.measure.evidence import metrics, steplog
 
 TOKENS = 8
 TEXT = "one word after the other until all are said"
-OVERLOAD_S = {"waits": 2.0, "streams": 2.5}
+OVERLOAD_S = {"waits": 1.5, "streams": 2.0}
+TOLD_S = 30.0  # a model tells its gauges four times a second
 TARGET = 2.0  # requests that may wait for a replica
-SETTLE_S, QUICK_SETTLE_S = 16.0, 7.5  # watched after there was a second replica
+SETTLE_S, QUICK_SETTLE_S = 16.0, 5.5  # watched after there was a second replica
 MOST_S = 60.0  # waited for one
 LAST_S = 3.0  # the requests of so many seconds at the end
 
@@ -49,10 +50,20 @@ def overload_streams(lab, one, rate):
     before = metrics.scrape(one["metrics"])
     with TextStream(lab.endpoints["grpc"]) as stream:
         records = [stream.send("streams", TEXT) for _ in at_rate(rate, OVERLOAD_S["streams"])]
-        time.sleep(0.3)  # the model tells its gauges four times a second
+        told(lab, one, records)
         found = seen(one, "streams", before)
         stream.wait(*records, timeout=120)
     return {**found, "rate": rate, "ttft_s": records[-1].ttft_ms / 1e3}, records
+
+
+def told(lab, one, records):
+    """Until the model's gauge has those that wait: who has no first word yet, and is not in the step that makes it."""
+    deadline = time.monotonic() + TOLD_S
+    while time.monotonic() < deadline:
+        waiting = sum(not record.responses for record in records) - lab.settings["seats"]
+        if metrics.scrape(one["metrics"]).waiting("streams") >= waiting:
+            return
+        time.sleep(0.05)
 
 
 def seen(one, model, before):
