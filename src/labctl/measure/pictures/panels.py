@@ -68,7 +68,7 @@ def save(figure: Any, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     temporary = path.with_name(f".{path.name}.part")
-    figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
+    figure.savefig(temporary, dpi=110, format="png")
     plt.close(figure)
     temporary.replace(path)
 
