@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import shutil
 import warnings
@@ -52,6 +53,7 @@ class OpenVino:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer's remarks on transformers' own code
             logging.disable(logging.WARNING)
+            gc.freeze()  # the exporter collects four times, and would look at all that torch has imported: 1 s
             try:
                 main_export(
                     str(weights),
@@ -62,6 +64,7 @@ class OpenVino:
                     stateful=True,
                 )
             finally:
+                gc.unfreeze()
                 logging.disable(logging.NOTSET)
         if options["precision"] == "int8":
             tell("compressing the weights to 8 bits")
