@@ -152,6 +152,15 @@ def test_a_run_takes_each_phases_stack_down_before_the_next_and_prepares_once() 
     assert steps == ["pull nvcr", "build.py", *["up --detach", "client.py", " down "] * 2]
 
 
+@pytest.mark.parametrize("profile, killed", [("cpu", True), ("gpu", False)])
+def test_a_server_whose_clients_have_ended_is_killed_but_for_one_that_holds_a_gpu(profile: str, killed: bool) -> None:
+    arguments = ["run", "llama", "--dry-run", "--runtime", "compose", "--profile", profile]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    downs = [line for line in done.stdout.splitlines() if " down " in line]
+    assert downs
+    assert {"--timeout 0" in line for line in downs} == {killed}
+
+
 def test_what_every_command_is_given_is_said_once() -> None:
     done = CliRunner().invoke(cli, ["up", STACK, "--dry-run", "--profile", "gpu"], catch_exceptions=False)
     assert done.stdout.count("LABS_CACHE=") == 1

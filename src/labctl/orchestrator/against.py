@@ -22,7 +22,7 @@ from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import dataset
 from labctl.orchestrator import edits, faults, running
 from labctl.orchestrator.run import new_results_folder
-from labctl.orchestrator.servers import ephemeral
+from labctl.orchestrator.servers import ends_at_once, ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
 from labctl.orchestrator.up import Up, UpOptions, death, dry_up
@@ -101,7 +101,7 @@ def dry_against(session: Session, lab: Lab, stack: str, options: UpOptions) -> T
     out = session.workspace.results_dir(lab.folder) / "TIME"
     ask: Action[str] = Action("all requests to the server", lambda listener: "", files=[f"{out}/"])
     alone = runtime.tool("the engine alone, in turn with it", [*ALONE, str(_file(session))])
-    todo.actions += [ask, alone, runtime.stop(stack)]
+    todo.actions += [ask, alone, runtime.stop(stack, ends_at_once(todo.profile))]
     return todo
 
 

@@ -14,7 +14,7 @@ from labctl.measure import results
 from labctl.measure.workloads import bench as workloads
 from labctl.orchestrator import edits, faults, running
 from labctl.orchestrator.run import new_results_folder
-from labctl.orchestrator.servers import ephemeral
+from labctl.orchestrator.servers import ends_at_once, ephemeral
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.todo import Todo
 from labctl.orchestrator.up import UpOptions, death, dry_up
@@ -84,5 +84,5 @@ def dry_bench(session: Session, lab: Lab, stack: str, options: UpOptions, model:
     todo = dry_up(session, lab, stack, options)
     out = session.workspace.results_dir(lab.folder) / "TIME"
     measure: Action[str] = Action(f"requests to {model}", lambda listener: "", files=[f"{out}/"])
-    todo.actions += [measure, session.runtime(todo.runtime).stop(stack)]
+    todo.actions += [measure, session.runtime(todo.runtime).stop(stack, ends_at_once(todo.profile))]
     return todo

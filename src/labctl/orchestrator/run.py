@@ -19,7 +19,7 @@ from labctl.orchestrator import edits, faults, running, scripts
 from labctl.orchestrator.down import sweep
 from labctl.orchestrator.phases import chosen_phases, resolved
 from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.servers import Servers, goes_on
+from labctl.orchestrator.servers import Servers, ends_at_once, goes_on
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.stagehand import Stagehand
 from labctl.orchestrator.texts import wanted
@@ -124,7 +124,7 @@ def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: s
         else:
             todo.prepare(steps.prepare)
             todo.actions += [steps.render, steps.start]
-            stop = runtime.stop(stack)
+            stop = runtime.stop(stack, ends_at_once(options.choices.profile))
         todo.actions += [scripts.client(session, lab, one.phase, runtime, steps.record, out, quick), stop]
         before = steps
     todo.actions.append(scripts.report(session, lab, runtime, out))

@@ -31,9 +31,16 @@ def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: 
         yield handle
     finally:
         if not handle.already and not keep:
-            # Replicas are known to nobody else, and whoever asked them has ended: nothing is in flight.
-            force = bool(handle.record.balance) or sys.exc_info()[0] is not None
+            force = ends_at_once(handle.record.profile) or sys.exc_info()[0] is not None
             take_down(session, handle.runtime, stack, force=force)
+
+
+def ends_at_once(profile: str) -> bool:
+    """Whether a stack whose clients have ended is killed: nothing is in flight any more.
+
+    Triton takes seconds to unload models for nobody. On a GPU it may have them, for what its engine holds there.
+    """
+    return profile != "gpu"
 
 
 def goes_on(session: Session, before: Plan, old: Record, plan: Plan, new: Record) -> bool:
