@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import docker
+import foundry
 import machinery
 import pytest
 from filelock import FileLock
@@ -25,6 +26,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Packages are installed uncompiled: every labctl that a test runs would compile what it imports anew (2 s each).
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# As in a process that serves and in one that builds an engine: transformers would import it, scipy and pandas.
+sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
 # Tests that use one of these fixtures share what it brought up.
 GROUPS = {"in_containers": "containers", "shared": "containers", "docker_services": "by-hand"}
 
@@ -89,6 +92,13 @@ def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This run's temporary folder, the same in every worker."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def engines_made(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The engines of most stacks are in the cache."""
+    with FileLock(of_all_workers(tmp_path_factory) / "foundry.lock"):  # by one worker
+        foundry.make(cache)
 
 
 @pytest.fixture(scope="session")

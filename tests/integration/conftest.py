@@ -17,6 +17,7 @@ from labctl import server_api
 from labctl.orchestrator.stuck import stuck
 
 __all__ = ["browser"]
+WITHOUT_ENGINES = ("iterative", "scaled")
 UP: dict[str, tuple[str, LabServer]] = {}  # by stack: how it was asked for, and its server
 
 
@@ -45,7 +46,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lab_server(checkout: Path) -> Iterator[Callable[..., LabServer]]:
+def lab_server(checkout: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., LabServer]]:
     """``lab_server("iterative", kv_cache=True)``: that stack with those settings, up.
 
     A stack that is up with other settings, or whose server has died, is taken down first; all are in the end.
@@ -60,6 +61,8 @@ def lab_server(checkout: Path) -> Iterator[Callable[..., LabServer]]:
             if known == key and server_api.is_live(server.http):
                 return server
             labctl("down", stack, root=checkout)
+        if stack not in WITHOUT_ENGINES:
+            request.getfixturevalue("engines_made")
         done = labctl("up", stack, "--json", "--runtime", "local", "--ports", "auto", *arguments, root=checkout)
         shown = json.loads(done.stdout)
         folder = checkout / ".labs" / stack

@@ -6,11 +6,9 @@ import csv
 import json
 from pathlib import Path
 
-import pytest
 from machinery import labctl
 
 
-@pytest.mark.alone
 def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     labctl(
         "run", "batching", "--quick", "--runtime", "local", "--ports", "auto", "--set", "model=random:tiny-llama",
