@@ -1,7 +1,8 @@
-"""Many seeds of each answer that chance has a part in: a solution must pass with all, a wrong answer with none.
+"""Many seeds of the answers that chance has a part in: a solution must pass with all, a wrong answer with none.
 
-Each run is written to ``results/benchmarks/exercises.jsonl`` as it ends. A second call goes on where one was
-interrupted, and leaves out what was judged already, for as long as the exercise's files are the same.
+An exercise's solution is judged with ``--count`` seeds, its wrong answers, in turn, with as many together. Each run is
+written to ``results/benchmarks/exercises.jsonl`` as it ends. A second call goes on where one was interrupted, and
+leaves out what was judged already, for as long as the exercise's files are the same.
 """
 
 from __future__ import annotations
@@ -37,17 +38,20 @@ class Run:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Judge each answer that an exercise names under ``chance`` with the seeds 1 to ``--count`` (200)."""
+    """Judge the answers that each exercise names under ``chance``, with the seeds 1 to ``--count`` (200)."""
     rows: list[list[str]] = []
     counts: dict[str, Any] = {}
     with answers.desk(options.only) as (session, exercises):
         log = session.workspace.root / "results" / "benchmarks" / "exercises.jsonl"
         log.parent.mkdir(parents=True, exist_ok=True)
         for exercise in exercises:
-            for attempt in gate.attempts(exercise):
-                if attempt.name.removeprefix("wrong/") not in exercise.manifest.chance:
-                    continue
-                runs = list(_runs(session, exercise, attempt, options.count or 200, log))
+            named = exercise.manifest.chance
+            chance = [one for one in gate.attempts(exercise) if one.name.removeprefix("wrong/") in named]
+            wrong = [one for one in chance if one.name != "solution"]
+            for attempt in chance:
+                first = wrong.index(attempt) if attempt in wrong else 0
+                seeds = range(1 + first, 1 + (options.count or 200), len(wrong) if attempt in wrong else 1)
+                runs = list(_runs(session, exercise, attempt, seeds, log))
                 problems = [f"seed {one.seed}: {one.problem}" for one in runs if one.problem]
                 good, each = len(runs) - len(problems), sum(one.seconds for one in runs) / len(runs)
                 counts[f"{exercise.id} {attempt.name}"] = {"seeds": len(runs), "foreseen": good, "problems": problems}
@@ -58,12 +62,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return counts
 
 
-def _runs(session: Session, exercise: Exercise, attempt: gate.Attempt, count: int, log: Path) -> Iterator[Run]:
-    """The runs of all seeds; those that the log has are taken from it."""
+def _runs(session: Session, exercise: Exercise, attempt: gate.Attempt, seeds: range, log: Path) -> Iterator[Run]:
+    """The runs of these seeds; those that the log has are taken from it."""
     files = _digest(exercise, attempt)
     done = {one.seed: one for one in _logged(log) if (one.exercise, one.answer, one.files) ==
             (exercise.id, attempt.name, files)}  # fmt: skip
-    for seed in range(1, count + 1):
+    for seed in seeds:
         if seed not in done:
             began = time.monotonic()
             problem = gate.problem(attempt, gate.judged(session, exercise, attempt, "local", [seed]))
