@@ -10,17 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tritonclient.grpc as grpcclient
 
 from benchmarks.kills import ROOT, STACK, checkout
 from labctl.runtimes.base import Record
 from labctl.runtimes.local import LocalRuntime
 from labctl.tables import table
 
-USERS, REQUESTS = 32, 4000
+USERS, REQUESTS, THEIRS = 32, 4000, 2000
 BODY = b'{"text_input": "hello"}'
 PACED_PER_S, PACED = 200, 1000  # requests that leave the machine half idle
 PER_S, P99_MS = 0.9, 2.0  # the yardsticks: at least this share of the requests/s, at most this much more of p99
@@ -28,8 +30,7 @@ PER_S, P99_MS = 0.9, 2.0  # the yardsticks: at least this share of the requests/
 
 def run(rounds: int) -> dict[str, Any]:
     """Medians over the rounds; one replica, so that both ways end at the same server."""
-    per_s: dict[str, list[float]] = {"straight": [], "through Envoy": []}
-    p99: dict[str, list[float]] = {way: [] for way in per_s}
+    found: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="labs-balancer-") as folder:
         workspace = checkout(Path(folder))
         runtime = LocalRuntime(workspace)
@@ -38,25 +39,41 @@ def run(rounds: int) -> dict[str, Any]:
         try:
             record = runtime.find(STACK)
             assert isinstance(record, Record)
-            ways = {"straight": record.servers[0].endpoints.http, "through Envoy": record.endpoints.http}
-            for endpoint in ways.values():
-                _load(endpoint, REQUESTS // 8)  # warm
-            for _ in range(rounds):
-                for name, endpoint in ways.items():
-                    per_s[name].append(_load(endpoint, REQUESTS)[0])
-                for name, endpoint in ways.items():
-                    p99[name].append(_load(endpoint, PACED, PACED_PER_S)[1])
+            ways = {"straight": record.servers[0].endpoints, "through Envoy": record.endpoints}
+            for ends in ways.values():
+                _load(ends.http, REQUESTS // 8), _library(ends.grpc, THEIRS // 8)  # warm
+            loads = {
+                "library": lambda ends: _library(ends.grpc, THEIRS),
+                "bare": lambda ends: _load(ends.http, REQUESTS)[0],
+                "p99": lambda ends: _load(ends.http, PACED, PACED_PER_S)[1],
+            }
+            for name in [*loads] * rounds:
+                for way, ends in ways.items():
+                    found.setdefault(name, {}).setdefault(way, []).append(loads[name](ends))
         finally:
             labctl(workspace.root, "down", STACK)
-    rate, slow = ({name: statistics.median(each) for name, each in found.items()} for found in (per_s, p99))
-    ratio, more = rate["through Envoy"] / rate["straight"], slow["through Envoy"] - slow["straight"]
-    rows = [(name, f"{rate[name]:.0f}", f"{slow[name]:.2f}") for name in rate]
-    header = ("way", f"requests/s of {USERS} users", f"p99 at {PACED_PER_S} requests/s, ms")
-    print(table(rows, header, right=[1, 2], width=80))
+    library, bare, p99 = ({way: statistics.median(each) for way, each in found[name].items()} for name in loads)
+    ratio, ratio_bare = (each["through Envoy"] / each["straight"] for each in (library, bare))
+    more = p99["through Envoy"] - p99["straight"]
+    rows = [(way, f"{library[way]:.0f}", f"{bare[way]:.0f}", f"{p99[way]:.2f}") for way in ways]
+    print(f"requests/s of {USERS} users; p99 in ms at {PACED_PER_S} requests/s")
+    print(table(rows, ("way", "tritonclient", "bare HTTP", "p99"), right=[1, 2, 3], width=80))
     met = ratio >= PER_S and more <= P99_MS
-    print(f"{'met' if met else 'not met'}: {ratio:.2f} of the requests/s (at least {PER_S}), "
+    print(f"{'met' if met else 'not met'}: {ratio:.2f} of the requests/s (at least {PER_S}; bare {ratio_bare:.2f}), "
           f"p99 {more:+.2f} ms (at most {P99_MS:+})")  # fmt: skip
-    return {"requests_per_s": rate, "p99_ms": slow, "ratio": ratio, "p99_more_ms": more, "users": USERS}
+    return {"requests_per_s": library, "bare_requests_per_s": bare, "p99_ms": p99, "ratio": ratio,
+            "bare_ratio": ratio_bare, "p99_more_ms": more, "users": USERS}  # fmt: skip
+
+
+def _library(endpoint: str, count: int) -> float:
+    """Requests/s of that many requests to the echo model, by ``USERS`` threads that share tritonclient's gRPC."""
+    tensor = grpcclient.InferInput("text_input", [1, 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[b"hello"]], dtype=np.object_))
+    with grpcclient.InferenceServerClient(endpoint) as client, ThreadPoolExecutor(USERS) as users:
+        began = time.perf_counter()
+        for answered in [users.submit(client.infer, "echo", [tensor]) for _ in range(count)]:
+            answered.result()
+        return count / (time.perf_counter() - began)
 
 
 def _load(endpoint: str, count: int, per_s: float = 0.0) -> tuple[float, float]:
