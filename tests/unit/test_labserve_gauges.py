@@ -68,6 +68,18 @@ def test_a_step_waits_for_no_message_to_the_server_and_the_values_arrive_all_the
     shown.close()
 
 
+def test_what_has_not_changed_is_no_message_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Gauges("still", running=2, steps_total=0)
+    told: list[tuple[str, float]] = []
+    monkeypatch.setattr(SHOWN["labs_running still"], "set", lambda value: told.append(("running", value)))
+    monkeypatch.setattr(SHOWN["labs_steps_total still"], "increment", lambda value: told.append(("steps", value)))
+    for running, steps in ((2, 0), (3, 0), (3, 1), (2, 0)):
+        shown.update(running=running, steps_total=steps)
+        shown.flush()
+    shown.close()
+    assert told == [("running", 3), ("steps", 1), ("running", 2)]
+
+
 def test_the_thread_ends_with_the_model_that_nobody_has_any_more() -> None:
     shown = Gauges("short-lived")
     thread = shown._thread

@@ -301,6 +301,24 @@ def test_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_
     assert "internal error in tensorrt_llm" in later.error
 
 
+def test_the_server_is_not_asked_at_every_step_whether_each_client_is_still_there(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question is a message there and back between two steps, and the engine stands idle for it."""
+    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    model = load(case)
+    monkeypatch.setitem(type(model).drop_cancelled.__globals__, "ASK_S", 1e9)
+    asked: list[Request] = []
+
+    def is_cancelled(each: Request) -> bool:
+        asked.append(each)
+        return False
+
+    monkeypatch.setattr(Request, "is_cancelled", is_cancelled)
+    answered(model, [request(case, {"request_output_len": ids(90)})])
+    assert len(asked) == 1, "once, before it joins"
+
+
 STREAMS = next(case for case in SMALL if case.path.endswith("streams"))
 
 

@@ -32,6 +32,8 @@ from labserve.text.told import Growing, Told, tokenizer_in
 from labserve.triton import FINAL, device, instance, parameter, reader, refuse
 
 GATHER_S = 0.005  # so long an idle engine waits for the rest of a static batch
+ASK_S = 0.5  # so often the clients of requests are asked after
+FEW = 4  # of those that wait are asked at a time
 CONTEXT = 8  # ids before a new one that a detokenizer may need
 CLOSE = object()
 HERE = Path(__file__).parent
@@ -51,7 +53,7 @@ class TritonPythonModel:
         self.guard = Guard(args)
         self.inbox = queue.SimpleQueue()
         self.open = {}  # requests without a final response yet, by their number
-        self.count = self.asked = self.turns = 0
+        self.count = self.asked = self.next = 0  # requests; when they were asked whether they are still wanted
         self.names, self.ended = Names(), {}  # of live requests; who ended since the last step, and why
         self.log = StepLog(word("run_dir"), args["model_name"], instance(args))
         self.texts = Told(self.log, lambda: tokenizer_in(word("gpt_model_path")))
@@ -183,20 +185,22 @@ class TritonPythonModel:
     def drop_cancelled(self):
         """Clients that have gone leave the batch before its next step, and never join it.
 
-        To ask costs a message to the server and back (40 us), while the engine stands idle. So of those in the batch
-        every fourth is asked in a turn, and of those that wait only the next to join, and one other.
+        To ask costs a message to the server and back, while the engine stands idle. So twice a second everybody in the
+        batch is asked and a few of those that wait; and whoever is next to join, before it does.
         """
-        self.turns += 1
-        for job in self.scheduler.running[self.turns % 4 :: 4]:
-            self.drop_if_cancelled(job)
         waiting, alive = self.scheduler.line(), 0
         for job in waiting:
             if alive == self.scheduler.places:
                 break
             alive += not self.drop_if_cancelled(job)
-        if waiting:
-            self.asked = (self.asked + 1) % len(waiting)
-            self.drop_if_cancelled(waiting[self.asked])
+        if time.monotonic() - self.asked < ASK_S:
+            return
+        self.asked = time.monotonic()
+        for job in list(self.scheduler.running):
+            self.drop_if_cancelled(job)
+        for job in waiting[self.next : self.next + FEW]:
+            self.drop_if_cancelled(job)
+        self.next = self.next + FEW if self.next + FEW < len(waiting) else 0
 
     def drop_if_cancelled(self, job):
         if job.end is None and job.request.is_cancelled():
