@@ -6,6 +6,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from model_cases import load
+
+__all__ = ["load"]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -121,3 +121,8 @@ def test_a_model_shows_who_runs_and_what_its_steps_were(path: str, tmp_path: Pat
     assert SHOWN[f"labs_batch_size {name}"].observed == [2, 2, 2]
     assert len(SHOWN[f"labs_time_to_first_token_seconds {name}"].observed) == 2
     assert len(SHOWN[f"labs_inter_token_latency_seconds {name}"].observed) == 4
+
+
+def test_every_metric_of_a_model_is_explained_in_the_docs() -> None:
+    told = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert [name for name in METRICS if f"`labs_{name}`" not in told] == []

@@ -1,5 +1,7 @@
 """Bad requests are refused with the name of the input at fault."""
 
+import subprocess
+import sys
 from typing import Any
 
 import labserve_tiny
@@ -82,3 +84,8 @@ def test_max_tokens_beyond_the_context_is_refused_and_the_default_shrinks_to_fit
         new_sequence(b"a", '{"max_tokens": 128}', tokenizer, 128)
     assert new_sequence(b"a", "", tokenizer, 128).limit == 1 + DEFAULT_MAX_TOKENS
     assert new_sequence(b"a", "", tokenizer, 10).limit == 10
+
+
+def test_importing_labserve_keeps_no_module_out_of_the_process() -> None:
+    code = "import sys, labserve, labserve.params, labserve.steplog; sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

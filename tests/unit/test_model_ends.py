@@ -1,0 +1,99 @@
+"""Every model of ours, as it is: each request ends, the step log tells how, and who has left costs nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_backend import Request
+from model_cases import CASES, STREAMS, WAIT_S, Case, answered, ids, request, steps_of
+from waiting import eventually
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "processing" not in case.path], ids=lambda case: case.path)
+def test_the_step_log_tells_of_every_request_in_the_batch_and_of_its_end(
+    case: Case, load: Callable[[Case], Any], tmp_path: Path
+) -> None:
+    model = load(case)
+    answered(model, [request(case) for _ in range(3)])
+    model.finalize()
+    steps = steps_of(tmp_path)
+    assert max(step.batch for step in steps) == (1 if case.path == "llama-python/llama-python" else 3)
+    if "detokenizer" in case.path:
+        assert all(step.made == [1] * 3 and step.texts for step in steps)
+        return
+    assert all(step.rows is not None for step in steps)
+    if "tokenizer" in case.path:
+        assert steps[0].seats and steps[0].start == [1, 1, 1]
+        return
+    joined = [name for step in steps for name in step.joined]
+    assert sorted(joined) == sorted({name for step in steps for name in step.ids})
+    assert {name: why for step in steps for name, why in step.ended.items()} == dict.fromkeys(joined, "length")
+    assert all(step.tokens and step.made for step in steps)
+    assert all(step.texts is not None and len(step.texts) == step.batch for step in steps)
+    asked = case.good.get("request_output_len", case.good.get("max_tokens"))
+    wanted = int(np.ravel(asked)[0]) if asked is not None else json.loads(case.parameters)["max_tokens"]
+    made = Counter[str]()
+    for step in steps:
+        made.update(dict(zip(step.ids, step.made or [], strict=True)))
+    assert made == dict.fromkeys(joined, wanted)
+
+
+def test_a_request_whose_client_is_gone_is_not_generated_to_its_end(load: Callable[[Case], Any]) -> None:
+    case = next(c for c in CASES if c.path == "llama-python/llama-python")
+    model = load(case)
+    long = request(case, {"max_tokens": np.array([900])})
+    long.cancelled = True
+    (response,) = answered(model, [long])
+    assert "cancelled" in response.error
+
+
+def test_an_answer_that_takes_too_long_ends_with_an_error_that_says_what_to_do(load: Callable[[Case], Any]) -> None:
+    case = next(c for c in CASES if c.path == "llama-python/llama-python")
+    model = load(case)
+    model.generator._most_seconds = 0.0
+    (response,) = answered(model, [request(case, {"max_tokens": np.array([900])})])
+    assert response.error.startswith("max_tokens: after 0 s ")
+
+
+def test_the_server_is_not_asked_at_every_step_whether_each_client_is_still_there(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question is a message there and back between two steps, and the engine stands idle for it."""
+    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    model = load(case)
+    monkeypatch.setitem(type(model).drop_cancelled.__globals__, "ASK_S", 1e9)
+    asked: list[Request] = []
+
+    def is_cancelled(each: Request) -> bool:
+        asked.append(each)
+        return False
+
+    monkeypatch.setattr(Request, "is_cancelled", is_cancelled)
+    answered(model, [request(case, {"request_output_len": ids(90)})])
+    assert len(asked) == 1, "once, before it joins"
+
+
+def test_who_leaves_the_queue_or_a_seat_is_forgotten_and_the_others_are_answered(load: Callable[[Case], Any]) -> None:
+    model = load(replace(STREAMS, filled={"seats": 2, "step_ms": 20}))
+    asked = [Request({**STREAMS.good, "max_tokens": ids(1000)}, id="1") for _ in range(5)]
+    ends = [threading.Event() for _ in asked]
+    for each, end in zip(asked, ends, strict=True):
+        each.when_final = end.set
+    model.execute(asked)
+    eventually(lambda: all(len(each.responses) > 1 for each in asked[:2]))
+    asked[2].cancelled = asked[0].cancelled = True  # one that waits, one in a seat
+    eventually(lambda: len(asked[3].responses) > 1)
+    assert ends[0].is_set() and ends[2].is_set()
+    assert len(asked[2].responses) == 1
+    for each in asked:
+        each.cancelled = True
+    assert all(end.wait(WAIT_S) for end in ends)
+    eventually(lambda: (model.seats.used, len(model.waiting), len(model.names._live)) == (0, 0, 0))
