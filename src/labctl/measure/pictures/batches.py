@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.measure.lane import Lane
-from labctl.measure.pictures.timeline import COLORS, GREY
+from labctl.measure.pictures.timeline import COLORS, GREY, save
 
 
 def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
@@ -42,10 +42,7 @@ def _draw(rows: Sequence[Sequence[Lane]], path: Path, title: str) -> None:
     for axis in axes[-1] if columns == 1 else axes.flat:
         axis.set_xlabel("seconds since the first request", fontsize=9)
     figure.suptitle(title, x=0.01, y=1 - 0.15 / height, ha="left", fontsize=13, fontweight="bold")
-    temporary = path.with_name(f".{path.name}.part")
-    figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
-    plt.close(figure)
-    temporary.replace(path)
+    save(figure, path, cropped=True)
 
 
 def _padded(rows: Sequence[Sequence[Lane]], columns: int) -> list[Lane | None]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.measure.pictures.timeline import COLORS, GREY
+from labctl.measure.pictures.timeline import COLORS, GREY, save
 
 Seconds = Sequence[Mapping[str, float]]
 ROWS = ("users", "requests/s", "latency, ms", "mean batch", "queue, ms")
@@ -49,10 +49,7 @@ def draw(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -
     lines = [*axes[1][0].get_lines(), mpl.lines.Line2D([], [], color=GREY, linewidth=1, linestyle="--", label="p95")]
     figure.legend(handles=lines, loc="upper right", bbox_to_anchor=(0.9, 0.975), frameon=False, fontsize=9, ncols=9)
     figure.suptitle(title, x=0.01, y=0.96, ha="left", fontsize=13, fontweight="bold")
-    temporary = path.with_name(f".{path.name}.part")
-    figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
-    plt.close(figure)
-    temporary.replace(path)
+    save(figure, path, cropped=True)
 
 
 def _lines(axes: Sequence[Any], variant: str, seconds: Seconds, color: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.measure.pictures.timeline import COLORS
+from labctl.measure.pictures.timeline import COLORS, save
 
 Points = tuple[Sequence[float], Sequence[float]]
 
@@ -61,16 +61,6 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.tight_layout()
     save(figure, path)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a figure whole or not at all, and close it."""
-    import matplotlib.pyplot as plt
-
-    temporary = path.with_name(f".{path.name}.part")
-    figure.savefig(temporary, dpi=110, format="png")
-    plt.close(figure)
-    temporary.replace(path)
 
 
 def _curves(axis: Any, panel: Panel) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.measure.pictures.panels import save
-from labctl.measure.pictures.timeline import COLORS, GREY
+from labctl.measure.pictures.timeline import COLORS, GREY, save
 
 Executed = tuple[float, float, str, int]  # began, ended (seconds), what, how many
 Event = tuple[float, float, str]  # began, ended (seconds), in words

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.measure.evidence.slots import Timeline
-from labctl.measure.pictures.timeline import COLORS, GREY
+from labctl.measure.pictures.timeline import COLORS, GREY, save
 
 
 def draw(lanes: Sequence[tuple[str, Timeline]], path: Path, title: str) -> None:
@@ -35,10 +35,7 @@ def draw(lanes: Sequence[tuple[str, Timeline]], path: Path, title: str) -> None:
         for axis in (upper, lower):
             axis.tick_params(labelsize=8)
     figure.suptitle(title, x=0.01, y=0.95, ha="left", fontsize=13, fontweight="bold")
-    temporary = path.with_name(f".{path.name}.part")
-    figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
-    plt.close(figure)
-    temporary.replace(path)
+    save(figure, path, cropped=True)
 
 
 def _slots(timeline: Timeline) -> list[str]:

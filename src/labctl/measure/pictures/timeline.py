@@ -33,10 +33,21 @@ def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
         _batches(axes[2 * index + 1][0], lane, zero)
     axes[-1][0].set_xlabel("seconds since the first request")
     figure.suptitle(title, x=0.01, y=0.93, ha="left", fontsize=13, fontweight="bold")
+    save(figure, path, cropped=True)
+
+
+def save(figure: Any, path: Path, cropped: bool = False) -> None:
+    """Write a figure whole or not at all, and close it.
+
+    Args:
+        cropped: to what is drawn, whatever the figure's own size.
+    """
+    import matplotlib.pyplot as plt
+
     temporary = path.with_name(f".{path.name}.part")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a prompt in another script is only a label
-        figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
+        figure.savefig(temporary, dpi=110, bbox_inches="tight" if cropped else None, format="png")
     plt.close(figure)
     temporary.replace(path)
 
