@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.decode_worker import BATCH, NEW, PROMPT
 from labctl import engines, weights
 from labctl.listener import Silent
@@ -19,6 +21,7 @@ from labctl.tables import table
 
 MODEL = "random:gpt2"
 HERE = "lab 02, fp32"
+LAB = "labs/02-iterative-scheduling/lab.yaml"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -61,11 +64,13 @@ class Side:
     """A process that has its model loaded, and computes when it is asked."""
 
     def __init__(self, kind: str, folder: str, precision: str, checkout: Path | None = None) -> None:
-        env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # as the stack is served
+        here = Path(__file__).parents[1]
+        lab = yaml.safe_load(((checkout or here) / LAB).read_text(encoding="utf-8"))
+        env = {**os.environ, **lab["stacks"]["iterative"]["server"]["env"]}  # as the checkout's stack is served
         env |= {"PYTHONPATH": str(checkout / "src")} if checkout else {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.decode_worker", kind, folder, precision],
-            cwd=Path(__file__).parents[1], env=env,
+            cwd=here, env=env,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._line()
