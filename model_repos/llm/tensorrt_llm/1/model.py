@@ -33,7 +33,7 @@ from labserve.triton import FINAL, device, instance, parameter, reader, refuse
 
 GATHER_S = 0.005  # so long an idle engine waits for the rest of a static batch
 ASK_S = 0.5  # so often the clients of requests are asked after
-FEW = 4  # of those that wait are asked at a time
+FEW = 16  # of those that wait are asked at a time
 CONTEXT = 8  # ids before a new one that a detokenizer may need
 CLOSE = object()
 HERE = Path(__file__).parent
