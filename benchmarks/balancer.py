@@ -41,7 +41,8 @@ def run(rounds: int) -> dict[str, Any]:
             assert isinstance(record, Record)
             ways = {"straight": record.servers[0].endpoints, "through Envoy": record.endpoints}
             for ends in ways.values():
-                _load(ends.http, REQUESTS // 8), _library(ends.grpc, THEIRS // 8)  # warm
+                _load(ends.http, REQUESTS // 8)  # warm
+                _library(ends.grpc, THEIRS // 8)
             loads = {
                 "library": lambda ends: _library(ends.grpc, THEIRS),
                 "bare": lambda ends: _load(ends.http, REQUESTS)[0],

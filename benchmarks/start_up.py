@@ -23,6 +23,7 @@ from labctl.tables import table
 
 STACK, MODEL = "iterative", "iterative-gpt2"
 LIMIT_S = 1.0
+READY_S = 120.0  # a server whose models cannot be loaded lives on, and is never ready
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +91,7 @@ def by_hand(session: Session) -> float:
             process = subprocess.Popen(argv, env=wheel.environment(found), stdout=log, stderr=log)
         try:
             while not _ready(endpoints.http):
-                if process.poll() is not None:
+                if process.poll() is not None or time.monotonic() - began > READY_S:
                     raise RuntimeError((Path(folder) / "log").read_text())
                 time.sleep(0.02)
             return time.monotonic() - began

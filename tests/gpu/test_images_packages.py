@@ -83,7 +83,7 @@ def test_models_without_pytorch_compute_on_python_310(old: str) -> None:
 def test_models_without_pytorch_refuse_bad_input_on_python_310(old: str) -> None:
     for name, only in TESTS.items():
         if only:
-            compute(old, [name], "-k", only)
+            compute(old, [name], "-k", only, "-p", "model_cases")  # their fixture, which a conftest.py has otherwise
 
 
 @pytest.fixture(scope="module")

@@ -7,30 +7,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from exercise_cases import EXERCISES, begin_in
 
 from labctl.errors import LabError
 from labctl.learn import desk, judge, sandbox, server
-from labctl.learn.exercise import find_all, named
+from labctl.learn.exercise import named
 from labctl.learn.trial import Stuck, Trial
 from labctl.listener import Silent as Listener
-from labctl.manifest.catalog import load
 from labctl.measure.clients.base import InFlight
 from labctl.measure.records import RequestRecord
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Endpoints
 from labctl.workspace import Workspace
 
-ROOT = Path(__file__).resolve().parents[2]
-EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
-
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """That of a checkout in which exercises can be begun."""
-    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "compose.yaml"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    monkeypatch.setenv("LABS_ROOT", str(tmp_path))
-    return Workspace(tmp_path, tmp_path / "cache")
+    return Workspace(begin_in(tmp_path, monkeypatch), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from exercise_cases import EXERCISES, ROOT, begin_in
 
 from labctl import repository
 from labctl.cli.main import cli
@@ -19,17 +20,11 @@ from labctl.manifest.catalog import load
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.workspace import Workspace
 
-ROOT = Path(__file__).resolve().parents[2]
-EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
-
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout in which exercises can be begun."""
-    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "compose.yaml"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    monkeypatch.setenv("LABS_ROOT", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(begin_in(tmp_path, monkeypatch))
     return tmp_path
 
 

@@ -1,0 +1,22 @@
+"""What the tests of exercises share: the shipped exercises, and a checkout in which they can be begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labctl.learn.exercise import find_all
+from labctl.manifest.catalog import load
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[1]
+EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
+
+
+def begin_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make ``folder`` a checkout, which labctl takes for its own."""
+    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "compose.yaml"):
+        (folder / name).symlink_to(ROOT / name)
+    monkeypatch.setenv("LABS_ROOT", str(folder))
+    return folder
