@@ -125,7 +125,7 @@ def tenants(report, runs):
     picture(report, panels, "tenants.png", "What each tenant was served while both waited")
     return {
         phase.replace("-", "_"): {
-            "behind": run["behind"], "apart": abs(run["behind"]),
+            "behind": run["behind"], "apart": run["apart"],
             "light_ttft_ms": run["light"]["ttft_ms"], "flood_ttft_ms": run["flood"]["ttft_ms"],
         }
         for phase, run in runs.items()

@@ -53,7 +53,8 @@ def ask(stream, rng, counts):
 def counted(steps, tenants):
     """What each tenant was served from the light one's arrival to the last of its requests that had to wait.
 
-    As the fair scheduler counts: a token of a prompt is one, a new one two. While both wait, a share is half of it all.
+    As the fair scheduler counts: a token of a prompt is one, a new one two. While both wait, a share is half of it all:
+    how far the light tenant was behind its own in the end, and on average how far from it, in requests of the flood.
     """
     served, there = {FLOOD: [0], LIGHT: [0]}, False
     for step in steps:
@@ -70,8 +71,10 @@ def counted(steps, tenants):
                 now[tenants[id]] += (computed if letter == "p" else 0) + 2 * made
         for tenant, count in now.items():
             served[tenant].append(served[tenant][-1] + count)
-    flood, light = served[FLOOD][-1], served[LIGHT][-1]
-    return {"served": served, "behind": (flood - light) / 2 / (PROMPT + 2 * TOKENS[FLOOD])}
+    request = PROMPT + 2 * TOKENS[FLOOD]
+    behind = [(flood - light) / 2 / request for flood, light in zip(served[FLOOD], served[LIGHT], strict=True)]
+    # Places in the batch that come free at the same moment may all go to one tenant, whose counter rises only later.
+    return {"served": served, "behind": behind[-1], "apart": sum(map(abs, behind)) / len(behind)}
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def test_tenants_are_compared_from_the_light_ones_arrival_for_as_long_as_both_wa
     found = of("tenants.py", "counted")(steps, tenants)
     assert found["served"] == {"flood": [0, 20, 22], "light": [0, 0, 18]}
     assert found["behind"] == pytest.approx((22 - 18) / 2 / 112)
+    assert found["apart"] == pytest.approx((0 + 20 + 4) / 3 / 2 / 112)
 
 
 def test_steps_for_a_token_are_those_of_each_request_by_itself() -> None:
