@@ -25,7 +25,7 @@ LAB = "labs/02-iterative-scheduling/lab.yaml"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--precision", default="fp32", help="decode: also lab 02 in bf16 (auto, fp32, bf16)")
+    parser.add_argument("--precision", default="fp32", help="decode: also lab 02 in other numbers (auto, bf16, fp16)")
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:

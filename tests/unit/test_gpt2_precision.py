@@ -1,4 +1,4 @@
-"""Packed weights and bf16 are another way to read the same model, and what cannot be had is refused by name."""
+"""Packed weights, fp16 and bf16 are another way to read the same model, and what cannot be had is refused by name."""
 
 import random
 from pathlib import Path
@@ -52,9 +52,23 @@ def test_a_packed_matrix_gives_the_same_products_at_any_number_of_rows(bias: boo
     packed = Linear(weight, offset if bias else None)
     packed.pack(slots)
     assert packed.rows == most
-    for rows in (1, 2, 7, 8, 9, 16, 17, 33, 100):
+    assert_same_products(packed, weight, offset if bias else None)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_matrix_packed_in_fp16_gives_the_products_of_the_rounded_weights(bias: bool) -> None:
+    torch.manual_seed(0)
+    weight, offset = torch.randn(WIDTH, VOCABULARY).half().float(), torch.randn(VOCABULARY)
+    packed = Linear(weight, offset if bias else None)
+    packed.pack(8, torch.float16)
+    assert packed.rows == 64
+    assert_same_products(packed, weight, offset if bias else None)
+
+
+def assert_same_products(packed: Linear, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    for rows in (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 100):
         x = torch.randn(rows, WIDTH)
-        expected = x @ weight + (offset if bias else 0)
+        expected = x @ weight + (0 if bias is None else bias)
         torch.testing.assert_close(packed(x), expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(packed(x[None]), expected[None], atol=1e-4, rtol=1e-4)
 
@@ -65,20 +79,25 @@ def test_a_small_matrix_is_left_as_it_is() -> None:
     assert small.rows == 0
 
 
-def test_a_row_of_a_packed_matrix_is_the_same_in_any_company() -> None:
+@pytest.mark.parametrize(("kept", "fewest", "most"), [(torch.float32, 2, 8), (torch.float16, 1, 64)])
+def test_a_row_of_a_packed_matrix_is_the_same_in_any_company(kept: torch.dtype, fewest: int, most: int) -> None:
     """To the last bit: an answer does not depend on how many others are in its batch."""
     torch.manual_seed(1)
     packed = Linear(torch.randn(WIDTH, VOCABULARY), torch.randn(VOCABULARY))
-    packed.pack(8)
-    x = torch.randn(8, WIDTH)
-    for rows in range(2, 8):
+    packed.pack(8, kept)
+    x = torch.randn(most, WIDTH)
+    for rows in range(fewest, most):
         assert torch.equal(packed(x[:rows]), packed(x)[:rows])
 
 
 @pytest.mark.parametrize("company", [1, 3, 8])
-def test_a_packed_model_scores_each_text_as_hugging_face_does(folder: Path, company: int) -> None:
+@pytest.mark.parametrize("word", ["fp32", "fp16"])
+def test_a_packed_model_scores_each_text_as_hugging_face_does(folder: Path, word: str, company: int) -> None:
+    """In fp16 as Hugging Face does in fp32 with the weights rounded: prompts and single tokens alike."""
     reference = GPT2LMHeadModel.from_pretrained(folder).eval()
-    decoder, batch = CachedDecoder(GPT2(str(folder), precision="fp32"), company), sequences(company)
+    if word == "fp16":
+        reference = reference.half().float()
+    decoder, batch = CachedDecoder(GPT2(str(folder), precision=word), company), sequences(company)
     for _ in range(4):
         step(decoder, batch)
     scores = decoder.logits(batch)
@@ -108,23 +127,38 @@ def test_bf16_gives_what_hugging_face_gives_in_bf16_but_for_its_rounding(folder:
 
 
 @pytest.mark.parametrize(
-    ("word", "device", "weights", "has", "chosen"),
+    ("word", "device", "weights", "bf16", "fp16", "chosen"),
     [
-        ("auto", "cpu", precision.LARGE, True, torch.bfloat16),
-        ("auto", "cpu", precision.LARGE, False, torch.float32),
-        ("auto", "cpu", precision.LARGE - 1, True, torch.float32),  # the shipped model: as exact everywhere
-        ("auto", "cuda:0", precision.LARGE, False, torch.float16),
-        ("fp32", "cuda:0", precision.LARGE, True, torch.float32),
-        ("bf16", "cpu", 1, False, torch.bfloat16),
+        ("auto", "cpu", precision.LARGE, True, True, precision.BF16),
+        ("auto", "cpu", precision.LARGE, False, True, precision.FP16_WEIGHTS),
+        ("auto", "cpu", precision.LARGE, False, False, precision.FP32),
+        ("auto", "cpu", precision.LARGE - 1, True, True, precision.FP32),  # the shipped model: as exact everywhere
+        ("auto", "cuda:0", precision.LARGE, False, False, precision.FP16),
+        ("fp16", "cuda:0", 1, False, False, precision.FP16),
+        ("fp16", "cpu", 1, True, True, precision.FP16_WEIGHTS),
+        ("fp32", "cuda:0", precision.LARGE, True, True, precision.FP32),
+        ("bf16", "cpu", 1, False, False, precision.BF16),
     ],
 )
 def test_auto_is_what_the_processor_computes_fast(
-    monkeypatch: pytest.MonkeyPatch, word: str, device: str, weights: int, has: bool, chosen: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, word: str, device: str, weights: int, bf16: bool, fp16: bool, chosen: Any
 ) -> None:
-    monkeypatch.setattr(precision, "has_bf16", lambda: has)
-    assert precision.dtype_of(word, device, weights) == chosen
+    monkeypatch.setattr(precision, "has_bf16", lambda: bf16)
+    monkeypatch.setattr(precision, "reads_fp16", lambda: fp16)
+    assert precision.precision_of(word, device, weights) == chosen
+
+
+def test_what_it_computes_in_is_told(folder: Path) -> None:
+    assert GPT2(str(folder), precision="fp16").describe().endswith("float32 on cpu, weights rounded to float16")
+    assert GPT2(str(folder), precision="fp32").describe().endswith("float32 on cpu")
 
 
 def test_another_precision_is_refused_by_name(folder: Path) -> None:
-    with pytest.raises(ValueError, match="precision: 'int4' is none of auto, fp32, bf16"):
+    with pytest.raises(ValueError, match="precision: 'int4' is none of auto, fp32, bf16, fp16"):
         GPT2(str(folder), precision="int4")
+
+
+def test_fp16_is_refused_where_the_processor_cannot_read_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "reads_fp16", lambda: False)
+    with pytest.raises(ValueError, match="does not read fp16"):
+        GPT2(str(folder), precision="fp16")

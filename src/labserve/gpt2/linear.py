@@ -6,6 +6,7 @@ from torch.nn.functional import pad
 
 LARGE = 2**20  # bytes; a smaller W stays in the processor's cache from step to step, in whatever order
 MULTIPLE, MOST = 8, 16  # rows that W is packed for in fp32; with more of them, arithmetic takes the time
+MOST_FP16 = 64  # the same, for a W of half the bytes
 
 
 class Linear:
@@ -20,16 +21,24 @@ class Linear:
         self._weight: Tensor | None = weight
         self._bias = bias
         self._packed: Tensor | None = None
+        self._half: torch.ScriptObject | None = None
         self.rows = 0  # at most, of a product that reads it packed
 
-    def pack(self, rows: int) -> None:
-        """Lay it out for products of up to `rows` rows. A small one, or one on a GPU, is left as it is."""
+    def pack(self, rows: int, kept: torch.dtype = torch.float32) -> None:
+        """Lay it out for products of up to `rows` rows. A small one, or one on a GPU, is left as it is.
+
+        `kept` is the type that W was rounded to before: in fp16 it is packed as such.
+        """
         weight = self._weight
         if weight is None or weight.device.type != "cpu" or weight.nbytes < LARGE:
             return
         if weight.dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
             # oneDNN has one order for any number of rows. W was converted from the file's fp32, and goes.
             self._packed, self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), rows), None
+        elif kept == torch.float16:
+            # FBGEMM reads fp16, and multiplies in fp32. For many rows MKL is faster, with W in fp32.
+            self.rows = MOST_FP16
+            self._half = torch.ops.quantized.linear_prepack_fp16(weight.T.contiguous(), self._bias)
         elif weight.dtype == torch.float32 and torch.backends.mkl.is_available():
             # MKL's order is for one number of rows. W is the file's own memory, and stays for the other numbers.
             self.rows = min(-(-rows // MULTIPLE) * MULTIPLE, MOST)
@@ -40,7 +49,9 @@ class Linear:
         rows = x.flatten(0, -2)
         if self._weight is None:
             y: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
-        elif 1 < len(rows) <= self.rows:
+        elif self._half is not None and len(rows) <= self.rows:
+            y = torch.ops.quantized.linear_dynamic_fp16(rows, self._half)
+        elif self._packed is not None and 1 < len(rows) <= self.rows:
             y = self._few(rows, self._weight)
         elif self._bias is None:
             y = rows @ self._weight

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
 from labserve.gpt2.linear import Linear
-from labserve.gpt2.precision import dtype_of
+from labserve.gpt2.precision import precision_of
 
 #: (layer, query, key, value) to the output of attention; all of them are [..., tokens, heads, head_dim].
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -47,8 +47,10 @@ class GPT2:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         _refuse_others(config)
         tensors = _tensors(Path(folder))
-        self.dtype = dtype_of(precision, device, weights=4 * sum(t.numel() for t in tensors.values()))
-        weights = {name.removeprefix("transformer."): t.to(device, self.dtype) for name, t in tensors.items()}
+        self._kept, self.dtype = precision_of(precision, device, weights=4 * sum(t.numel() for t in tensors.values()))
+        weights = {
+            name.removeprefix("transformer."): t.to(device, self._kept).to(self.dtype) for name, t in tensors.items()
+        }
 
         def affine(name: str) -> Affine:
             return weights[f"{name}.weight"], weights[f"{name}.bias"]
@@ -73,12 +75,13 @@ class GPT2:
         """Lay the weights out for passes of at most so many tokens, which is what a step of decoding has."""
         for block in self._blocks:
             for part in (block.attention, block.projection, block.up, block.down):
-                part.pack(rows)
-        self._scores.pack(rows)
+                part.pack(rows, self._kept)
+        self._scores.pack(rows, self._kept)
 
     def describe(self) -> str:
         """Its size and the numbers it computes in, in one line."""
-        return f"{self.layers} layers of width {self.width}, {str(self.dtype).removeprefix('torch.')} on {self.device}"
+        rounded = "" if self._kept == self.dtype else f", weights rounded to {_name(self._kept)}"
+        return f"{self.layers} layers of width {self.width}, {_name(self.dtype)} on {self.device}{rounded}"
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def logits(self, ids: Tensor, positions: Tensor, attend: Attend, wanted: Any) -> Tensor:
@@ -97,6 +100,10 @@ class GPT2:
 
     def _norm(self, x: Tensor, by: Affine) -> Tensor:
         return layer_norm(x, (self.width,), *by, self._epsilon)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
