@@ -46,18 +46,18 @@ def test_a_prompt_counts_as_computed_in_all_its_pieces_and_what_is_decoded_does_
     assert of("prefix.py", "counted")(steps, 128) == {"asked": 128, "computed": 64, "hit_rate": 0.5}
 
 
-def test_tenants_are_compared_from_the_light_ones_arrival_for_as_long_as_both_wait() -> None:
+def test_tenants_are_compared_for_as_long_as_both_wait() -> None:
     tenants = {"f1": "flood", "f2": "flood", "f3": "flood", "l1": "light", "l2": "light"}
     steps = [
-        step(("f1", "p", 16, 1)),  # nobody else is there yet
-        step(("f1", "d", 1, 1), ("f2", "p", 16, 1), waiting=("f3", "l1", "l2")),  # 2 + 16 + 2
+        step(("f1", "p", 16, 1), ("f2", "p", 16, 1), waiting=("f3", "l1", "l2")),  # 2 * (16 + 2)
         step(("f2", "d", 1, 1), ("l1", "p", 16, 1), waiting=("f3", "l2")),  # 2 to 16 + 2
         step(("l1", "d", 1, 1), ("l2", "p", 16, 1), waiting=("f3",)),  # the light one waits no more
+        step(("f3", "p", 16, 1)),
     ]
     found = of("tenants.py", "counted")(steps, tenants)
-    assert found["served"] == {"flood": [0, 20, 22], "light": [0, 0, 18]}
-    assert found["behind"] == pytest.approx((22 - 18) / 2 / 112)
-    assert found["apart"] == pytest.approx((0 + 20 + 4) / 3 / 2 / 112)
+    assert found["served"] == {"flood": [0, 36, 38], "light": [0, 0, 18]}
+    assert found["behind"] == pytest.approx((38 - 18) / 2 / 112)
+    assert found["apart"] == pytest.approx(36 / 2 / 112)
 
 
 def test_steps_for_a_token_are_those_of_each_request_by_itself() -> None:

@@ -12,9 +12,9 @@ from labctl.measure.clients.tensors import kind_of
 from labctl.measure.evidence.steplog import Step
 from labctl.measure.records import RequestRecord
 from labctl.measure.workloads import identity
+from labctl.measure.workloads.engine_stream import BLOCK
 from labctl.trtllm import interface
 
-BLOCK = 32  # tokens in a block of our engines' KV cache
 TRIES = 5
 WRITTEN_S = 10.0  # a step is written down by then, on however busy a machine
 # Token ids of the prompt, tokens to generate; and parameters of the request, where it has any.

@@ -22,6 +22,7 @@ from labctl.measure.clients.text_model import TextModel
 from labctl.measure.clients.unary import UnaryClient
 from labctl.measure.evidence import metrics, steplog
 from labctl.measure.records import RequestRecord
+from labctl.measure.workloads.engine_stream import BLOCK
 from labctl.measure.workloads.load import closed_loop
 from labctl.runtimes import processes
 from labctl.runtimes.base import Endpoints
@@ -164,7 +165,7 @@ class Trial:
         A third element holds a request's parameters, such as its tenant. Only for a stack whose
         ``max_tokens_in_paged_kv_cache`` is set. Raises as :meth:`answers`.
         """
-        blocks = int(self.settings["max_tokens_in_paged_kv_cache"]) // full_queue.BLOCK
+        blocks = int(self.settings["max_tokens_in_paged_kv_cache"]) // BLOCK
         return full_queue.run(self.endpoints.grpc, requests, blocks, lambda: self.steps(interface.MODEL), self.wait)
 
     def in_turn(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:

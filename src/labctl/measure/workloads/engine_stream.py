@@ -15,6 +15,7 @@ from labctl.measure.evidence.steplog import Step
 from labctl.measure.records import RequestRecord
 from labctl.trtllm import interface
 
+BLOCK = 32  # tokens in a block of our engines' KV cache
 POLL_S = 0.02
 
 
@@ -43,6 +44,10 @@ class EngineStream(TextStream):
             tensor(interface.STREAMED, True, np.bool_),
         ]
         return self.send_inputs(interface.MODEL, name, inputs, interface.ANSWER, **more)
+
+    def fill(self, tokens: int) -> RequestRecord:
+        """Send a request that takes a whole KV cache of so many tokens: until it has ended nobody else joins."""
+        return self.ask([1] * (tokens - BLOCK), BLOCK, "holds the door")
 
 
 def steps_of(lab: Phase, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[Step]:
