@@ -66,3 +66,23 @@ def test_old_images_are_pruned_and_one_that_a_container_uses_is_named(engine: En
 def test_what_to_prune_is_said_in_one_way(engine: Engine, arguments: list[str]) -> None:
     assert CliRunner().invoke(cli, ["images", "prune", *arguments]).exit_code == 2
     assert len(engine.tags) == 3
+
+
+def test_an_image_has_another_name_as_soon_as_one_of_its_sources_is_another(tmp_path: Path) -> None:
+    for name in (*images.CLIENT_FILES, "src/package/part.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one")
+    workspace, part = Workspace(tmp_path, tmp_path), tmp_path / "src" / "package" / "part.py"
+    first = images.client_image(workspace)
+    assert images.client_image(workspace) == first
+    part.write_text("two")
+    second = images.client_image(workspace)
+    part.with_name("more.py").write_text("")
+    third = images.client_image(workspace)
+    (tmp_path / "pyproject.toml").write_text("two")
+    fourth = images.client_image(workspace)
+    assert len({first, second, third, fourth}) == 4
+    part.write_text("one")
+    part.with_name("more.py").unlink()
+    (tmp_path / "pyproject.toml").write_text("one")
+    assert images.client_image(workspace) == first
