@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,6 +44,6 @@ def test_rows_in_a_batch_are_what_they_are_alone_also_when_others_leave(decoder:
 
 
 def test_a_new_batch_knows_nothing_of_the_last_one(decoder: BatchDecoder) -> None:
-    first = decoder.begin(PROMPTS).clone()
+    first = decoder.begin(PROMPTS).copy()
     decoder.begin([[1, 2, 3, 4]])
-    assert torch.equal(decoder.begin(PROMPTS), first)
+    assert np.array_equal(decoder.begin(PROMPTS), first)

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from labserve.codegen.request import Row, advance, outputs, parse
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 
 SHAPE = Shape(vocabulary=100, context=64, token_values=8, end_id=0)
-LOGITS = torch.log(torch.tensor([[0.05, 0.5, 0.3, 0.15]]))  # of the tokens 0 to 3
+LOGITS = np.log(np.array([[0.05, 0.5, 0.3, 0.15]], dtype=np.float32))  # of the tokens 0 to 3
 
 
 def ask(**inputs: Any) -> list[Row]:
@@ -126,14 +125,14 @@ def test_a_stop_word_ends_the_answer_with_it_and_one_of_the_prompt_does_not() ->
 
 def test_an_end_id_ends_the_answer_and_one_outside_the_vocabulary_never_does() -> None:
     ending, endless = ask(end_id=[[1]])[0], ask(end_id=[[50256]])[0]
-    assert advance([ending, endless], LOGITS.repeat(2, 1)) == [1]
+    assert advance([ending, endless], LOGITS.repeat(2, 0)) == [1]
 
 
 def test_a_seeded_row_draws_the_same_in_any_company() -> None:
     def drawn(company: int, seed: int) -> list[int]:
         rows = [ask(temperature=[[2.0]], random_seed=[[s]])[0] for s in (*range(company), seed)]
         for _ in range(4):
-            advance(rows, LOGITS.repeat(len(rows), 1))
+            advance(rows, LOGITS.repeat(len(rows), 0))
         return rows[-1].ids
 
     assert drawn(0, 5) == drawn(7, 5)
@@ -145,7 +144,7 @@ def test_the_answer_is_prompt_and_continuation_filled_up_with_the_end_id() -> No
                end_id=[[1], [50256]], is_return_log_probs=[[True], [False]])  # fmt: skip
     alive = [0, 1]
     while alive:
-        alive = [alive[place] for place in advance([rows[place] for place in alive], LOGITS.repeat(len(alive), 1))]
+        alive = [alive[place] for place in advance([rows[place] for place in alive], LOGITS.repeat(len(alive), 0))]
     found = outputs(rows)
     assert found["output_ids"].tolist() == [[[5, 6, 1, 1]], [[7, 1, 1, 1]]]
     assert found["sequence_length"].tolist() == [[3], [4]]

@@ -53,3 +53,13 @@ def test_any_sampling_parameter_asks_for_sampling_and_none_for_greedy() -> None:
     assert Sampler.of({"max_tokens": 3}).temperature == 0.0
     assert Sampler.of({"top_p": 0.9}).temperature == 1.0
     assert Sampler.of({"temperature": 0.0, "seed": 1}).temperature == 0.0
+
+
+def test_scores_of_numpy_and_of_pytorch_give_the_same_tokens() -> None:
+    ours, theirs = (Sampler(0.9, top_k=3, top_p=0.9, seed=8) for _ in range(2))
+    assert [ours.draw(LOGITS) for _ in range(50)] == [theirs.draw(LOGITS.numpy()) for _ in range(50)]
+    assert choose(LOGITS[None], [Sampler()]) == choose(LOGITS[None].numpy(), [Sampler()]) == [0]
+
+
+def test_at_a_temperature_of_almost_nothing_the_best_token_is_drawn() -> None:
+    assert set(drawn(Sampler(temperature=1e-320, seed=1), 20)) == {0}

@@ -69,7 +69,7 @@ def test_a_row_whose_scores_are_no_numbers_fails_alone(
     begin = model.decoder.begin
 
     def poisoned(prompts: list[list[int]]) -> Any:
-        scores = begin(prompts).clone()
+        scores = begin(prompts).copy()
         scores[prompts.index([9, 9])] = float("nan")
         return scores
 

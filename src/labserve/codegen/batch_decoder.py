@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
+Scores = np.ndarray[Any, Any]
 ENGINE = "openvino_model.xml"
 
 
 class BatchDecoder(Protocol):
     """What a model.py needs of one."""
 
-    def begin(self, prompts: list[list[int]]) -> torch.Tensor:
+    def begin(self, prompts: list[list[int]]) -> Scores:
         """Forget the last batch and read these prompts; scores of each one's next token, [batch, vocabulary]."""
 
-    def step(self, keep: list[int], tokens: list[int]) -> torch.Tensor:
+    def step(self, keep: list[int], tokens: list[int]) -> Scores:
         """Go on with the rows `keep` of the batch, each with its new token; scores as above, for these rows."""
 
 
@@ -27,6 +27,8 @@ def load(folder: str, device: str, threads: int, exact: bool) -> BatchDecoder:
     """The decoder of an engine's folder, or of a Hugging Face model's. `exact`: fp32 throughout."""
     if (Path(folder) / ENGINE).is_file():
         return OpenVinoDecoder(folder, threads, exact)
+    from labserve.codegen.torch_decoder import TorchDecoder  # an engine's model starts without PyTorch
+
     return TorchDecoder(folder, device, threads, exact)
 
 
@@ -60,21 +62,20 @@ class OpenVinoDecoder:
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
         if exact:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-        torch.set_num_threads(1)  # of PyTorch only the choosing of tokens is used
         self._request = ov.Core().compile_model(model, "CPU", properties).create_infer_request()
         self._wanted = {name for port in model.inputs for name in port.get_names()}
         self._padding = Padding([[0]])
 
-    def begin(self, prompts: list[list[int]]) -> torch.Tensor:
+    def begin(self, prompts: list[list[int]]) -> Scores:
         self._padding = Padding(prompts)
         self._request.reset_state()
         return self._scores(list(range(len(prompts))))
 
-    def step(self, keep: list[int], tokens: list[int]) -> torch.Tensor:
+    def step(self, keep: list[int], tokens: list[int]) -> Scores:
         self._padding.step(keep, tokens)
         return self._scores(keep)
 
-    def _scores(self, rows: list[int]) -> torch.Tensor:
+    def _scores(self, rows: list[int]) -> Scores:
         inputs = {
             "input_ids": self._padding.ids,
             "attention_mask": self._padding.mask,
@@ -83,7 +84,8 @@ class OpenVinoDecoder:
         }
         self._request.infer({name: value for name, value in inputs.items() if name in self._wanted})
         # Valid until the next step: the tensor is the engine's own.
-        return torch.from_numpy(self._request.get_tensor("logits").data[:, -1])
+        scores: Scores = self._request.get_tensor("logits").data[:, -1]
+        return scores
 
 
 def _last_place_only(model: Any) -> None:
@@ -97,41 +99,3 @@ def _last_place_only(model: Any) -> None:
     start, stop, stride, axis = (ov.opset13.constant(value) for value in constants)
     node.input(0).replace_source_output(ov.opset13.slice(node.input_value(0), start, stop, stride, axis).output(0))
     model.validate_nodes_and_infer_types()
-
-
-class TorchDecoder:
-    """Hugging Face's model as it is, on a CPU or a GPU."""
-
-    def __init__(self, folder: str, device: str, threads: int, exact: bool) -> None:
-        from transformers import AutoModelForCausalLM
-
-        torch.set_num_threads(threads)
-        dtype = torch.float32 if exact or device == "cpu" else torch.float16
-        self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).to(device).eval()
-        self._padding = Padding([[0]])
-        self._cache: Any = None
-
-    def begin(self, prompts: list[list[int]]) -> torch.Tensor:
-        from transformers import DynamicCache
-
-        self._padding, self._cache = Padding(prompts), DynamicCache(config=self._model.config)
-        return self._scores()
-
-    def step(self, keep: list[int], tokens: list[int]) -> torch.Tensor:
-        if len(keep) < len(self._padding.mask):
-            self._cache.batch_select_indices(torch.tensor(keep, device=self._model.device))
-        self._padding.step(keep, tokens)
-        return self._scores()
-
-    def _scores(self) -> torch.Tensor:
-        ids, mask, positions = (
-            torch.from_numpy(array).to(self._model.device)
-            for array in (self._padding.ids, self._padding.mask, self._padding.positions)
-        )
-        with torch.inference_mode():
-            out = self._model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self._cache,
-                use_cache=True, logits_to_keep=1,
-            )  # fmt: skip
-        logits: torch.Tensor = out.logits[:, -1].float().cpu()
-        return logits

@@ -1,16 +1,16 @@
 """A request to ``codegen-350M-mono-gptj`` as its tensors say it: one row for each text, every refusal named."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.tensors import Read, bounded, words
-from labserve.text.sampling import Sampler
+from labserve.text.sampling import Sampler, likeliest
 
 MOST_TOP_K = 2**32 - 1
 
@@ -54,18 +54,18 @@ class Row:
         """Whether the token with the best score is the one."""
         return self.sampler.temperature == 0.0 and self.repetition_penalty == 1.0 and not self.bad_words
 
-    def choose(self, logits: torch.Tensor) -> int:
+    def choose(self, logits: np.ndarray[Any, Any]) -> int:
         """The next token, by the scores `logits` [vocabulary]."""
-        scores = logits.clone()
+        scores = logits.copy()
         if self.repetition_penalty != 1.0:  # as published (CTRL): what has been said becomes less likely
-            seen = torch.tensor(sorted(set(self.ids)))
+            seen = sorted(set(self.ids))
             known = scores[seen]
-            scores[seen] = torch.where(known < 0, known * self.repetition_penalty, known / self.repetition_penalty)
+            scores[seen] = np.where(known < 0, known * self.repetition_penalty, known / self.repetition_penalty)
         for word in self.bad_words:
             *start, last = word
             if last < len(scores) and (not start or self.ids[-len(start) :] == start):
-                scores[last] = -torch.inf
-        if self.sampler.temperature == 0.0 or not torch.isfinite(scores.max()):  # nothing is left to draw from
+                scores[last] = -np.inf
+        if self.sampler.temperature == 0.0 or not np.isfinite(scores.max()):  # nothing is left to draw from
             return int(scores.argmax())
         return self.sampler.draw(scores)
 
@@ -76,18 +76,19 @@ class Row:
         return not stopped and token != self.end_id and len(self.ids) < self.prompt + self.limit
 
 
-def advance(rows: list[Row], logits: torch.Tensor) -> list[int]:
+def advance(rows: list[Row], logits: np.ndarray[Any, Any]) -> list[int]:
     """One more token for each row, by its scores `logits` [rows, vocabulary]; the places of the rows that go on."""
-    best, likeliest = logits.max(dim=-1)  # NaN is greater than anything
-    tokens: list[int] = likeliest.tolist()
-    for place, (row, finite) in enumerate(zip(rows, best.isfinite().tolist(), strict=True)):
-        if not finite:
+    best, tokens = likeliest(logits)
+    for place, (row, score) in enumerate(zip(rows, best, strict=True)):
+        if not math.isfinite(score):
             row.error = ArithmeticError("the model's scores are not finite numbers")
         elif not row.plain:
             tokens[place] = row.choose(logits[place])
     if any(row.wants_log_probs for row in rows):
-        chosen = torch.log_softmax(logits, dim=-1)[torch.arange(len(rows)), tokens].tolist()
-        for row, value in zip(rows, chosen, strict=True):
+        with np.errstate(invalid="ignore"):  # a row of infinities has its error already
+            scores = logits - logits.max(axis=-1, keepdims=True)
+            chosen = scores[np.arange(len(rows)), tokens] - np.log(np.exp(scores).sum(axis=-1))
+        for row, value in zip(rows, chosen.tolist(), strict=True):
             row.log_probs.append(value)
     return [place for place, row in enumerate(rows) if row.error is None and row.accept(tokens[place])]
 

@@ -1,9 +1,16 @@
-"""Choosing the next token of each sequence, independently of whoever shares its batch."""
+"""Choosing the next token of each sequence, independently of whoever shares its batch.
 
+With numpy alone: a model that wants PyTorch for nothing else starts without it, in a third of the time. Scores are
+numpy's or PyTorch's.
+"""
+
+import math
+import random
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+import numpy as np
 
 
 class Sampler:
@@ -14,26 +21,18 @@ class Sampler:
     top-k, then top-p over what is left.
     """
 
-    __slots__ = ("_generator", "temperature", "top_k", "top_p")
+    __slots__ = ("_random", "seed", "temperature", "top_k", "top_p")
 
     def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int | None = None) -> None:
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p
-        self._generator = torch.Generator()  # on the CPU on every device: one seed, one answer
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
-
-    @property
-    def seed(self) -> int:
-        """The seed that was given, or drawn where none was."""
-        return int(self._generator.initial_seed()) % 2**64
+        self.seed = secrets.randbits(64) if seed is None else seed % 2**64  # as given, or drawn where none was
+        self._random = random.Random(self.seed)
 
     def restart(self) -> None:
         """Draw the same tokens once more."""
-        self._generator.manual_seed(self._generator.initial_seed())
+        self._random.seed(self.seed)
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> "Sampler":
@@ -43,35 +42,54 @@ class Sampler:
             asked.setdefault("temperature", 1.0)
         return cls(**asked)
 
-    def draw(self, logits: torch.Tensor) -> int:
-        """A token id drawn from `logits` [vocab]."""
-        scores = logits.float().cpu() / self.temperature
-        nucleus = 0.0 < self.top_p < 1.0
-        if not self.top_k and not nucleus:
-            return int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=self._generator))
-        # Only the candidates are sorted: with top-k, k of them instead of the whole vocabulary.
-        scores, tokens = torch.topk(scores, min(self.top_k or len(scores), len(scores)))
-        weights = torch.softmax(scores, dim=-1)
+    def draw(self, logits: Any) -> int:
+        """A token id drawn from `logits` [vocab], the best of which is finite."""
+        scores = _array(logits).astype(np.float64)
+        with np.errstate(over="ignore"):  # at a temperature of almost nothing all others are out of reach
+            scores = (scores - scores.max()) / self.temperature
+        if self.top_k and self.top_k < len(scores):
+            tokens = np.argpartition(scores, -self.top_k)[-self.top_k :]
+        else:
+            tokens = np.arange(len(scores))
+        if nucleus := 0.0 < self.top_p < 1.0:
+            tokens = tokens[np.argsort(-scores[tokens])]
+        sums = np.exp(scores[tokens]).cumsum()
         if nucleus:
             # A token stays while those before it have not reached top_p; the best one always does.
-            weights[weights.cumsum(dim=-1) - weights >= self.top_p] = 0.0
-        return int(tokens[torch.multinomial(weights, 1, generator=self._generator)])
+            sums = sums[: 1 + int(np.searchsorted(sums, self.top_p * sums[-1]))]
+        place = int(np.searchsorted(sums, self._random.random() * sums[-1], side="right"))
+        return int(tokens[min(place, len(sums) - 1)])
 
 
-def choose(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int | Exception]:
+def choose(logits: Any, samplers: Sequence[Sampler]) -> list[int | Exception]:
     """The next token id of each row of `logits` [batch, vocab]; greedy rows share one maximum.
 
     A row of which nothing can be chosen (NaN, infinity) has an ArithmeticError in its place.
     """
-    # NaN is greater than anything, in both libraries. On a processor numpy is ten times as fast as torch here.
-    likeliest = torch.from_numpy(logits.numpy().argmax(-1)) if logits.device.type == "cpu" else logits.argmax(-1)
-    best = logits.gather(-1, likeliest[:, None])[:, 0]
     tokens: list[int | Exception] = []
-    for row, (sampler, finite, token) in enumerate(
-        zip(samplers, best.isfinite().tolist(), likeliest.tolist(), strict=True)
-    ):
-        if not finite:
+    for row, (sampler, best, token) in enumerate(zip(samplers, *likeliest(logits), strict=True)):
+        if not math.isfinite(best):
             tokens.append(ArithmeticError("the model's scores are not finite numbers"))
         else:
             tokens.append(sampler.draw(logits[row]) if sampler.temperature > 0.0 else token)
     return tokens
+
+
+def likeliest(logits: Any) -> tuple[list[float], list[int]]:
+    """The best score of each row of `logits` [batch, vocab], and its token. NaN is greater than anything."""
+    if _elsewhere(logits):  # only the winners leave the device
+        best, tokens = logits.max(dim=-1)
+    else:
+        scores = _array(logits)
+        tokens = scores.argmax(-1)
+        best = np.take_along_axis(scores, tokens[:, None], -1)[:, 0]
+    return best.tolist(), tokens.tolist()
+
+
+def _elsewhere(logits: Any) -> bool:
+    """Whether these are PyTorch's, on a GPU."""
+    return not isinstance(logits, np.ndarray) and logits.device.type != "cpu"
+
+
+def _array(logits: Any) -> np.ndarray[Any, Any]:
+    return logits if isinstance(logits, np.ndarray) else logits.float().cpu().numpy()
