@@ -141,10 +141,6 @@ def _install() -> None:
     module.get_input_tensor_by_name = lambda request, name: request.input(name)
     module.Logger = types.SimpleNamespace(log_info=lambda text: None, log_error=LOG.append)
     sys.modules["triton_python_backend_utils"] = module
-    there = "sklearn" in sys.modules
-    importlib.import_module("labserve.triton")
-    if not there:
-        sys.modules.pop("sklearn", None)  # kept out of servers, not of tests
 
 
 _install()

@@ -16,11 +16,6 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 if isinstance(sys.stdout, io.TextIOWrapper):  # what a model prints is in the server's log line by line
     sys.stdout.reconfigure(line_buffering=True)
 
-# transformers imports scikit-learn wherever it is installed (the engines' exporter brings it), for a way of decoding
-# that no lab uses: a fifth of the time that a model takes to start. None: "there is no such module". Only here, in a
-# process that serves.
-sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
-
 
 def parameter(args: dict[str, str], name: str, default: str | None = None) -> str:
     """A parameter of the model's config.pbtxt; without a default, a missing one is a KeyError."""

@@ -1,0 +1,124 @@
+"""What lets a process that serves begin and end sooner. It is no part of a lesson: a model is the same without it.
+
+Only inside Triton's stub; in any other process that imports labserve nothing changes.
+"""
+
+import atexit
+import gc
+import importlib.abc
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+MARKS = ("allow_in_graph", "disable", "mark_static_address")  # of PyTorch's compiler
+COLLECT_AFTER = 50_000  # new objects; importing PyTorch makes many times as many, and none of them is garbage
+
+
+class _Later(importlib.abc.Loader):
+    """Executes a package when something of it is wanted for the first time."""
+
+    def __init__(self, loader: importlib.abc.Loader, before: Mapping[str, Any]) -> None:
+        self._loader, self._before = loader, before
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(self._before)
+        module.__class__ = _Unread
+
+    def read(self, module: ModuleType) -> None:
+        module.__class__ = ModuleType
+        self._loader.exec_module(module)
+
+
+class _Unread(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        read(self)
+        return getattr(self, name)
+
+
+class _There(importlib.abc.Loader):
+    """For a module that reading its package has imported: there is nothing left to do."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def read(package: ModuleType) -> None:
+    """Execute a package that was to come later."""
+    if package.__spec__ and isinstance(package.__spec__.loader, _Later):
+        package.__spec__.loader.read(package)
+
+
+class Later(importlib.abc.MetaPathFinder):
+    """Lets `package` come later: what is in `before` can be had of it at once, and so can its module `early`."""
+
+    def __init__(
+        self, package: str, before: Mapping[str, Any], early: str = "", wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._package, self._before, self._early, self._wanted = package, before, f"{package}.{early}", wanted
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name == self._package and self._wanted():
+            spec = PathFinder.find_spec(name, path)
+            if spec and spec.loader:
+                spec.loader = _Later(spec.loader, self._before)
+            return spec
+        package = sys.modules.get(self._package)
+        if name.startswith(f"{self._package}.") and name != self._early and isinstance(package, _Unread):
+            read(package)  # its modules import each other in an order that it begins
+            return ModuleSpec(name, _There()) if name in sys.modules else None
+        return None
+
+
+def at_first_call(package: str, name: str) -> Callable[..., Any]:
+    """The function of that name in a package that comes later."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        read(sys.modules[package])
+        return getattr(sys.modules[package], name)(*args, **named)
+
+    return call
+
+
+def _unmarked(fn: Any = None, *_: Any, **__: Any) -> Any:
+    """One of MARKS, where nothing is compiled."""
+    return (lambda function: function) if fn is None else fn
+
+
+def _for_cpus_alone() -> bool:
+    """Whether PyTorch is a build that uses no GPU: elsewhere a model may well be compiled."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and not torch.version.cuda
+
+
+def _end() -> None:
+    """Leave at once: taking PyTorch and transformers apart piece by piece took a second, and frees nothing more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def prepare() -> None:
+    """Nothing but inside Triton's stub, into which its own module is built."""
+    if "c_python_backend_utils" not in sys.builtin_module_names:
+        return
+    gc.set_threshold(COLLECT_AFTER)
+    # transformers imports scikit-learn wherever it is installed (the engines' exporter brings it), for a way of
+    # decoding that no lab uses: a fifth of the time that a model takes to start. None: "there is no such module".
+    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+    # And it imports PyTorch's compiler, half of what is left, for one class and to mark a few functions; and all of
+    # scipy's optimizers for one function.
+    marks = dict.fromkeys(MARKS, _unmarked)
+    assignment = {"linear_sum_assignment": at_first_call("scipy.optimize", "linear_sum_assignment")}
+    sys.meta_path[:0] = [
+        Later("torch._dynamo", marks, "_trace_wrapped_higher_order_op", _for_cpus_alone),
+        Later("scipy.optimize", assignment),
+    ]
+    atexit.register(_end)  # first, so it comes last, after what others do at the end
