@@ -188,5 +188,8 @@ def test_a_syntax_error_ends_the_start_as_soon_as_triton_has_seen_it(up: Path) -
             assert time.monotonic() - began < 200, "it waited for the other model"
         assert refused.returncode == 1
         assert "SyntaxError" in refused.stderr and f"({MODEL}, line {number}" in refused.stderr
+        assert "labctl undo iterative puts the shipped files back" in refused.stderr
+        undone = labctl("undo", "iterative", root=up).stdout  # though it is down: it cannot come up as it is
+        assert slow.read_text() == shipped and "then: labctl up iterative" in undone
     finally:
         slow.write_text(shipped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 
 from labctl import repository, unfinished
 from labctl.errors import LabError
+from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.orchestrator import edits, faults, shipped
 from labctl.orchestrator.plan import Choices, make_plan
+from labctl.orchestrator.session import Session
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
 
@@ -78,6 +81,41 @@ def test_no_shipped_template_leaves_a_parameter_unused() -> None:
     for lab in load(workspace).labs:
         for stack in lab.stacks:
             assert repository.spare(make_plan(workspace, lab, stack, Choices(), str).request) == [], stack
+
+
+def test_a_stack_that_is_down_is_undone_whatever_setting_serves_the_edited_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Session.open(Silent())
+    monkeypatch.setattr(Session, "find", lambda self, stack: None)
+    lab, stack = session.catalog.stack("codegen")
+    models = edits.templates(session, lab, stack)
+    repos = ROOT / "model_repos"
+    assert models[repos / "codegen" / "ensemble" / "config.pbtxt"] == "ensemble"
+    for folder in ("codegen", "codegen.tensorrt-llm"):
+        assert any(path.is_relative_to(repos / folder) for path in models)
+
+
+def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Noting(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    session = Session.open(Noting())
+    lab, stack = session.catalog.stack("iterative")
+    plan = make_plan(session.workspace, lab, stack, Choices(), str, tmp_path / "served")
+    shutil.copytree(plan.request.sources[0], tmp_path / "templates")
+    config = tmp_path / "templates" / "iterative-gpt2" / "config.pbtxt"
+    config.write_text(config.read_text().replace("${max_candidate_sequences}", "64"))
+    plan = dataclasses.replace(
+        plan, request=dataclasses.replace(plan.request, sources=[tmp_path / "templates"], output=tmp_path / "served")
+    )
+    repository.render(plan.request)
+    runtime: Any = None  # nothing differs from what is served, so nothing is loaded
+    assert edits.load_differing(session, plan, runtime, runtime) == []
+    assert told == ["no template uses max_candidate_sequences any more: to set it has no effect"]
 
 
 def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(

@@ -6,12 +6,10 @@ from datetime import datetime
 
 import click
 
-from labctl import repository
 from labctl.cli import options as opt
 from labctl.errors import LabError
-from labctl.orchestrator import edits, shipped
+from labctl.orchestrator import edits, running, shipped
 from labctl.orchestrator.replicas import DRAIN_S, counted
-from labctl.orchestrator.running import plan_of
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
 
@@ -50,16 +48,15 @@ def undo_command(stack: str, model: str | None, verbose: bool) -> None:
     """Put the shipped files of STACK (or of its MODEL) back; yours are kept beside them."""
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
-    runtime, record = _running(session, name)
-    if model and model not in record.models:
-        raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
-    origins = repository.origins(plan_of(session, lab, runtime, record).request)
-    files = [path for place, path in origins.items() if model in (None, place.split("/", 1)[0])]
-    done = shipped.undo(session.workspace, files)
+    models = edits.templates(session, lab, name)
+    if model and model not in models.values():
+        raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(dict.fromkeys(models.values()))}")
+    done = shipped.undo(session.workspace, [path for path, of in models.items() if model in (None, of)])
     for path, kept in done.items():
         where = f" (yours: {kept.name})" if kept else ""
         click.echo(f"{path.relative_to(session.workspace.root)} is as shipped again{where}")
-    click.echo(f"then: labctl reload {name}" if done else "nothing differs from what was shipped")
+    then = "restart" if running.stuck_models(session, name, str) else "reload" if session.find(name) else "up"
+    click.echo(f"then: labctl {then} {name}" if done else "nothing differs from what was shipped")
 
 
 @click.command("restart")

@@ -13,10 +13,10 @@ from typing import Any
 
 from labctl import readiness, repository, secret, server_api, unfinished
 from labctl.errors import LabError
-from labctl.manifest.schema import Lab
+from labctl.manifest.schema import Lab, Overlay, Stack
 from labctl.orchestrator import faults, shipped, stuck
 from labctl.orchestrator.lock import stack_lock
-from labctl.orchestrator.plan import Plan
+from labctl.orchestrator.plan import Choices, Plan, make_plan
 from labctl.orchestrator.running import plan_of, whole_log
 from labctl.orchestrator.session import Session
 from labctl.runtimes.base import Record, Runtime
@@ -56,6 +56,25 @@ def told(session: Session, lab: Lab, runtime: Runtime, record: Record) -> list[d
 def not_shipped(session: Session, plan: Plan) -> list[str]:
     """The files of a stack that are not as they were shipped, below the checkout."""
     return sorted(_below(path, session.workspace.root) for path, _ in _changed(session, plan))
+
+
+def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
+    """The files that a person may edit, each with its model: what the stack that runs is made of.
+
+    Of one that is down, all that it could be made of, with any settings: an edit may be why it does not come up.
+    """
+    if running := session.find(stack):
+        origins = repository.origins(plan_of(session, lab, *running).request)
+        return {path: place.split("/", 1)[0] for place, path in origins.items()}
+    workspace, manifest = session.workspace, lab.stacks[stack]
+    request = make_plan(workspace, lab, stack, Choices(), str).request
+    layers: list[Stack | Overlay] = [manifest, *manifest.profiles.values(), *manifest.variants.values()]
+    folders = dict.fromkeys(name for layer in layers for name in layer.repository)
+    found: dict[Path, str] = {}
+    for name in folders:
+        source = dataclasses.replace(request, sources=[workspace.templates(lab.folder, name)], models=())
+        found |= {path: place.split("/", 1)[0] for place, path in repository.origins(source).items()}
+    return found
 
 
 def section(files: Collection[str]) -> str:
@@ -108,6 +127,8 @@ def load_differing(
 ) -> list[str]:  # fmt: skip
     """Load anew what a running stack has otherwise than ``plan``, with its lock held. All else as :func:`reload`."""
     with _fresh(plan) as fresh:
+        if spare := repository.spare(plan.request) if plan.request.spare else []:
+            session.listener.note(repository.without_effect(spare))
         wanted = list(models) or [edit.model for edit in _differences(plan, fresh)]
         for model in wanted:
             session.listener.step(f"loading {model}")
@@ -177,9 +198,10 @@ def _load(
         if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
             why = readiness.refusals(runtime.logs(record.stack)).get(model, why)
         mine = faults.explained(LabError(error.what, why), explain)
-        raise LabError(
-            mine.what, mine.why, f"correct it, then labctl reload {record.stack}; or labctl undo {record.stack} {model}"
-        ) from error
+        remedy = f"correct it, then labctl reload {record.stack}; or labctl undo {record.stack} {model}"
+        if stuck.LOOP in why:  # the former version serves, but Triton cannot end the one that never comes back
+            remedy = f"correct it, or labctl undo {record.stack} {model}; then labctl restart {record.stack}"
+        raise LabError(mine.what, mine.why, remedy) from error
 
 
 def _touch(folder: Path) -> None:

@@ -13,6 +13,7 @@ from labctl.listener import Listener
 
 FRESH_S = 6.0  # they say it anew every second; a note that is older is of a process that is gone
 LOOK_S = 0.5
+LOOP = "is there a loop without an end?"
 
 Look = Callable[[], list[str]]
 
@@ -29,7 +30,7 @@ def stuck(run_dir: Path) -> list[str]:
                 sentences.append(
                     f"{mark['model']} has not come back from one execution since {since} "
                     f"({time.time() - mark['since']:.0f} s){after}; "
-                    f"it is at {mark['file']}:{mark['line']}: is there a loop without an end?"
+                    f"it is at {mark['file']}:{mark['line']}: {LOOP}"
                 )
     return sentences
 

@@ -13,7 +13,7 @@ from labctl import secret as own_secret
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
-from labctl.orchestrator import faults, ports, replicas
+from labctl.orchestrator import edits, faults, ports, replicas
 from labctl.orchestrator.clock import Clock
 from labctl.orchestrator.down import sweep, take_down
 from labctl.orchestrator.lock import stack_lock
@@ -129,7 +129,7 @@ def bring_up(
         request = planned().request
         rendered = repository.render(request)
         if spare := repository.spare(request) if request.spare else []:
-            listener.note(f"no template uses {', '.join(spare)} any more: these settings have no effect")
+            listener.note(repository.without_effect(spare))
         return f"{len(rendered.models)} models, every config.pbtxt valid"
 
     plan = planned()
@@ -209,6 +209,9 @@ def _start(session: Session, runtime: Runtime, plan: Plan, record: Record, optio
         except BaseException as error:
             if isinstance(error, LabError):  # while its log is there
                 error = faults.explained(error, faults.explainer(plan, runtime, lambda: whole_log(runtime, stack)))
+                if edits.not_shipped(session, plan):
+                    undo = f"labctl undo {stack} puts the shipped files back"
+                    error.remedy = "; ".join(filter(None, (error.remedy, undo)))
             # Where `up` was interrupted, what is there stays, and the person is told.
             if record.owner or not isinstance(error, KeyboardInterrupt):
                 take_down(session, runtime, stack, force=True)

@@ -78,6 +78,11 @@ def spare(request: RenderRequest) -> list[str]:
     return [key for key in request.parameters if key not in used]
 
 
+def without_effect(keys: Sequence[str]) -> str:
+    """What a person is told of :func:`spare` parameters."""
+    return f"no template uses {', '.join(keys)} any more: to set {'it' if len(keys) == 1 else 'them'} has no effect"
+
+
 def render(request: RenderRequest) -> Rendered:
     """Render into a fresh folder and swap it in.
 
