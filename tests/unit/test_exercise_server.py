@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 
+from labctl.errors import LabError
 from labctl.learn import idle, server
+from labctl.learn.exercise import find_all, named
 from labctl.listener import Silent
-from labctl.manifest.catalog import Catalog
+from labctl.manifest.catalog import Catalog, load
 from labctl.orchestrator.down import take_down
 from labctl.orchestrator.session import Session
 from labctl.runtimes.actions import Action
 from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Stopping:
@@ -71,3 +75,25 @@ def test_a_watcher_leaves_the_server_to_a_newer_one(session: Session, monkeypatc
     older.start()
     older.join(timeout=60)
     assert not older.is_alive()
+
+
+def test_the_next_server_comes_up_on_the_runtime_that_was_asked_for_until_the_server_is_stopped(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A learner who said ``--runtime local`` once does not find the next exercise in a container."""
+    there = Workspace(ROOT, ROOT / ".cache")
+    begin = named(find_all(there, load(there)), "01a")
+    wanted: list[str] = []
+
+    def up(session: Session, lab: Any, stack: str, options: Any) -> None:
+        wanted.append(options.runtime)
+        raise LabError("that was enough")
+
+    monkeypatch.setattr(server, "up", up)
+    for runtime in ("auto", "local", "auto", "compose", "auto"):
+        with pytest.raises(LabError, match="enough"):
+            server.serve(session, begin, {}, runtime)
+    server.forget_runtime(session.workspace)
+    with pytest.raises(LabError, match="enough"):
+        server.serve(session, begin, {}, "auto")
+    assert wanted == ["auto", "local", "local", "compose", "compose", "auto"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,17 @@ def run(*arguments: str) -> tuple[int, str]:
         return 1, f"{result.output}{result.exception}"
     assert main is not None
     return result.exit_code, result.output
+
+
+def test_commands_that_the_hints_name_know_the_exercise_server(root: Path) -> None:
+    """No server is up here: that is what they must find, not that there is no such stack."""
+    texts = [text for e in EXERCISES for text in (*e.manifest.hints, (e.folder / desk.TASK).read_text())]
+    named_there = {match for text in texts for match in re.findall(r"`labctl (\w+ exercise)`", text)}
+    assert {"status exercise", "metrics exercise"} <= named_there
+    for command in (*sorted(named_there), "down exercise"):
+        result = CliRunner().invoke(cli, command.split())
+        said = f"{result.output}{result.exception or ''}"
+        assert re.search("exercise (is absent|is not up|was not up)", said), (command, said)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.id)

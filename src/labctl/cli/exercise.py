@@ -190,6 +190,7 @@ def stop_command(id: str | None) -> None:
     if id:
         named(exercises, id)
     click.echo("the exercise server is down" if server.stop(session) else "no exercise server is up")
+    server.forget_runtime(session.workspace)
 
 
 @click.command("learn")

@@ -32,13 +32,15 @@ HEADER = (
 def metrics_command(stack: str, replica: int | None, watch: bool) -> None:
     """Show Triton's counters of STACK: mean time of a request in the queue and in the model, mean batch, KV cache.
 
-    Those of all its replicas are added up.
+    Those of all its replicas are added up. The exercise server is the STACK "exercise".
     """
+    from labctl.learn import server
+
     session = opt.open_session()
-    _, name = session.catalog.stack(stack)
+    name = server.stack_named(session, stack)
     live = session.find(name)
     if not live:
-        raise LabError(f"{name} is not up", "", f"labctl up {name}")
+        raise LabError(f"{name} is not up", "", f"labctl {'exercise check' if name == server.STACK else f'up {name}'}")
     endpoint = (live[1].only(replica) if replica else live[1]).asked["metrics"]
     before = metrics.scrape(endpoint)
     click.echo(shown(before))

@@ -58,14 +58,19 @@ def up_command(
 @click.argument("stack", required=False)
 @opt.as_json
 def status_command(stack: str | None, json_output: bool) -> None:
-    """Show the state, endpoints and models of STACK, or of every stack that is up."""
+    """Show the state, endpoints and models of STACK, or of every stack that is up.
+
+    The exercise server is the STACK "exercise".
+    """
+    from labctl.learn import server
+
     session = opt.open_session()
     if stack:
-        _, name = session.catalog.stack(stack)
-        shown = status(session, name)
+        shown = status(session, server.stack_named(session, stack))
         click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
         return
     names = sorted({name for lab in session.catalog.labs for name in lab.stacks})
+    names += [server.STACK] if session.find(server.STACK) else []
     every = [status(session, name) for name in names]
     if json_output:
         click.echo(json.dumps([item for item in every if item["state"] != "absent"], indent=2))
@@ -87,7 +92,7 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
     from labctl.learn import server
 
     session = opt.open_session()
-    name = stack if stack == server.STACK else session.catalog.stack(stack)[1]
+    name = server.stack_named(session, stack)
     server_up, record = session.find(name), session.remembered(name)
     runtime = server_up[0] if server_up else session.runtime(record.runtime if record else "local")
     mine: faults.Explain = str
@@ -119,6 +124,8 @@ def _lines(
 @opt.verbose
 def down_command(stack: str | None, every: bool, verbose: bool) -> None:
     """Take STACK down, and check that nothing of it is left."""
+    from labctl.learn import server
+
     if every == bool(stack):
         raise click.UsageError("name a stack, or say --all")
     session = opt.open_session(verbose)
@@ -126,8 +133,11 @@ def down_command(stack: str | None, every: bool, verbose: bool) -> None:
         names = down_all(session)
         click.echo(f"down: {', '.join(names)}" if names else "nothing was up")
         return
-    lab = session.catalog.lab(stack or "")
-    names = [stack] if stack in lab.stacks else list(lab.stacks)
+    if stack == server.STACK:
+        names = [stack]
+    else:
+        lab = session.catalog.lab(stack or "")
+        names = [stack] if stack in lab.stacks else list(lab.stacks)
     for name in names:
         done = down(session, str(name))
         click.echo(f"{name} is down" if done else f"{name} was not up")

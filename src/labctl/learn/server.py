@@ -48,13 +48,17 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
 def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> tuple[Runtime, Record]:
     """The exercise's stack, up, with the learner's files as they are now.
 
+    Args:
+        runtime: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
+
     Raises:
         LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
     """
     workspace = session.workspace
     lab = lab_with(exercise, workspace)
     manifest = exercise.manifest
-    options = UpOptions(Choices(set=manifest.settings), runtime, ports="auto", replicas=manifest.replicas)
+    wanted = _kept_to(workspace, runtime)
+    options = UpOptions(Choices(set=manifest.settings), wanted, ports="auto", replicas=manifest.replicas)
     _lay_over(session, exercise, files)
     if there := session.find(STACK):
         if record := _for_this(session, exercise, lab, options, *there):
@@ -83,6 +87,11 @@ def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain
     return running.in_your_files(session, lab_with(exercise, session.workspace), runtime, record, names(exercise))
 
 
+def stack_named(session: Session, word: str) -> str:
+    """The stack of that name, or the exercises' own. Raises LabError."""
+    return STACK if word == STACK else session.catalog.stack(word)[1]
+
+
 def names(exercise: Exercise) -> dict[str, str]:
     """The learner's files as a person calls them, by their place in the model repository."""
     return {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
@@ -94,6 +103,24 @@ def stop(session: Session) -> bool:
     if there:
         take_down(session, there[0], STACK, force=True)
     return there is not None
+
+
+def forget_runtime(workspace: Workspace) -> None:
+    """With ``auto`` any runtime will do again."""
+    _asked(workspace).unlink(missing_ok=True)
+
+
+def _kept_to(workspace: Workspace, runtime: str) -> str:
+    if runtime == "auto":
+        with contextlib.suppress(OSError):
+            return _asked(workspace).read_text(encoding="utf-8")
+        return runtime
+    atomic_write(_asked(workspace), runtime)
+    return runtime
+
+
+def _asked(workspace: Workspace) -> Path:
+    return workspace.stack_dir(STACK) / "runtime"
 
 
 def used(workspace: Workspace) -> Path:

@@ -34,9 +34,10 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
     server = session.find(stack)
     record = server[1] if server else session.remembered(stack)
     if record is None:
-        lab, _ = session.catalog.stack(stack)
+        # The exercises' own stack is no lab's.
+        lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
         state = "starting" if action == "up" else "absent"
-        return _object(stack, lab.folder, state, record=None)
+        return _object(stack, lab, state, record=None)
     if server is None:
         state = {"up": "starting", "down": "stopping"}.get(action, "failed")
         ended = session.runtime(record.runtime).ended(stack) if state == "failed" else ""
