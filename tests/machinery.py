@@ -81,6 +81,12 @@ def with_faults_lab(root: Path) -> Path:
     return root
 
 
+def share_server(root: Path) -> None:
+    """Have the lab of faults share its server among its phases, and so the process of its clients."""
+    path = root / "labs" / "99-faults" / "lab.yaml"
+    path.write_text(path.read_text().replace("run:\n", "run:\n  share_server: true\n"))
+
+
 def runtime(root: Path, name: str = "compose") -> Runtime:
     workspace = Workspace(root, root / "cache")
     return LocalRuntime(workspace) if name == "local" else ComposeRuntime(workspace)

@@ -24,6 +24,9 @@ class Listener(Protocol):
     def command(self, argv: Sequence[str]) -> None:
         """An external command is about to run (shown with ``--verbose``)."""
 
+    def given(self, line: str) -> None:
+        """A process that runs is given a line (shown with ``--verbose``)."""
+
 
 class Silent:
     """A listener that drops everything (``--json``, tests)."""
@@ -33,3 +36,4 @@ class Silent:
     def done(self, text: str = "", timed: bool = True) -> None: ...
     def note(self, text: str) -> None: ...
     def command(self, argv: Sequence[str]) -> None: ...
+    def given(self, line: str) -> None: ...

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import container, labctl, leftovers, started, status
+from machinery import container, labctl, leftovers, share_server, started, status
 from waiting import DEADLINE_S, eventually
+
+from labctl.runtimes import docker_engine
 
 STACK = "quick"
 ON = ("--runtime", "compose", "--ports", "auto")
@@ -85,6 +87,21 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineThatDies]
         yield engine
     finally:
         engine.die()
+
+
+def test_a_container_of_clients_that_is_killed_is_the_failure_of_the_phase_at_work(own: Path, engine: Any) -> None:
+    share_server(own)
+    with started(own, "run", STACK, "--set", "client_seconds=60", *ON) as process:
+        eventually(lambda: list(own.glob("results/*/*/answer.json")))
+        (clients,) = docker_engine.containers(str(own), STACK, "client")
+        host = clients.attrs["HostConfig"]
+        assert host["ReadonlyRootfs"] and host["CapDrop"] == ["ALL"] and not clients.attrs["Config"]["Tty"]
+        assert {mount["Destination"] for mount in clients.attrs["Mounts"] if mount["RW"]} == {"/labs/results"}
+        clients.kill()
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 1, err
+    assert "the client of phase only failed" in err and "exit status 137" in err
+    assert leftovers(own, STACK) == []
 
 
 def test_an_engine_that_dies_during_the_wait_ends_it(own: Path, mortal: EngineThatDies) -> None:

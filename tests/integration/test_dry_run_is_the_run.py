@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from machinery import copy_of_the_checkout, labctl, with_faults_lab
+from machinery import copy_of_the_checkout, labctl, share_server, with_faults_lab
 
 from labctl import secret
 from labctl.orchestrator import ports
@@ -78,7 +78,10 @@ def test_up_starts_the_processes_and_writes_the_files_that_its_dry_run_lists(own
     assert [path for path in regions if path.stat().st_mode & 0o077] == []
 
 
-def test_a_run_does_what_its_dry_run_lists_phase_by_phase(own: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_a_run_does_what_its_dry_run_lists_phase_by_phase(own: Path, tmp_path: Path, shared: bool) -> None:
+    if shared:
+        share_server(own)
     where = ["faults", "--runtime", "local", *free_ports()]
     listed = labctl("run", *where, "--dry-run", root=own).stdout
     done = labctl("run", *where, "--verbose", root=own)
@@ -88,5 +91,8 @@ def test_a_run_does_what_its_dry_run_lists_phase_by_phase(own: Path, tmp_path: P
     commands = ran(done.stderr)
     assert len(shown) == len(commands) == 3
     assert [line.endswith(command) for line, command in zip(shown, commands, strict=True)] == [True] * 3
+    given = [line for line in told if line.startswith("  < ")]
+    assert given == [line for line in done.stderr.splitlines() if line.startswith("  < ")]
+    assert len(given) == shared, "a client that shares its process is a line for that"
     files = [line.strip() for line in told if line.startswith("  /")]
     assert unlisted(files_of(own / ".labs", own / "results"), files) == []

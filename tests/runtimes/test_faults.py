@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from machinery import labctl, runtime, started, status
+from machinery import labctl, runtime, share_server, started, status
 from waiting import DEADLINE_S, eventually
 
 STACK = "quick"
@@ -80,8 +80,13 @@ def test_a_run_interrupted_while_it_waits_tears_down(own: Path, where: str, numb
     assert nothing_left(own, where)
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_interrupted_while_its_client_works_tears_down(own: Path, where: str, number: int, code: int) -> None:
+def test_a_run_interrupted_while_its_client_works_tears_down(
+    own: Path, where: str, number: int, code: int, shared: bool
+) -> None:
+    if shared:
+        share_server(own)
     with started(own, "run", STACK, "--set", "client_seconds=60", *on(where)) as process:
         eventually(lambda: list(own.glob("results/*/*/answer.json")))
         os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()

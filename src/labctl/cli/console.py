@@ -63,9 +63,15 @@ class Console:
             self._draw(self._shown)
 
     def command(self, argv: Sequence[str]) -> None:
+        self._told(f"  $ {shlex.join(argv)}")
+
+    def given(self, line: str) -> None:
+        self._told(f"  < {line}")
+
+    def _told(self, line: str) -> None:
         if self.verbose:
             self._clear()
-            click.echo(click.style(f"  $ {shlex.join(argv)}", dim=True), err=True)
+            click.echo(click.style(line, dim=True), err=True)
 
     def settle(self) -> None:
         """End a step that will not be finished (an error follows), so that its line stays readable."""

@@ -35,12 +35,15 @@ def show(todo: Todo, json_output: bool = False) -> None:
             click.echo(f"  {key}={shlex.quote(value)}")
     _heading("commands", commands)
     said = ""
-    for title, command in commands:
-        if title != said:
-            click.echo(f"  # {title}")
-        said = title
-        own = [f"{key}={shlex.quote(value)}" for key, value in command.env.items() if key not in shared]
-        click.echo(f"  $ {' '.join([*own, _anybodys(shlex.join(command.argv))])}")
+    for action in todo.actions:
+        if action.title != said and (action.commands or action.given):
+            click.echo(f"  # {action.title}")
+            said = action.title
+        for command in action.commands:
+            own = [f"{key}={shlex.quote(value)}" for key, value in command.env.items() if key not in shared]
+            click.echo(f"  $ {' '.join([*own, _anybodys(shlex.join(command.argv))])}")
+        if action.given:
+            click.echo(f"  < {action.given}")
     for title, lines in (("files", files), ("containers", containers)):
         _heading(title, lines)
         for line in lines:
@@ -63,6 +66,7 @@ def _document(
             }
             for title, command in commands
         ],
+        "given": [{"title": action.title, "line": action.given} for action in todo.actions if action.given],
         "files": files,
         "containers": containers,
     }

@@ -19,7 +19,7 @@ from labctl.orchestrator import edits, faults, running, scripts
 from labctl.orchestrator.down import sweep
 from labctl.orchestrator.phases import chosen_phases, resolved
 from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.servers import Servers, ends_at_once, goes_on
+from labctl.orchestrator.servers import Servers, ends_at_once, goes_on, shared
 from labctl.orchestrator.session import Session
 from labctl.orchestrator.stagehand import Stagehand
 from labctl.orchestrator.texts import wanted
@@ -27,6 +27,7 @@ from labctl.orchestrator.todo import Todo
 from labctl.orchestrator.up import BringUp, UpOptions, dry_steps
 from labctl.orchestrator.verdicts import NOT_MET, VerdictResult, judge, section
 from labctl.runtimes import nvidia
+from labctl.runtimes.clients import Series
 from labctl.trtllm import releases
 from labctl.workspace import atomic_write, require_own
 
@@ -75,7 +76,7 @@ def run(
             runtime, stack = handle.runtime, handle.record.stack
             edited.update(edits.not_shipped(session, running.plan_of(session, lab, runtime, handle.record)))
             record = handle.record.only(replica) if replica else handle.record
-            client = scripts.client(session, lab, one.phase, runtime, record, out, quick)
+            client = scripts.client(session, lab, one.phase, runtime, record, out, quick, servers.clients)
             explain = running.explainer(session, lab, runtime, handle.record)
             before = len(running.whole_log(runtime, stack))
             try:
@@ -113,6 +114,7 @@ def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: s
     runtime = session.likely(options.runtime, options.choices.profile)
     todo = Todo(runtime.name, options.choices.profile)
     before: BringUp | None = None
+    clients: Series | None = None
     for one in resolved(session, lab, options, runtime, quick, only):
         stack = one.phase.stack
         steps = dry_steps(session, lab, stack, one.options, runtime)
@@ -124,8 +126,10 @@ def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: s
         else:
             todo.prepare(steps.prepare)
             todo.actions += [steps.render, steps.start]
+            clients = runtime.clients(stack) if shared(lab) else None
+            todo.actions += [clients.start()] if clients else []
             stop = runtime.stop(stack, ends_at_once(options.choices.profile))
-        todo.actions += [scripts.client(session, lab, one.phase, runtime, steps.record, out, quick), stop]
+        todo.actions += [scripts.client(session, lab, one.phase, runtime, steps.record, out, quick, clients), stop]
         before = steps
     todo.actions.append(scripts.report(session, lab, runtime, out))
     return todo

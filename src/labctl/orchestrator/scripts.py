@@ -17,6 +17,7 @@ from labctl.orchestrator.stagehand import endpoints
 from labctl.orchestrator.up import death
 from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Record, Runtime
+from labctl.runtimes.clients import Series
 from labctl.runtimes.processes import describe_exit
 from labctl.workspace import atomic_write
 
@@ -24,8 +25,10 @@ SCRIPT = ("-m", "labctl.measure.script")
 
 
 def client(
-    session: Session, lab: Lab, phase: Phase, runtime: Runtime, record: Record, out: Path, quick: bool
-) -> Action[int]:
+    session: Session, lab: Lab, phase: Phase, runtime: Runtime, record: Record, out: Path, quick: bool,
+    shared: Series | None = None,
+) -> Action[int]:  # fmt: skip
+    """The client of a phase: in a process of its own, or one of those that share one."""
     context = {
         "lab": lab.folder,
         "stack": record.stack,
@@ -43,14 +46,17 @@ def client(
     }
     path = out / f"context-{phase.name}.json"
     script = session.workspace.labs / lab.folder / phase.client
-    arguments = [*SCRIPT, runtime.client_path(script), runtime.client_path(path)]
-    action = runtime.client(f"the client of phase {phase.name}", arguments, record.stack)
+    arguments, title = [runtime.client_path(script), runtime.client_path(path)], f"the client of phase {phase.name}"
+    if shared:
+        action = shared.client(title, arguments, path)
+    else:
+        action = runtime.client(title, [*SCRIPT, *arguments], record.stack)
 
     def do(listener: Listener) -> int:
         atomic_write(path, json.dumps(context, indent=1))
         return action.do(listener)
 
-    return Action(action.title, do, action.commands, [str(path), f"{out}/"])
+    return replace(action, do=do, files=[str(path), f"{out}/"])
 
 
 def report(session: Session, lab: Lab, runtime: Runtime, out: Path) -> Action[int]:

@@ -1,7 +1,8 @@
 """The servers of a run, one after the other, each for the time of its phases.
 
 Where the manifest says ``share_server``, a phase goes on with the server of the phase before: its models get the new
-settings, and only those whose files differ are loaded anew. That takes a second or two; a new server takes five.
+settings, and only those whose files differ are loaded anew. That takes a second or two; a new server takes five. The
+clients of such phases share a process as well.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import Up, UpOptions, bring_up, launch_of, up
 from labctl.runtimes.actions import carry_out
 from labctl.runtimes.base import Record
+from labctl.runtimes.clients import Series
 
 
 @contextmanager
@@ -43,14 +45,18 @@ def ends_at_once(profile: str) -> bool:
     return profile != "gpu"
 
 
+def shared(lab: Lab) -> bool:
+    """Whether phases that follow each other share what they can."""
+    return lab.run is not None and lab.run.share_server
+
+
 def goes_on(session: Session, before: Plan, old: Record, plan: Plan, new: Record) -> bool:
     """Whether the servers of ``before`` can serve ``plan`` with no more than other files of their models.
 
     Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Replicas, or a
     server behind the guard, go on only as they are.
     """
-    shares = plan.lab.run is not None and plan.lab.run.share_server
-    if not shares or plan.name != before.name or plan.release:
+    if not shared(plan.lab) or plan.name != before.name or plan.release:
         return False
     if (old.front, old.balance, len(old.servers)) != (new.front, new.balance, len(new.servers)):
         return False
@@ -68,6 +74,7 @@ class Servers:
         self._lab = lab
         self._open = ExitStack()
         self._now: tuple[Up, Plan] | None = None
+        self.clients: Series | None = None  # of the server that is up, where phases share them
 
     def __enter__(self) -> Self:
         return self
@@ -90,11 +97,14 @@ class Servers:
             handle, before = self._now
             if (turned := self._turned(handle, before, stack, options)) is not None:
                 return turned
-        self._now = None
+        self._now = self.clients = None
         self._open.close()
         fresh: Up = self._open.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
         plan = make_plan(self._session.workspace, self._lab, stack, options.choices, fresh.runtime.server_path)
         self._now = fresh, plan
+        if shared(self._lab):
+            self.clients = self._open.enter_context(fresh.runtime.clients(stack))
+            self.clients.start().do(self._session.listener)
         return fresh
 
     def _turned(self, handle: Up, before: Plan, stack: str, options: UpOptions) -> Up | None:

@@ -187,7 +187,7 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
             if replacement.file == relative and replacement.find in template:
                 template = template.replace(replacement.find, replacement.replace)
                 unmatched = [r for r in unmatched if r is not replacement]
-        places = list(uses(template))
+        places = uses(template)
         used |= {use.key for use in places}
         texts[relative], wrong = fill(relative, template, values, request.optional)
         config, bad = (None, []) if wrong else schema.parse(relative, texts[relative], places, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import sys
@@ -28,15 +29,21 @@ def parse(
     """
     from google.protobuf import text_format
 
-    config = _schema().ModelConfig()
     try:
-        text_format.Parse(text, config)
+        return _parsed(text), []
     except text_format.ParseError as error:
         match = _POSITION.match(str(error))
         line, message = (int(match[1]), match[3]) if match else (error.GetLine() or 0, str(error))
         line, keys = _blame(line, uses, values or {})
         return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), " ".join(message.split()))]
-    return config, []
+
+
+@functools.lru_cache(maxsize=256)  # the phases of a run differ in one model, if in any
+def _parsed(text: str) -> Any:
+    """The ``ModelConfig``, which nobody changes. Raises ParseError."""
+    from google.protobuf import text_format
+
+    return text_format.Parse(text, _schema().ModelConfig())
 
 
 def _schema() -> ModuleType:

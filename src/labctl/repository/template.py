@@ -7,6 +7,7 @@ escaped for protobuf's text format; outside it is inserted as it is.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,8 +43,13 @@ class Problem:
         return f"{where}: {self.key}: {self.text}" if self.key else f"{where}: {self.text}"
 
 
-def uses(text: str) -> Iterator[Use]:
+@functools.lru_cache(maxsize=256)  # a run of many phases fills the same templates again and again
+def uses(text: str) -> tuple[Use, ...]:
     """Every placeholder of a template, in order."""
+    return tuple(_scan(text))
+
+
+def _scan(text: str) -> Iterator[Use]:
     quote, comment, line, at = "", False, 1, 0
     while at < len(text):
         char = text[at]

@@ -35,6 +35,7 @@ class Action(Generic[T_co]):
     Attributes:
         do: carries it out; raises LabError, with nothing half made left behind.
         commands: the processes that ``do`` starts, in order.
+        given: the line that it gives to a process of an action before it; "" for none.
         minutes: about how long it takes, where that is long.
         files: the paths on this machine that it writes; a folder ends in "/" and stands for all that is in it.
     """
@@ -44,6 +45,7 @@ class Action(Generic[T_co]):
     commands: Sequence[Command] = ()
     files: Sequence[str] = ()
     minutes: int = 0
+    given: str = ""
 
 
 def carry_out(actions: Sequence[Action[str]], listener: Listener) -> None:

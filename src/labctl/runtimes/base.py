@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from labctl.errors import LabError
 from labctl.guard.admin import Seen
 from labctl.runtimes.actions import Action
+from labctl.runtimes.clients import Series
 from labctl.runtimes.proc import Proc
 
 
@@ -253,6 +254,9 @@ class Runtime(Protocol):
             argv: script and arguments, in paths as the client sees them (``client_path``).
             stack: whom the client talks to; "" for a report, which needs no server.
         """
+
+    def clients(self, stack: str) -> Series:
+        """Clients that talk to the stack one after another, in one process (and container) that all of them share."""
 
     # -- what is there -----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,12 +87,12 @@ def one_shot(
     return projects.command(BUILDER, words, env, profile=profile, container=container)
 
 
-def client(projects: Projects, name: str, stack: str, argv: Sequence[str]) -> Command:
-    """A lab's client on a stack's network, or without a stack its report, on this terminal where there is one."""
+def client(projects: Projects, name: str, stack: str, argv: Sequence[str], terminal: bool) -> Command:
+    """A lab's client on a stack's network, or without a stack its report; on this terminal, or on none."""
     image = images.client_image(projects.workspace)
-    terminal = [] if os.isatty(0) and os.isatty(1) else ["-T"]
     service = "client" if stack else "report"
-    words = ("--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *terminal, service, *argv)
+    where = () if terminal else ("-T",)
+    words = ("--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *where, service, *argv)
     container = f"{name}: {image}, gone when it ends"
     # Compose knows a project by compose.yaml alone here: it would warn of every replica but the first.
     env = {"LABS_CLIENT_IMAGE": image, "COMPOSE_IGNORE_ORPHANS": "true"}

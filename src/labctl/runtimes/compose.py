@@ -25,6 +25,7 @@ from labctl.runtimes import calls, compose_images, compose_logs, guard_container
 from labctl.runtimes.actions import Action
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.base import Endpoints, Launch, Record, together
+from labctl.runtimes.clients import Series
 from labctl.runtimes.compose_once import OneShots
 from labctl.runtimes.compose_projects import NOBODY, Projects
 from labctl.runtimes.compose_server import ComposeServer
@@ -81,6 +82,9 @@ class ComposeRuntime:
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
         return self._once.client(title, argv, stack)
+
+    def clients(self, stack: str) -> Series:
+        return self._once.clients(stack)
 
     def start(self, launch: Launch) -> Action[ComposeServer]:
         stack, command = launch.record.stack, calls.serve(self._projects, launch)

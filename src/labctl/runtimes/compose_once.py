@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from labctl.listener import Listener
 from labctl.runtimes import calls, compose_images, images, processes
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.calls import BUILDER, REPORT
+from labctl.runtimes.clients import PROGRAM, Series
 from labctl.runtimes.compose_projects import Projects
 from labctl.runtimes.hub_token import hub_token, pipe
 from labctl.runtimes.tools import progress_of, tool_failed
@@ -102,13 +104,24 @@ class OneShots:
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
         project, service = (stack, "client") if stack else (REPORT, "report")
-        command = calls.client(self._projects, self._name(project, service), stack, argv)
-        mounted = (self.workspace.cache, self.workspace.run_dir(project), self.workspace.root / "results")
+        terminal = os.isatty(0) and os.isatty(1)
+        command = calls.client(self._projects, self._name(project, service), stack, argv, terminal)
 
         def do(listener: Listener) -> int:
-            for folder in mounted:
-                folder.mkdir(parents=True, exist_ok=True)
-            with self._cleaned(project, command):
+            with self._mounted(project, command):
                 return processes.run_foreground(command, listener)
 
         return Action(title, do, [command])
+
+    def clients(self, stack: str) -> Series:
+        """A container of the service ``client`` for all of them; its stdin is their list, and no terminal."""
+        command = calls.client(self._projects, self._name(stack, "client"), stack, PROGRAM, terminal=False)
+        return Series(f"the clients of {stack}", command, functools.partial(self._mounted, stack, command))
+
+    @contextlib.contextmanager
+    def _mounted(self, project: str, command: Command) -> Iterator[None]:
+        """What the container mounts is there, and the container is gone at the end of the block."""
+        for folder in (self.workspace.cache, self.workspace.run_dir(project), self.workspace.root / "results"):
+            folder.mkdir(parents=True, exist_ok=True)
+        with self._cleaned(project, command):
+            yield

@@ -29,6 +29,7 @@ from labctl.listener import Listener
 from labctl.runtimes import keeper, local_front, local_server, nvidia, processes, stopping, wheel
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.base import Endpoints, Launch, Record, together
+from labctl.runtimes.clients import PROGRAM, Series
 from labctl.runtimes.local_server import LocalServer
 from labctl.runtimes.marks import PROMETHEUS, RECORD, REPLICA, ROOT, SERVER, STACK, STUB, leavings, regions
 from labctl.runtimes.streams import as_they_come
@@ -120,6 +121,9 @@ class LocalRuntime:
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
         command = self._python(argv)
         return Action(title, lambda listener: processes.run_foreground(command, listener), [command])
+
+    def clients(self, stack: str) -> Series:
+        return Series(f"the clients of {stack}", self._python(PROGRAM), contextlib.nullcontext)
 
     def start(self, launch: Launch) -> Action[LocalServer]:
         record, workspace = launch.record, self.workspace

@@ -12,6 +12,7 @@ import os
 import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from labctl.runtimes import keeper
 from labctl.runtimes.actions import Command
 
 PR_SET_PDEATHSIG = 1
+LOOK_S = 0.02
+LAST_LINE_S = 10.0  # a process that has its last line, and has worked on it, ends within
 describe_exit = keeper.describe_exit  # of a module that starts quickly
 _LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before fork: the child may only call it
 
@@ -147,6 +150,41 @@ def run_foreground(command: Command, listener: Listener) -> int:
             process.kill()
             process.wait()
         raise
+
+
+@contextlib.contextmanager
+def fed(command: Command, listener: Listener) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that works on lines, given to its stdin. It ends with the block: after its last line, or at once where
+    the block is cut short.
+    """
+    listener.command(command.argv)
+    process = subprocess.Popen(
+        command.argv, env={**os.environ, **command.env}, cwd=command.cwd, bufsize=0, stdin=subprocess.PIPE,
+        start_new_session=True, preexec_fn=_die_with_parent,
+    )  # fmt: skip
+    assert process.stdin
+    with contextlib.closing(process.stdin), _child(process):
+        yield process
+        process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LAST_LINE_S)
+
+
+def worked_on(process: subprocess.Popen[bytes], line: str, ended: Path) -> int:
+    """The exit status of what a process of :func:`fed` makes of a line: it writes it into the file ``ended``.
+
+    Where the process itself ends instead, it is its own.
+    """
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(f"{line}\n".encode())
+    while True:
+        code = process.poll()
+        if ended.exists():
+            return int(ended.read_text())
+        if code is not None:
+            return code or 1  # it was to go on
+        time.sleep(LOOK_S)
 
 
 def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:
