@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from labctl import repository, secret
 from labctl.errors import LabError
-from labctl.orchestrator import running, stuck
+from labctl.orchestrator import ports, running, stuck
 from labctl.orchestrator.plan import Plan
 from labctl.orchestrator.session import Session
 from labctl.readiness import wait_ready
@@ -69,6 +69,26 @@ def has_sequences(plan: Plan) -> bool:
 def all_of(endpoints: Endpoints, servers: Sequence[Replica]) -> Endpoints:
     """Endpoints for clients that spread their requests themselves: gRPC's name for several addresses."""
     return replace(endpoints, grpc="ipv4:" + ",".join(server.endpoints.grpc for server in servers))
+
+
+def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, asked: str) -> Record:
+    """Have requests spread in another way: the servers stay, and their balancer is started anew.
+
+    Args:
+        asked: the ports that the stack was given ("auto" or three). Under ``client`` nobody listens for gRPC.
+
+    Returns:
+        the record as it is then. Raises LabError where the balancer does not find every server.
+    """
+    session.listener.step(f"the balancer of {record.stack}, {policy}")
+    front = record.endpoints
+    if record.balance == "client":
+        front = replace(front, grpc=ports.chosen(asked, record.bind).grpc)
+    turned = replace(record, balance=policy, endpoints=all_of(front, record.servers) if policy == "client" else front)
+    runtime.front(turned).do(session.listener)
+    await_balancer(runtime, turned)
+    session.listener.done("READY")
+    return turned
 
 
 def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) -> None:

@@ -123,6 +123,8 @@ def dry_run(session: Session, lab: Lab, options: UpOptions, quick: bool, only: s
             stop = todo.actions.pop()
             todo.prepare(steps.prepare)
             todo.actions.append(replace(steps.render, title=f"the models of {stack} that differ, loaded anew"))
+            if before.record.balance != steps.record.balance:
+                todo.actions.append(runtime.front(steps.record))
         else:
             todo.prepare(steps.prepare)
             todo.actions += [steps.render, steps.start]

@@ -1,8 +1,8 @@
 """The servers of a run, one after the other, each for the time of its phases.
 
 Where the manifest says ``share_server``, a phase goes on with the server of the phase before: its models get the new
-settings, and only those whose files differ are loaded anew. That takes a second or two; a new server takes five. The
-clients of such phases share a process as well.
+settings, and only those whose files differ are loaded anew. That takes a second or two; a new server takes five. Where
+requests are spread in another way, only the balancer is started anew. The clients of such phases share a process.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def goes_on(session: Session, before: Plan, old: Record, plan: Plan, new: Record
     """Whether the servers of ``before`` can serve ``plan`` with no more than other files of their models.
 
     Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Replicas, or a
-    server behind the guard, go on only as they are.
+    server behind the guard, go on only with the same files; of those, only the balancer may differ.
     """
     if not shared(plan.lab) or plan.name != before.name or plan.release:
         return False
-    if (old.front, old.balance, len(old.servers)) != (new.front, new.balance, len(new.servers)):
+    if (old.front, old.bind, len(old.servers)) != (new.front, new.bind, len(new.servers)):
         return False
     if old.front and plan.effective != before.effective:
         return False
@@ -125,6 +125,8 @@ class Servers:
             plan = make_plan(session.workspace, self._lab, stack, options.choices, runtime.server_path)
             edits.load_differing(session, plan, runtime, old)
             record = replace(old, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
+            if old.balance != steps.record.balance:
+                record = replicas.spread_by(session, runtime, record, steps.record.balance, options.ports)
             session.remember(record)
         turned = Up(runtime, record)
         self._now = turned, plan

@@ -111,17 +111,21 @@ class Session:
     def _as_set(self, record: Record) -> Record:
         """The record with what its servers cannot know, for they know only what was so when they were started.
 
-        That is the settings that the models were last loaded with, and the replicas of which nothing exists any more.
+        That is the settings that the models were last loaded with, the replicas of which nothing exists any more, and
+        how requests are spread over the others now.
         """
         kept = self.remembered(record.stack)
-        if kept is None or (kept.balance, kept.bind) != (record.balance, record.bind):
+        if kept is None or (kept.front, kept.bind) != (record.front, record.bind):
             return record
+        if kept.balance != record.balance and not set(kept.servers) & set(record.servers):
+            return record  # of others, that had the stack's name before
         if not record.balance and kept.endpoints != record.endpoints:
             return record
         servers = {server.number: server for server in (*kept.servers, *record.servers)} if record.balance else {}
         return replace(
             record, settings=kept.settings, effective=kept.effective, tokenizer_dir=kept.tokenizer_dir,
-            endpoints=kept.endpoints, servers=[servers[number] for number in sorted(servers)] or record.servers,
+            balance=kept.balance, endpoints=kept.endpoints,
+            servers=[servers[number] for number in sorted(servers)] or record.servers,
         )  # fmt: skip
 
     def running(self) -> list[tuple[Runtime, Record]]:
