@@ -16,7 +16,9 @@ def test_lab_07_proves_every_part_and_leaves_nothing(own: Path, where: str) -> N
         "run", "scale", "--quick", "--runtime", where, "--ports", "auto", "--json", "r.json",
         root=own, timeout=900,
     )  # fmt: skip
-    assert done.stderr.count("READY after") == 4, done.stderr
+    assert done.stderr.count("READY after") == 1, done.stderr
+    turned = [line.split()[5] for line in done.stderr.splitlines() if "ok  the balancer of scaled, " in line]
+    assert turned == ["client", "l7", "hash"]
     verdicts = json.loads((own / "r.json").read_text())["verdicts"]
     assert {verdict["name"] for verdict in verdicts if not verdict["met"]} <= TIMES
     assert all(verdict["value"] is not None for verdict in verdicts)

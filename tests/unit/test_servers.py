@@ -1,0 +1,74 @@
+"""The servers of a run go on from phase to phase where nothing but their balancer or their models' files differ."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from labctl.listener import Silent
+from labctl.manifest.catalog import load
+from labctl.orchestrator import ports
+from labctl.orchestrator.plan import Choices
+from labctl.orchestrator.servers import goes_on
+from labctl.orchestrator.session import Session
+from labctl.orchestrator.up import BringUp, UpOptions, bring_up
+from labctl.runtimes.base import Record
+from labctl.runtimes.local import LocalRuntime
+from labctl.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+STACK = "scaled"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "docker", "requirements"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    workspace = Workspace(tmp_path, tmp_path / "cache")
+    return Session(workspace, load(workspace), Silent())
+
+
+def steps(session: Session, balance: str, replicas: int = 2, **settings: object) -> BringUp:
+    lab, name = session.catalog.stack(STACK)
+    options = UpOptions(Choices(set=settings), replicas=replicas, balance=balance)
+    return bring_up(session, lab, name, options, LocalRuntime(session.workspace), ports.places(1)[0])
+
+
+@pytest.mark.parametrize(
+    ("after", "same"),
+    [
+        ({"balance": "hash"}, True),
+        ({"balance": "client"}, True),
+        ({"balance": "l7", "replicas": 3}, False),
+        ({"balance": "", "replicas": 1}, False),
+    ],
+)
+def test_replicas_stay_where_only_their_balancer_differs(
+    session: Session, after: dict[str, object], same: bool
+) -> None:
+    before, new = steps(session, "l7"), steps(session, **after)  # type: ignore[arg-type]
+    assert goes_on(session, before.plan, before.record, new.plan, new.record) is same
+
+
+def found(session: Session, monkeypatch: pytest.MonkeyPatch, record: Record) -> Record:
+    """What the session makes of a record as its servers know it."""
+    monkeypatch.setattr(LocalRuntime, "find", lambda self, stack: record)
+    there = session.find(record.stack)
+    assert there
+    return there[1]
+
+
+def test_a_stack_is_found_with_the_balancer_that_it_has_now(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = steps(session, "l4").record
+    session.remember(dataclasses.replace(began, balance="hash"))
+    assert found(session, monkeypatch, began).balance == "hash"
+
+
+def test_what_is_remembered_of_others_that_had_the_name_is_ignored(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.remember(steps(session, "hash").record)
+    began = steps(session, "l4").record
+    assert found(session, monkeypatch, began) == began
