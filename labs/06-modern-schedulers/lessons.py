@@ -141,7 +141,8 @@ def triton(report, runs):
         [
             ("response cache", f"{cache['hits']:.0f} hits, {cache['misses']:.0f} computed",
              f"{cache['first_ms']:.1f} -> {cache['again_ms']:.1f} ms"),
-            ("priority levels", f"behind 8 others, the urgent went in as {', '.join(map(str, first['places']))}",
+            ("priority levels",
+             f"behind {first['usual']} others, the urgent went in as {', '.join(map(str, first['places']))}",
              "the others wait as much longer"),
             ("queue policy", f"{queue['rejected']:.0f} of {queue['came']} rejected; {queue['room']} may wait",
              "whoever is rejected comes again"),
