@@ -1,6 +1,7 @@
 """Says when an execution does not come back: a loop without an end holds its model, and Triton waits without a word."""
 
 import json
+import os
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any
 from labserve.clock import CONTROL
 
 BOUND_S = 20.0  # no execution of the labs takes that long
+BOUND = "LABS_STUCK_S"  # another bound, for a server that is asked nothing long
 LOOK_S = 1.0
 
 
@@ -31,11 +33,12 @@ class Watchdog:
     It is written anew at every look, so that an old one tells of a process that is gone.
     """
 
-    def __init__(self, path: Path, model: str, bound: float = BOUND_S, look: float = LOOK_S) -> None:
+    def __init__(self, path: Path, model: str, bound: float | None = None, look: float = LOOK_S) -> None:
         self.steps = 0
         self._path, self._model = path, model
         self._clock = path.with_name(CONTROL)
-        self._bound, self._look = bound, look
+        self._bound = float(os.environ.get(BOUND, BOUND_S)) if bound is None else bound
+        self._look = look
         self._watched = threading.get_ident()
         self._end = threading.Event()
         self._mark: Mark | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +103,40 @@ def test_a_config_that_cannot_be_read_is_told_in_the_learners_file(workspace: Wo
     said = 'codegen-350M-mono-gptj/config.pbtxt:7: no field named "dynamic_batchng"'
     told = judge._in_learners_files(said, Session.open(Listener()), named(EXERCISES, "04a"), None)
     assert told == 'exercises/04a/config.pbtxt:7: no field named "dynamic_batchng"'
+
+
+def test_a_model_that_cannot_be_loaded_at_the_start_is_told_in_the_learners_file(workspace: Workspace) -> None:
+    """No server is up yet that could say where its copies come from."""
+    copy = workspace.stack_dir(server.STACK) / "overlay" / "iterative-gpt2" / "1" / "model.py"
+    said = f"Internal: NameError: name 'nonsense' is not defined At: {copy}(18): initialize"
+    told = judge._in_learners_files(said, Session.open(Listener()), named(EXERCISES, "02a"), None)
+    assert told == "Internal: NameError: name 'nonsense' is not defined At: exercises/02a/model.py(18): initialize"
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_loop_without_an_end_is_named_where_an_answer_is_missing(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, loops: bool
+) -> None:
+    exercise = named(EXERCISES, "02a")
+    desk.lay_out(exercise, workspace)
+
+    def check(trial: Trial) -> None:
+        trial.run_dir.mkdir(parents=True, exist_ok=True)
+        if loops:
+            note = {"model": "m", "since": time.time() - 8, "steps": 0, "file": "exercises/02a/model.py", "line": 27}
+            (trial.run_dir / "stuck-m-0.json").write_text(json.dumps(note))
+        raise Stuck("m has not answered within 10 s")
+
+    nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
+    record = SimpleNamespace(endpoints=nowhere, settings={}, tokenizer_dir="", server={})
+    monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(server, "stop", lambda _: True)
+    monkeypatch.setattr(judge, "explainer", lambda *_: str)
+    monkeypatch.setattr(judge, "_load", lambda _: check)
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
+    said = judge.check(session, exercise, "compose", [7]).sentence
+    assert ("it is at exercises/02a/model.py:27: is there a loop without an end?" in said) == loops
+    assert ("RESCHEDULE" in said) != loops
 
 
 def test_a_model_that_triton_takes_for_dead_is_tried_once_more(

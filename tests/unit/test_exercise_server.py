@@ -19,6 +19,7 @@ from labctl.manifest.catalog import Catalog, load
 from labctl.orchestrator.down import take_down
 from labctl.orchestrator.session import Session
 from labctl.runtimes.actions import Action
+from labctl.runtimes.base import Endpoints
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,3 +98,26 @@ def test_the_next_server_comes_up_on_the_runtime_that_was_asked_for_until_the_se
     with pytest.raises(LabError, match="enough"):
         server.serve(session, begin, {}, "auto")
     assert wanted == ["auto", "local", "local", "compose", "compose", "auto"]
+
+
+def test_a_server_that_died_between_two_checks_is_started_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may still be seen for a moment: what it does not answer is not for the learner to explain."""
+    there = Workspace(ROOT, ROOT / ".cache")
+    begin = named(find_all(there, load(there)), "01a")
+    done: list[str] = []
+
+    def up(session: Session, lab: Any, stack: str, options: Any) -> None:
+        done.append("up")
+        raise LabError("that was enough")
+
+    dead = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
+    monkeypatch.setattr(Session, "find", lambda *_: (None, dead))
+    monkeypatch.setattr(server, "_for_this", lambda *_: dead)
+    monkeypatch.setattr(server, "edited", lambda *_: [])
+    monkeypatch.setattr(server, "stop", lambda _: done.append("stop"))
+    monkeypatch.setattr(server, "up", up)
+    with pytest.raises(LabError, match="enough"):
+        server.serve(session, begin, {}, "auto")
+    assert done == ["stop", "up"]

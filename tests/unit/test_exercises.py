@@ -18,6 +18,7 @@ from labctl.learn import desk, gate
 from labctl.learn.exercise import Exercise, find_all, named
 from labctl.learn.progress import PASSED, STARTED, Progress
 from labctl.manifest.catalog import load
+from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices, make_plan
 from labctl.workspace import Workspace
 
@@ -138,6 +139,14 @@ def test_a_days_commands(root: Path) -> None:
     assert set(rows["02a"]) == {"id", "lab", "title", "kind", "minutes", "state"}
     assert (rows["02a"]["state"], rows["02b"]["state"]) == ("started", "new")
     assert run("next")[1].startswith(EXERCISES[0].id)
+
+
+def test_the_server_is_not_stopped_under_a_check(root: Path, workspace: Workspace) -> None:
+    """Its learner would read of a model that does not load."""
+    with stack_lock(workspace, "exercises", "exercise check"):
+        code, said = run("stop")
+    assert code == 1 and "another 'labctl exercise check' of exercises is in progress" in said
+    assert run("stop") == (0, "no exercise server is up\n")
 
 
 def test_a_check_of_what_was_not_started_says_what_to_type(root: Path) -> None:

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from labctl.learn import server
+from labctl.learn.exercise import find_all, named
+from labctl.manifest.catalog import load
 from labctl.orchestrator import stuck
+from labctl.workspace import Workspace
 from labserve.clock import CONTROL
 from labserve.watchdog import Watchdog
 
+ROOT = Path(__file__).resolve().parents[2]
 BOUND_S, LOOK_S, DEADLINE_S = 0.2, 0.02, 20.0
 
 
@@ -79,6 +84,17 @@ def test_an_endless_execution_is_named_with_its_line_and_the_note_goes_when_it_e
     assert sentence.startswith("m has not come back from one execution since ")
     assert f"{__file__}:{told['line']}" in sentence and "a loop without an end" in sentence
     assert stuck.looker(note.parent, "another")() == []
+
+
+def test_the_exercise_server_has_a_bound_of_its_own(note: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked there is short, and a check wants to know within its patience."""
+    workspace = Workspace(ROOT, ROOT / ".cache")
+    exercise = named(find_all(workspace, load(workspace)), "02a")
+    for key, value in server.lab_with(exercise, workspace).stacks[server.STACK].server.env.items():
+        monkeypatch.setenv(key, value)
+    watchdog = Watchdog(note, "m")
+    watchdog.close()
+    assert watchdog._bound == server.STUCK_S < exercise.manifest.patience / 2
 
 
 def test_an_execution_that_is_held_by_the_clock_is_not_endless(note: Path, endless: Model) -> None:

@@ -15,6 +15,7 @@ from labctl.errors import LabError
 from labctl.learn import desk, judge, server
 from labctl.learn.exercise import Exercise, find_all, named
 from labctl.learn.progress import NEW, PASSED, Progress
+from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.session import Session
 from labctl.tables import table
 
@@ -189,8 +190,9 @@ def stop_command(id: str | None) -> None:
     session, exercises, _ = _open()
     if id:
         named(exercises, id)
-    click.echo("the exercise server is down" if server.stop(session) else "no exercise server is up")
-    server.forget_runtime(session.workspace)
+    with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
+        click.echo("the exercise server is down" if server.stop(session) else "no exercise server is up")
+        server.forget_runtime(session.workspace)
 
 
 @click.command("learn")

@@ -21,6 +21,7 @@ from labctl.learn.exercise import Exercise
 from labctl.learn.limits import Limits
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Check, Explained, Stuck, Trial
+from labctl.orchestrator import stuck
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.running import explainer
 from labctl.orchestrator.session import Session
@@ -149,8 +150,9 @@ def _try(
         if not trial.checks:
             raise LabError(f"the check of {exercise.id} expects nothing", "this is a fault of the exercise")
     except Stuck as error:
-        sentence = limits.exceeded() or f"{error.what}: {exercise.manifest.stuck}"
-        trial.expect("an answer", f"within {trial.patience:g} s", "none", False, sentence)
+        loop = next(iter(stuck.stuck(trial.run_dir)), "")
+        why = _in_learners_files(loop, session, exercise, running) or f"{error.what}: {exercise.manifest.stuck}"
+        trial.expect("an answer", f"within {trial.patience:g} s", "none", False, limits.exceeded() or why)
         server.stop(session)
     except Explained as error:
         measured = _in_learners_files(error.why, session, exercise, running)
@@ -169,6 +171,8 @@ def _in_learners_files(text: str, session: Session, exercise: Exercise, running:
     if running is not None:
         lab = server.lab_with(exercise, session.workspace)
         text = explainer(session, lab, *running, names)(text)
+    for path, name in server.laid_over(exercise, session.workspace).items():
+        text = text.replace(path, name)
     for place, name in names.items():  # what cannot be rendered is named by its place in the repository
         text = re.sub(rf"(?<![\w/.-]){re.escape(place)}", name, text)
     lines = WHOSE.sub("", text.strip()).splitlines()

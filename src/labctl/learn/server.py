@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from labctl import repository
+from labctl import repository, server_api
 from labctl.errors import LabError
 from labctl.learn import idle
 from labctl.learn.exercise import Exercise, find_all
@@ -26,6 +26,7 @@ from labctl.runtimes.base import Record, Runtime
 from labctl.workspace import Workspace, atomic_write, replace_dir
 
 STACK = "exercise"
+STUCK_S = 3.0  # an execution that takes longer is named where an answer is missing; nothing is asked here that takes it
 
 
 def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
@@ -40,6 +41,7 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
                 edit for edit in (*stack.replacements, *manifest.replacements) if edit.file.split("/", 1)[0] in models
             ],
             "probes": {},
+            "server": stack.server.model_copy(update={"env": {**stack.server.env, "LABS_STUCK_S": f"{STUCK_S:g}"}}),
         }
     )
     return exercise.lab.model_copy(update={"stacks": {**exercise.lab.stacks, STACK: own}})
@@ -61,7 +63,8 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     options = UpOptions(Choices(set=manifest.settings), wanted, ports="auto", replicas=manifest.replicas)
     _lay_over(session, exercise, files)
     if there := session.find(STACK):
-        if record := _for_this(session, exercise, lab, options, *there):
+        lives = server_api.is_live(there[1].endpoints.http)
+        if lives and (record := _for_this(session, exercise, lab, options, *there)):
             anew = [edit.model for edit in edited(session, lab, there[0], record)]
             if used(workspace).exists() and not clean(workspace).exists():
                 anew += [m for m in _touched(exercise) if m not in anew]
@@ -95,6 +98,11 @@ def stack_named(session: Session, word: str) -> str:
 def names(exercise: Exercise) -> dict[str, str]:
     """The learner's files as a person calls them, by their place in the model repository."""
     return {place: f"exercises/{exercise.id}/{name}" for place, name in exercise.served.items()}
+
+
+def laid_over(exercise: Exercise, workspace: Workspace) -> dict[str, str]:
+    """The same names by the path of the copy that is laid over the lab's own files."""
+    return {f"{_overlay(workspace)}/{place}": name for place, name in names(exercise).items()}
 
 
 def stop(session: Session) -> bool:
