@@ -139,11 +139,25 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
     assert made and not made[0].exists()
 
 
-def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "place", "file"),
+    [
+        ("iterative", "iterative-gpt2/1/model.py", "model_repos/iterative/iterative-gpt2/1/model.py"),
+        ("scaled", "waits/1/model.py", "labs/07-scale-out/models/waits/1/model.py"),
+    ],
+)
+def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path, name: str, place: str, file: str) -> None:
     workspace = Workspace(ROOT, tmp_path)
-    lab, stack = load(workspace).stack("iterative")
+    lab, stack = load(workspace).stack(name)
     plan = make_plan(workspace, lab, stack, Choices(), str)
-    said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/iterative-gpt2/1/model.py(42): execute\n"
+    said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/{place}(42): execute\n"
     text = faults.in_your_files(plan, LocalRuntime(workspace))(said)
-    assert "model_repos/iterative/iterative-gpt2/1/model.py(42)" in text
+    assert f"\n  {file}(42)" in text
     assert str(plan.request.output) not in text
+
+
+def test_every_lesson_says_how_to_edit_its_models_and_to_get_them_back() -> None:
+    for lab in load(Workspace(ROOT, ROOT / ".cache")).labs:
+        lesson = (ROOT / "labs" / lab.folder / "README.md").read_text(encoding="utf-8")
+        for command in ("reload", "logs", "undo", "restart"):
+            assert any(f"labctl {command} {name}" in lesson for name in (lab.short, *lab.stacks)), (lab.folder, command)

@@ -105,9 +105,13 @@ def test_a_config_that_cannot_be_read_is_told_in_the_learners_file(workspace: Wo
     assert told == 'exercises/04a/config.pbtxt:7: no field named "dynamic_batchng"'
 
 
-def test_a_model_that_cannot_be_loaded_at_the_start_is_told_in_the_learners_file(workspace: Workspace) -> None:
+@pytest.mark.parametrize("below", [False, True])
+def test_a_model_that_cannot_be_loaded_at_the_start_is_told_in_the_learners_file(
+    workspace: Workspace, below: bool
+) -> None:
     """No server is up yet that could say where its copies come from."""
-    copy = workspace.stack_dir(server.STACK) / "overlay" / "iterative-gpt2" / "1" / "model.py"
+    place = ".labs/exercise/overlay/iterative-gpt2/1/model.py"
+    copy = place if below else workspace.root / place
     said = f"Internal: NameError: name 'nonsense' is not defined At: {copy}(18): initialize"
     told = judge._in_learners_files(said, Session.open(Listener()), named(EXERCISES, "02a"), None)
     assert told == "Internal: NameError: name 'nonsense' is not defined At: exercises/02a/model.py(18): initialize"

@@ -172,7 +172,7 @@ def _in_learners_files(text: str, session: Session, exercise: Exercise, running:
         lab = server.lab_with(exercise, session.workspace)
         text = explainer(session, lab, *running, names)(text)
     for path, name in server.laid_over(exercise, session.workspace).items():
-        text = text.replace(path, name)
+        text = text.replace(f"{session.workspace.root}/{path}", name).replace(path, name)
     for place, name in names.items():  # what cannot be rendered is named by its place in the repository
         text = re.sub(rf"(?<![\w/.-]){re.escape(place)}", name, text)
     lines = WHOSE.sub("", text.strip()).splitlines()

@@ -101,8 +101,9 @@ def names(exercise: Exercise) -> dict[str, str]:
 
 
 def laid_over(exercise: Exercise, workspace: Workspace) -> dict[str, str]:
-    """The same names by the path of the copy that is laid over the lab's own files."""
-    return {f"{_overlay(workspace)}/{place}": name for place, name in names(exercise).items()}
+    """The same names by the path, below the checkout, of the copy that is laid over the lab's own files."""
+    overlay = _overlay(workspace).relative_to(workspace.root).as_posix()
+    return {f"{overlay}/{place}": name for place, name in names(exercise).items()}
 
 
 def stop(session: Session) -> bool:

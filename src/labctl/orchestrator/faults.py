@@ -90,10 +90,11 @@ def in_your_files(plan: Plan, runtime: Runtime, names: Mapping[str, str] | None 
         place = match["place"]
         if names and place in names:
             return names[place]
-        parts = origins[place].parts if place in origins else ()
-        if "model_repos" in parts:
-            return "/".join(parts[parts.index("model_repos") :])
-        return str(origins.get(place, match[0]))
+        if place not in origins:
+            return match[0]
+        path = origins[place]
+        checkout = next((folder for folder in path.parents if (folder / "pyproject.toml").is_file()), None)
+        return path.relative_to(checkout).as_posix() if checkout else str(path)
 
     # A syntax error names only the file: "(model.py, line 28)".
     return lambda text: SHORT.sub(mine, served.sub(mine, text))
