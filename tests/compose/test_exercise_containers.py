@@ -15,6 +15,12 @@ from labctl.learn.server import STACK
 from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
 
+GREEDY = """    def execute(self, requests):
+        kept = []
+        while len(kept) < 80:  # 5 GB: enough for the limit, and no more than a test may take if there is none
+            kept.append(b"x" * (64 << 20))
+"""
+
 
 @pytest.fixture
 def desk(tmp_path: Path, snapshot: Path) -> Iterator[Path]:
@@ -27,8 +33,13 @@ def desk(tmp_path: Path, snapshot: Path) -> Iterator[Path]:
 
 
 def outcome(root: Path, exercise: Exercise, answer: str) -> dict[str, object]:
-    """What the check says of that answer, as ``--json`` prints it."""
+    """What the check says of that answer."""
     shutil.copytree(exercise.folder / answer, root / "exercises" / exercise.id, dirs_exist_ok=True)
+    return checked(root, exercise)
+
+
+def checked(root: Path, exercise: Exercise) -> dict[str, object]:
+    """What the check says of the learner's files, as ``--json`` prints it."""
     done = labctl(
         "exercise", "check", exercise.id, "--runtime", "compose", "--seed", "1", "--json", root=root, check=False
     )
@@ -37,7 +48,7 @@ def outcome(root: Path, exercise: Exercise, answer: str) -> dict[str, object]:
     return said
 
 
-def test_the_exercises_of_a_lab_are_judged_in_one_container(desk: Path) -> None:
+def test_the_exercises_of_a_lab_are_judged_in_one_container_and_a_greedy_model_is_stopped(desk: Path) -> None:
     workspace = Workspace(desk, desk / "cache")
     first, second = (named(find_all(workspace, load(workspace)), id) for id in ("02a", "02b"))
     assert outcome(desk, first, "starter")["sentence"] == first.manifest.says
@@ -45,3 +56,9 @@ def test_the_exercises_of_a_lab_are_judged_in_one_container(desk: Path) -> None:
     assert outcome(desk, first, "solution")["passed"]
     assert outcome(desk, second, "starter")["sentence"] == second.manifest.says
     assert container(desk, STACK).id == server
+    greedy = desk / "exercises" / first.id / "model.py"
+    shutil.copytree(first.folder / "solution", greedy.parent, dirs_exist_ok=True)
+    text = greedy.read_text().replace("    def execute(self, requests):\n", GREEDY)
+    assert text != greedy.read_text()
+    greedy.write_text(text)
+    assert "took more than 3,072 MiB of memory and was stopped" in str(checked(desk, first)["sentence"])

@@ -7,17 +7,24 @@ import threading
 
 import psutil
 
+from labctl.errors import LabError
 from labctl.runtimes.base import Record, Runtime
+from labctl.runtimes.compose import ComposeRuntime
 
 LOOK_S = 0.25
-STUB = "triton_python_backend_stub"
 
 
 class Limits:
-    """Watches the stubs of a server on this machine for the time of a block; a container has limits of its own."""
+    """Watches a server's processes for the time of a block.
+
+    On this machine the one that takes too much is killed, and the server lives. Of a container's processes only the
+    engine may kill one, and by its number there, which it does not tell: there the server goes too.
+    """
 
     def __init__(self, runtime: Runtime, record: Record, memory_mib: int) -> None:
         self._server = record.server.get("pid") if runtime.name == "local" else None
+        self._containers = runtime if isinstance(runtime, ComposeRuntime) else None
+        self._record = record
         self._limit = memory_mib
         self._over = threading.Event()
         self._end = threading.Event()
@@ -39,9 +46,19 @@ class Limits:
         return f"a model took more than {limit} and was stopped: does something grow without an end?"
 
     def _watch(self) -> None:
+        if self._containers:
+            self._watch_containers(self._containers)
         while self._server and not self._end.wait(LOOK_S):
             with contextlib.suppress(psutil.Error):
                 for process in psutil.Process(self._server).children(recursive=True):
                     if process.memory_info().rss > self._limit * 2**20:
                         process.kill()
                         self._over.set()
+
+    def _watch_containers(self, runtime: ComposeRuntime) -> None:
+        while not self._end.wait(LOOK_S):
+            with contextlib.suppress(LabError):
+                if runtime.largest(self._record.stack) > self._limit * 2**20:
+                    self._over.set()
+                    runtime.kill(self._record.stack)
+                    return

@@ -216,6 +216,19 @@ class ComposeRuntime:
                     found.setdefault(record.stack, {})[docker_engine.replica(container)] = record
         return map(together, found.values())
 
+    def largest(self, stack: str) -> int:
+        """Bytes of memory that the largest process of the stack's servers has. Raises LabError without an engine."""
+        from labctl.runtimes import docker_engine
+
+        return max((docker_engine.largest(one) for one in self._servers(stack)), default=0)
+
+    def kill(self, stack: str) -> None:
+        """End the stack's servers at once; their containers stay. Raises LabError without an engine."""
+        from labctl.runtimes import docker_engine
+
+        for one in self._servers(stack):
+            docker_engine.kill(one)
+
     def ended(self, stack: str, number: int = 0) -> str:
         from labctl.runtimes import docker_engine
 

@@ -247,6 +247,21 @@ def living(containers: Sequence[Any]) -> list[Any]:
     return [container for container in containers if container.status in ("running", "paused")]
 
 
+def largest(container: Any) -> int:
+    """Bytes of memory that its largest process has; 0 where it does not run. Raises LabError without an engine."""
+    if container.status != "running":
+        return 0
+    with speaking("asking for a container's processes"):
+        shown = container.top(ps_args="-eo pid,rss")  # in KiB, and without a pid the engine refuses
+    return 1024 * max((int(row[1]) for row in shown["Processes"] or ()), default=0)
+
+
+def kill(container: Any) -> None:
+    """End it at once. Raises LabError without an engine."""
+    with speaking("ending a container"):
+        container.kill()
+
+
 def how_ended(attributes: dict[str, Any]) -> str | None:
     """How a container ended, or why it never will serve, in words, from its inspected attributes; None while it may.
 
