@@ -64,12 +64,22 @@ def test_an_item_of_a_list_is_wrapped_below_its_own_words() -> None:
 
 def test_a_task_without_room_says_where_it_can_be_read() -> None:
     shown = learn_view.lines(view(FOUND), 80, 24, color=False)
-    assert "... (exercises/02a/task.md has the rest)" in shown
+    cut = shown.index("... (exercises/02a/task.md has the rest)")
+    assert shown[cut + 1] == "Edit a, and save.", "which file it is about"
 
 
 def test_a_solution_has_the_screen_for_itself() -> None:
     code = [f"line {n}" for n in range(19)]
     assert learn_view.lines(view(code, task=""), 80, 24, color=False)[2:21] == code
+
+
+def test_a_long_line_of_code_keeps_its_indent_and_goes_on_further_in() -> None:
+    name = "pb_utils." + "A" * 60
+    shown = learn_view.lines(
+        view([f"        request.call({name})", f"    x = [{name}, {name}]"], task=""), 80, 24, False
+    )
+    assert shown[2].startswith("        request.call(pb_utils.AAA") and shown[3].startswith("            AAA")
+    assert shown[4].startswith("    x = [pb_utils.") and shown[5].startswith("        pb_utils.")
 
 
 def test_what_does_not_fit_comes_page_by_page() -> None:
@@ -129,8 +139,11 @@ def test_a_session_in_a_real_terminal(learner: Path, more: dict[str, str]) -> No
         until(b"after it has passed")
         assert b"RELEASE_RESCHEDULE)" not in seen
         os.write(ours, b"q")
-        until(b"labctl exercise stop")
+        until(b"\033[?1049l")
         assert process.wait(DEADLINE_S) == 0
+        while select.select([ours], [], [], 0.2)[0]:
+            seen += os.read(ours, 65536)
+        assert b"stays for half an hour" not in seen, "no server is up"
     assert termios.tcgetattr(theirs) == before
     os.close(ours)
     os.close(theirs)

@@ -11,7 +11,7 @@ import click
 
 from labctl.cli import fullscreen, learn_view
 from labctl.errors import LabError
-from labctl.learn import desk, judge
+from labctl.learn import desk, judge, server
 from labctl.learn.exercise import Exercise
 from labctl.learn.progress import PASSED, Progress
 from labctl.listener import Silent
@@ -58,7 +58,8 @@ class Screen:
             click.echo("a check is still in progress: its end is waited for")
             assert self.checking
             self.checking.join()
-        click.echo("the exercise server stays for half an hour; sooner: labctl exercise stop")
+        if self.session.find(server.STACK):
+            click.echo("the exercise server stays for half an hour; sooner: labctl exercise stop")
 
     # -- acting ----------------------------------------------------------------------------------------------------
 

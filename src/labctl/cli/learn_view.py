@@ -43,10 +43,12 @@ def lines(view: View, width: int, height: int, color: bool) -> list[str]:
     head = _cut(f"{head}{view.progress:>{max(2, width - 1 - len(head))}}" if width > len(head) + 20 else head, width)
     below = [part for line in view.below for part in _wrapped(line, width)]
     room = height - 4  # for all but the head with its empty line, and the keys with theirs
-    task = [*_reflowed(view.task, width), "", *textwrap.wrap(view.files, width - 1)] if view.task else []
+    files = textwrap.wrap(view.files, width - 1)
+    task = [*_reflowed(view.task, width), "", *files] if view.task else []
     keep = max(room - len(below) - 1, room // 2) if below else room
     if len(task) > keep:
-        task = [*task[: max(0, keep - 1)], _cut(f"... ({view.whole_task} has the rest)", width)]
+        rest = [_cut(f"... ({view.whole_task} has the rest)", width), *files]
+        task = [*task[: max(0, keep - len(rest))], *rest]
     shown, more = _page(below, max(1, room - len(task) - 1), view.page)
     body = [*task, *([""] if task and below else []), *(_styled(text, style, color) for text, style in shown)]
     body += [""] * (room - len(body))
@@ -63,10 +65,11 @@ def _page(below: list[tuple[str, str]], room: int, page: int) -> tuple[list[tupl
 
 
 def _wrapped(line: str, width: int) -> Iterator[tuple[str, str]]:
-    """Each part of a line, and the style of the whole."""
+    """Each part of a line, and the style of the whole. It may be code: what goes on is seen not to begin a line."""
     style = next((style for mark, style in STYLES if line.startswith(mark)), "")
-    indent = " " * (len(line) - len(line.lstrip()))
-    for part in textwrap.wrap(line, width - 1, subsequent_indent=indent or "    ", drop_whitespace=True) or [""]:
+    text = line.lstrip()
+    indent = line[: len(line) - len(text)]
+    for part in textwrap.wrap(text, width - 1, initial_indent=indent, subsequent_indent=f"{indent}    ") or [""]:
         yield part, style
 
 
