@@ -19,6 +19,7 @@ from timetable import Skipped, Timetable
 
 from labctl.listener import Silent
 from labctl.runtimes.actions import carry_out
+from labserve import serving
 
 ROOT = Path(__file__).resolve().parents[1]
 # A shell's background job ignores Ctrl-C, and so would every process that the tests interrupt.
@@ -26,8 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Packages are installed uncompiled: every labctl that a test runs would compile what it imports anew (2 s each).
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# As in a process that serves and in one that builds an engine: transformers would import it, scipy and pandas.
-sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+serving.later()  # as in a process that serves: importing transformers takes half as long
 # Tests that use one of these fixtures share what it brought up.
 GROUPS = {"in_containers": "containers", "shared": "containers", "docker_services": "by-hand"}
 

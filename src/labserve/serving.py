@@ -105,20 +105,23 @@ def _end() -> None:
     os._exit(0)
 
 
-def prepare() -> None:
-    """Nothing but inside Triton's stub, into which its own module is built."""
-    if "c_python_backend_utils" not in sys.builtin_module_names:
-        return
-    gc.set_threshold(COLLECT_AFTER)
-    # transformers imports scikit-learn wherever it is installed (the engines' exporter brings it), for a way of
-    # decoding that no lab uses: a fifth of the time that a model takes to start. None: "there is no such module".
+def later() -> None:
+    """Let come later, or not at all, what transformers imports and no model of ours uses: half of a model's start."""
+    # scikit-learn, wherever it is installed (the engines' exporter brings it), for a way of decoding. None: "there is
+    # no such module".
     sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
-    # And it imports PyTorch's compiler, half of what is left, for one class and to mark a few functions; and all of
-    # scipy's optimizers for one function.
+    # PyTorch's compiler, for one class and to mark a few functions; all of scipy's optimizers, for one function.
     marks = dict.fromkeys(MARKS, _unmarked)
     assignment = {"linear_sum_assignment": at_first_call("scipy.optimize", "linear_sum_assignment")}
     sys.meta_path[:0] = [
         Later("torch._dynamo", marks, "_trace_wrapped_higher_order_op", _for_cpus_alone),
         Later("scipy.optimize", assignment),
     ]
-    atexit.register(_end)  # first, so it comes last, after what others do at the end
+
+
+def prepare() -> None:
+    """Nothing but inside Triton's stub, into which its own module is built."""
+    if "c_python_backend_utils" in sys.builtin_module_names:
+        gc.set_threshold(COLLECT_AFTER)
+        later()
+        atexit.register(_end)  # first, so it comes last, after what others do at the end

@@ -8,11 +8,8 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent to anybody
-
-import gradio as gr
 from starlette.middleware import Middleware
 
 from labctl.cli.chat_gate import SCHEDULER, Gate, fields
@@ -20,6 +17,10 @@ from labctl.errors import LabError
 from labctl.measure.clients import conversation
 from labctl.measure.clients.text_model import TextModel
 
+if TYPE_CHECKING:
+    import gradio as gr
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent to anybody
 NOTHING = "There is nothing to continue: type the beginning of a text first."
 History = list[dict[str, str]]
 CSS = ".message code, .message pre {white-space: pre-wrap !important}"
@@ -63,6 +64,8 @@ class Page:
         self.chosen = chosen if chosen in self.models else next(iter(self.models))
 
     def build(self) -> gr.Blocks:
+        import gradio as gr  # takes seconds
+
         heeded = {name for model in self.models.values() for name in model.choices}
         with gr.Blocks(title=self.title, analytics_enabled=False) as blocks:
             gr.Markdown(f"## {self.title}")
@@ -148,6 +151,8 @@ def serve(page: Page, address: str, port: int) -> Iterator[str]:
     Raises:
         LabError: the port is taken.
     """
+    import gradio as gr
+
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
