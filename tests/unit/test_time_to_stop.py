@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+from waiting import eventually
 
 from labctl.runtimes import stopping
+from labctl.runtimes.local import lives
 
 
 @pytest.fixture
@@ -49,3 +54,18 @@ def test_servers_that_have_ended_are_waited_for_no_more(clock: list[float], log:
     said = stopping.from_now_on(log)
     assert stopping.wait(lambda: [said] if clock[0] < 2 else [], 15)
     assert clock[0] < 3
+
+
+def test_a_server_that_nobody_has_reaped_is_not_waited_for() -> None:
+    code = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout
+        server = psutil.Process(int(parent.stdout.readline()))
+        assert lives(server)
+        server.kill()
+        eventually(lambda: not lives(server))
+        assert psutil.pid_exists(server.pid), "its parent does not look after it"
+    eventually(lambda: not psutil.pid_exists(server.pid))
+    assert not lives(server)

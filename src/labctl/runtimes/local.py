@@ -174,7 +174,7 @@ class LocalRuntime:
             unloaded = {p: stopping.from_now_on(self.workspace.log_file(stack, _replica(p))) for p in servers}
             _signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-            if not stopping.wait(lambda: [unloaded[p] for p in psutil.wait_procs(servers, timeout=0)[1]], grace):
+            if not stopping.wait(lambda: [unloaded[p] for p in servers if lives(p)], grace):
                 listener.note(stopping.late(grace))
         self._end(ours())
         root = self.workspace.root
@@ -187,7 +187,10 @@ class LocalRuntime:
     def _end(self, remaining: list[psutil.Process]) -> None:
         remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first who would restart it
         _signal(remaining, signal.SIGKILL)
-        psutil.wait_procs(remaining, timeout=10)
+        deadline = time.monotonic() + 10
+        while any(map(lives, remaining)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        psutil.wait_procs(remaining, timeout=0)  # those that are our own children
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -258,6 +261,18 @@ class LocalRuntime:
     def leftovers(self, stack: str) -> list[str]:
         left = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
         return left + [str(path) for path in leavings(self.workspace.root, stack)]
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it may still do anything: one that has only not been reaped holds neither memory nor ports.
+
+    Who inherits our servers reaps them when it will, and in a container often never.
+    """
+    try:
+        # Of one that is killed the first thread may have ended before the others, which still hold all.
+        return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:
