@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ import psutil
 import zygote
 
 from labctl.errors import LabError
+from labctl.listener import Silent
+from labctl.manifest.catalog import Catalog
+from labctl.orchestrator.down import take_down
+from labctl.orchestrator.session import Session
 from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
@@ -47,6 +51,24 @@ def labctl(*arguments: str, root: Path, timeout: float = 240, check: bool = True
     if check:
         assert done.returncode == 0, f"labctl {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def taken_down(root: Path, *stacks: str) -> None:
+    """Take these stacks of a checkout down, or all: at once, as ``labctl run`` does when its clients have ended.
+
+    For the end of a test: Triton takes two or three seconds to end in good order, and tests of their own see to that.
+    """
+    session = Session(Workspace(root, root / "cache"), Catalog(()), Silent())
+    remembered = [path.parent.name for path in session.workspace.state.glob("*/state.json")]
+    for name in ("local", "compose"):
+        runner = session.runtime(name)
+        there: list[str] = []
+        with suppress(LabError):  # no engine answers
+            there = [stack for stack in stacks or {*remembered, *runner.stacks()} if runner.leftovers(stack)]
+        for stack in there:
+            take_down(session, runner, stack, force=True)
+    for stack in stacks or remembered:
+        session.forget(stack)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import ROOT, copy_of_the_checkout, labctl, runtime, status, with_faults_lab
+from machinery import ROOT, copy_of_the_checkout, labctl, runtime, status, taken_down, with_faults_lab
 
 from labctl.orchestrator import ports
 from labctl.runtimes import images
@@ -28,7 +28,7 @@ def own(tmp_path: Path, snapshot: Path) -> Iterator[Path]:
     finally:
         runner = runtime(root)
         if runner.stacks():
-            labctl("down", "--all", root=root, check=False)
+            taken_down(root)
         assert runner.stacks() == set()
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import browser
 from lab_server import LabServer
-from machinery import PARTS, ROOT, labctl
+from machinery import PARTS, ROOT, labctl, taken_down
 
 from labctl import server_api
 from labctl.orchestrator.stuck import stuck
@@ -60,7 +59,7 @@ def lab_server(checkout: Path, request: pytest.FixtureRequest) -> Iterator[Calla
             known, server = up[stack]
             if known == key and server_api.is_live(server.http):
                 return server
-            labctl("down", stack, root=checkout)
+            taken_down(checkout, stack)
         if stack not in WITHOUT_ENGINES:
             request.getfixturevalue("engines_made")
         done = labctl("up", stack, "--json", "--runtime", "local", "--ports", "auto", *arguments, root=checkout)
@@ -74,9 +73,8 @@ def lab_server(checkout: Path, request: pytest.FixtureRequest) -> Iterator[Calla
 
     try:
         yield bring
-    finally:  # all at once: each takes seconds to end in good order
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda stack: labctl("down", stack, root=checkout), up))
+    finally:
+        taken_down(checkout, *up)
 
 
 def _assignments(settings: dict[str, Any]) -> Sequence[str]:
@@ -98,7 +96,7 @@ def own(checkout: Path, tmp_path: Path) -> Iterator[Path]:
     try:
         yield root
     finally:
-        labctl("down", "--all", root=root, check=False)
+        taken_down(root)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from lab_server import LabServer
-from machinery import labctl
+from machinery import taken_down
 from own_stack import server_of, up
 from waiting import DEADLINE_S
 
@@ -145,7 +145,7 @@ def streaming_root(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         up(root)
         yield root
     finally:
-        labctl("down", "--all", root=root, check=False)
+        taken_down(root)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from machinery import copy_of_the_checkout, labctl, share_server, with_faults_lab
+from machinery import copy_of_the_checkout, labctl, share_server, taken_down, with_faults_lab
 
 from labctl import secret
 from labctl.orchestrator import ports
@@ -26,7 +26,7 @@ def own(tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
     root = with_faults_lab(copy_of_the_checkout(tmp_path / "own", snapshot))
     yield root
-    labctl("down", "--all", root=root, check=False)
+    taken_down(root)
 
 
 def free_ports() -> list[str]:

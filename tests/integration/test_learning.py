@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from machinery import copy_of_the_checkout, labctl, runtime, started
+from machinery import copy_of_the_checkout, labctl, runtime, started, taken_down
 
 pytestmark = pytest.mark.xdist_group("learning")
 MODEL = "model_repos/iterative/iterative-gpt2/1/model.py"
@@ -30,7 +30,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         yield root
     finally:
-        labctl("down", "--all", root=root, check=False)
+        taken_down(root)
 
 
 @pytest.fixture(scope="module")

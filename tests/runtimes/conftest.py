@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machinery import copy_of_the_checkout, labctl, processes_about, runtime, with_faults_lab
+from machinery import copy_of_the_checkout, processes_about, runtime, taken_down, with_faults_lab
 
 
 @pytest.fixture(params=["local", "compose"])
@@ -26,6 +26,6 @@ def own(tmp_path: Path, snapshot: Path, where: str) -> Iterator[Path]:
     finally:
         runner = runtime(root, where)
         if runner.stacks():
-            labctl("down", "--all", root=root, check=False)
+            taken_down(root)
         assert runner.stacks() == set()
         assert processes_about(root) == []

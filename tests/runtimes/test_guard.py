@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, with_faults_lab
+from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, taken_down, with_faults_lab
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput, service_pb2, service_pb2_grpc
 from waiting import eventually
 
@@ -65,7 +65,7 @@ def exposed(
         yield status(root, STACK)["endpoints"]
         assert status(root, STACK)["state"] == "ready"
     finally:
-        labctl("down", "--all", root=root, check=False)
+        taken_down(root)
         assert runtime(root, where).leftovers(STACK) == []
         assert processes_about(root) == []
         assert not [*Path("/dev/shm").glob("envoy_shared_memory*")]

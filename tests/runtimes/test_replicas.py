@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as grpcclient
-from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, with_faults_lab
+from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, taken_down, with_faults_lab
 from waiting import eventually
 
 from labctl.measure.evidence import metrics
@@ -72,7 +72,7 @@ def replicated(
     try:
         yield Replicated(root, where)
     finally:
-        labctl("down", "--all", root=root, check=False)
+        taken_down(root)
         assert runtime(root, where).leftovers(STACK) == []
         assert processes_about(root) == []
         assert not [*Path("/dev/shm").glob("envoy_shared_memory*")]
