@@ -21,7 +21,10 @@ from labctl.server_api import ModelState, Unreachable, call, is_live, located, m
 POLL_S = 0.05
 LOG_S = 0.25  # between two looks into the log
 LOADED = re.compile(r"successfully loaded '([^']+)'")
-POLL_FAILED = re.compile(r"Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$")
+POLL_FAILED = re.compile(
+    r"(Poll failed for model directory '(?P<model>[^']+)': "
+    r"|failed to load model '(?P<none>[^']+)': (?=at least one version must be available))(?P<reason>.*?)\"?$"
+)
 FAILED = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)", re.DOTALL)
 DEAD_STUB = re.compile(r"Stub process '(?P<model>.+)_\d+_\d+' is not healthy")
 LOG_TAIL = 12
@@ -193,7 +196,8 @@ def _completed(states: Sequence[ModelState], log: Sequence[str], models: Sequenc
 
 def refusals(log: Iterable[str]) -> dict[str, str]:
     """Models whose configuration Triton refused, in its words; the index and the answer to a load do not say why."""
-    return {match["model"]: match["reason"] for line in log if (match := POLL_FAILED.search(line))}
+    found = (match for line in log if (match := POLL_FAILED.search(line)))
+    return {match["model"] or match["none"]: match["reason"] for match in found}
 
 
 def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> None:

@@ -142,14 +142,24 @@ def test_before_triton_answers_its_log_tells_how_far_each_model_is() -> None:
     assert "a ready, b loading" in told
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Poll failed for model directory 'b': ", "model input 'x' must specify 'data_type' for b"),
+        (
+            "failed to load model 'b': ",
+            "at least one version must be available under the version policy of model 'b'",
+        ),
+    ],
+)
 def test_a_configuration_that_triton_refuses_fails_at_once_in_the_words_of_its_log(
-    fake: FakeTriton, endpoint: str
+    fake: FakeTriton, endpoint: str, line: str, reason: str
 ) -> None:
     fake.index = [model("a", "READY"), model("b", "")]
-    log = ["E1 manager] \"Poll failed for model directory 'b': model input 'x' must specify 'data_type' for b\""]
+    log = [f'E1 manager] "{line}{reason}"']
     with pytest.raises(LabError, match="could not load b") as caught:
         wait(endpoint, "a", "b", log=lambda: log)
-    assert caught.value.why == "model input 'x' must specify 'data_type' for b"
+    assert caught.value.why == reason
 
 
 def test_any_error_to_the_tiny_question_is_told_and_a_dead_stub_is_named_where_an_ensemble_meets_it(
