@@ -85,6 +85,16 @@ def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
             trial.ended(client, refused, client.send_inputs("m", "a prompt", []))
 
 
+def test_a_connection_that_breaks_is_not_taken_for_a_model_that_does_not_answer(trial: Trial) -> None:
+    trial.patience = 30.0
+    with Silent() as client:
+        waiting = client.send_inputs("m", "a prompt", [])
+        client._broken = "division by zero"
+        with pytest.raises(LabError, match="the connection to the server broke") as caught:
+            trial.wait(client, waiting)
+        assert not isinstance(caught.value, Stuck)
+
+
 def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     exercise = named(EXERCISES, "02a")
     said = (

@@ -138,7 +138,7 @@ class Trial:
             try:
                 client.wait(record, timeout=max(0.1, deadline - time.monotonic()))
             except LabError as error:
-                if record.end or record.error:
+                if record.end or record.error or time.monotonic() < deadline:  # sooner: the connection broke
                     raise
                 raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
 
