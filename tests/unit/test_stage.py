@@ -179,9 +179,10 @@ def test_acts_and_replicas_are_checked_where_the_manifest_is_read(tmp_path: Path
     assert any(line.startswith("run.phases.spread-client.replicas: on gpu") for line in told)
 
 
-def test_a_dry_run_starts_servers_anew_only_where_the_balance_changes() -> None:
+def test_a_dry_run_keeps_its_servers_where_only_the_balance_changes() -> None:
     done = CliRunner().invoke(cli, ["run", "scale", "--dry-run", "--runtime", "local"])
     assert done.exception is None, done.exception
-    assert json.dumps(done.stdout).count("replicas of tritonserver") == 4
+    assert done.stdout.count("replicas of tritonserver") == 1
+    assert done.stdout.count("# the balancer of scaled") == 3
     for client in ("spread", "sequences", "speed_up", "nothing_lost", "when_to_scale"):
         assert f"07-scale-out/{client}.py" in done.stdout
