@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from labctl.listener import Silent
-from labctl.manifest.catalog import load
 from labctl.orchestrator import ports
 from labctl.orchestrator.plan import Choices
 from labctl.orchestrator.servers import goes_on
@@ -16,18 +14,9 @@ from labctl.orchestrator.session import Session
 from labctl.orchestrator.up import BringUp, UpOptions, bring_up
 from labctl.runtimes.base import Record
 from labctl.runtimes.local import LocalRuntime
-from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "scaled"
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Session:
-    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "docker", "requirements"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    workspace = Workspace(tmp_path, tmp_path / "cache")
-    return Session(workspace, load(workspace), Silent())
 
 
 def steps(session: Session, balance: str, replicas: int = 2, **settings: object) -> BringUp:

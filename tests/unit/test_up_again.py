@@ -11,7 +11,6 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.listener import Silent
-from labctl.manifest.catalog import load
 from labctl.manifest.schema import Lab
 from labctl.orchestrator import replicas
 from labctl.orchestrator import restart as restarting
@@ -24,19 +23,10 @@ from labctl.orchestrator.up import Up, UpOptions, bring_up, up
 from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Session:
-    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "docker", "requirements"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    workspace = Workspace(tmp_path, tmp_path / "cache")
-    return Session(workspace, load(workspace), Silent())
 
 
 def options(release: str = "", templates: Path | None = None, expose: bool = False) -> UpOptions:
