@@ -118,7 +118,7 @@ def tenants(report, runs):
          "light one behind by requests"),
     )  # fmt: skip
     panels = [
-        Panel(phase, "served, tokens", "steps since the light tenant came",
+        Panel(phase, "served, tokens", "steps since the first joined",
               {tenant: (range(len(made)), made) for tenant, made in run["served"].items()}, steps=True)
         for phase, run in runs.items()
     ]  # fmt: skip
