@@ -49,6 +49,13 @@ def test_automatic_ports_are_three_different_ones() -> None:
     assert len(set(vars(ports.claim("auto", "127.0.0.1", [])).values())) == 3
 
 
+def test_an_automatic_port_is_none_that_a_connection_may_be_given_before_a_server_listens_on_it() -> None:
+    first, last = (int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    picked = [int(end.rpartition(":")[2]) for place in ports.places(40) for end in vars(place).values()]
+    assert len(set(picked)) == 120
+    assert not [port for port in picked if first <= port <= last or port <= 8002]
+
+
 @pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])
 def test_ports_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LabError, match="--ports"):

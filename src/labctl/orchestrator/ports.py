@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
 
 import psutil
 
@@ -12,6 +16,9 @@ from labctl.errors import LabError
 from labctl.runtimes.base import Endpoints, Record
 
 NAMES = ("HTTP", "gRPC", "metrics")
+LOWEST, ENOUGH = 10_000, 1_000
+CLIENTS_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports of connections to elsewhere, see ip(7)
+CLIENTS_FROM = 32_768  # where nothing says so
 
 
 def parse(text: str) -> tuple[int, int, int] | None:
@@ -81,12 +88,28 @@ def _free_ports(bind: str) -> tuple[int, int, int]:
 
 
 def _picked(bind: str, count: int) -> list[int]:
-    """As the kernel picks them: not the usual ones, which the next stack may be about to take."""
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind((bind, 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]
+    """Free ports, none of them twice in this process."""
+    offered, most = _offered()
+    picked: list[int] = []
+    for port in itertools.islice(offered, most):
+        if _is_free(bind, port):
+            picked.append(port)
+        if len(picked) == count:
+            return picked
+    raise LabError(f"no {count} ports are free", f"{most} were tried", "labctl down --all")
+
+
+@cache
+def _offered() -> tuple[Iterator[int], int]:
+    """Ports in random order, and how many: above the usual ones, which the next stack may be about to take.
+
+    None of those that connections to elsewhere are given: seconds pass until a server listens on what was picked.
+    """
+    first = CLIENTS_FROM
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        first = int(CLIENTS_RANGE.read_text(encoding="ascii").split()[0])
+    numbers = range(LOWEST, first if first - LOWEST >= ENOUGH else 2**16)
+    return itertools.cycle(random.SystemRandom().sample(numbers, len(numbers))), len(numbers)
 
 
 def _who(port: int, running: Sequence[Record]) -> str:
