@@ -144,6 +144,16 @@ def test_a_syntax_error_is_told_in_the_edited_file_and_the_old_model_serves_on(u
         model.write_text(shipped)
 
 
+def test_a_restart_for_a_file_that_cannot_be_read_is_refused_and_the_server_serves_on(up: Path) -> None:
+    server, _ = served(up)
+    with edit(up, "    def finalize(self):", "    def finalize(self:") as number:
+        refused = labctl("restart", "iterative", root=up, check=False)
+    assert refused.returncode == 1
+    assert "SyntaxError" in refused.stderr and f"({MODEL}, line {number}" in refused.stderr
+    assert "labctl undo iterative" in refused.stderr and "Traceback" not in refused.stderr
+    assert served(up)[0] == server and "returncode=0" in ask(up)
+
+
 def test_an_edit_that_loads_and_then_fails_leaves_the_former_model_serving(up: Path) -> None:
     with edit(up, "        sequences = [", "        {}['b']\n        sequences = [") as number:
         refused = labctl("reload", "iterative", root=up, check=False)

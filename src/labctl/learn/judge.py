@@ -21,7 +21,7 @@ from labctl.learn.exercise import Exercise
 from labctl.learn.limits import Limits
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Check, Explained, Stuck, Trial
-from labctl.orchestrator import stuck
+from labctl.orchestrator import sound, stuck
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.running import explainer
 from labctl.orchestrator.session import Session
@@ -91,13 +91,9 @@ def _kept(workspace: Workspace, id: str) -> Path:
 def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
     """A mistake that Python sees without running anything: reported at once."""
     for name, path in files.items():
-        if path.suffix == ".py":
-            try:
-                compile(path.read_bytes(), name, "exec")
-            except (SyntaxError, ValueError) as error:
-                line = getattr(error, "lineno", None)
-                text = f"{name}, line {line}: {getattr(error, 'msg', error)}"
-                return [Check("the file", "Python that can be read", text, False, f"{text}.")]
+        if found := sound.mistake(path):
+            text = f"{name}, line {found[0]}: {found[1]}"
+            return [Check("the file", "Python that can be read", text, False, f"{text}.")]
     return []
 
 

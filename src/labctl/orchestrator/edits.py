@@ -35,7 +35,7 @@ class Edited:
 def edited(session: Session, lab: Lab, runtime: Runtime, record: Record) -> list[Edited]:
     """What was edited since the stack was brought up, or last reloaded. Raises LabError where it cannot be rendered."""
     plan = plan_of(session, lab, runtime, record)
-    with _fresh(plan) as fresh:
+    with made_anew(plan) as fresh:
         return _differences(plan, fresh)
 
 
@@ -48,14 +48,14 @@ def told(session: Session, lab: Lab, runtime: Runtime, record: Record) -> list[d
     waiting = {path: edit.model for edit in edited(session, lab, runtime, record) for path in edit.files}
     changed = dict(_changed(session, plan_of(session, lab, runtime, record)))
     return [
-        {"model": model, "file": _below(path, root), "loaded": path not in waiting}
+        {"model": model, "file": below(path, root), "loaded": path not in waiting}
         for path, model in sorted({**changed, **waiting}.items())
     ]
 
 
 def not_shipped(session: Session, plan: Plan) -> list[str]:
     """The files of a stack that are not as they were shipped, below the checkout."""
-    return sorted(_below(path, session.workspace.root) for path, _ in _changed(session, plan))
+    return sorted(below(path, session.workspace.root) for path, _ in _changed(session, plan))
 
 
 def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
@@ -93,7 +93,7 @@ def _changed(session: Session, plan: Plan) -> list[tuple[Path, str]]:
     return []
 
 
-def _below(path: Path, root: Path) -> str:
+def below(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
@@ -126,7 +126,7 @@ def load_differing(
     patience: float = LOAD_S,
 ) -> list[str]:  # fmt: skip
     """Load anew what a running stack has otherwise than ``plan``, with its lock held. All else as :func:`reload`."""
-    with _fresh(plan) as fresh:
+    with made_anew(plan) as fresh:
         if spare := repository.spare(plan.request) if plan.request.spare else []:
             session.listener.note(repository.without_effect(spare))
         wanted = list(models) or [edit.model for edit in _differences(plan, fresh)]
@@ -138,7 +138,7 @@ def load_differing(
 
 
 @contextlib.contextmanager
-def _fresh(plan: Plan) -> Iterator[Path]:
+def made_anew(plan: Plan) -> Iterator[Path]:
     """The repository as it would be rendered now, beside the one that is served (one rename away)."""
     output = plan.request.output
     with unfinished.making(output) as folder:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labctl.errors import LabError
 from labctl.manifest.schema import Lab
-from labctl.orchestrator import ports, replicas
+from labctl.orchestrator import ports, replicas, sound
 from labctl.orchestrator.down import down
 from labctl.orchestrator.lock import stack_lock
 from labctl.orchestrator.plan import Choices
@@ -25,7 +25,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     Where replicas or their balancer have died, only they are started; the others serve on.
 
     Raises:
-        LabError: it is not up, or cannot be brought up again.
+        LabError: it is not up, or cannot be brought up again; where an edited file is why, it serves on.
     """
     runtime, record = up_now(session, stack)
     if record.balance and heal(session, lab, runtime, record):
@@ -37,6 +37,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
         expose=record.bind == "0.0.0.0", client_shm=record.client_shm, supervise=record.restarts,
         replicas=len(record.servers), balance=record.balance,
     )  # fmt: skip
+    sound.require(session, plan_of(session, lab, runtime, record))
     down(session, stack)
     return up(session, lab, stack, options).record
 

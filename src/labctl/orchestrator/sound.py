@@ -1,0 +1,39 @@
+"""Whether what a person edited can be served at all: asked before something that serves is taken down for it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from labctl import repository
+from labctl.errors import LabError
+from labctl.orchestrator import edits
+from labctl.orchestrator.plan import Plan
+from labctl.orchestrator.session import Session
+
+
+def require(session: Session, plan: Plan) -> None:
+    """Raises LabError for a template that no server could load."""
+    with edits.made_anew(plan):  # every config.pbtxt is checked as it is rendered
+        pass
+    for place, path in sorted(repository.origins(plan.request).items()):
+        if found := mistake(path):
+            file, (line, words) = edits.below(path, session.workspace.root), found
+            raise LabError(
+                f"{place.partition('/')[0]} could not be loaded: {words} ({file}, line {line})",
+                "nothing was taken down",
+                f"correct it, or labctl undo {plan.name}",
+            )
+
+
+def mistake(path: Path) -> tuple[int | None, str] | None:
+    """The line and the words of what Python cannot read in a file; None where it can, or it is no Python."""
+    if path.suffix != ".py":
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return getattr(error, "lineno", None), f"{type(error).__name__}: {getattr(error, 'msg', error)}"
+    return None
