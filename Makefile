@@ -7,8 +7,8 @@ READY := .venv/.ready
 ARGS ?=
 # Packages are installed uncompiled; what is imported is compiled once, into .venv, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
-# A third (WORKERS="-n 3") is faster where two processors are one's own, and starves clients where they are shared.
-WORKERS ?= -n 2
+# For two processors of one's own. Where others use them too, a third worker starves clients: WORKERS="-n 2".
+WORKERS ?= -n 3
 GROUPED := --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help setup test test-quick test-unit bench lint lock format images down clean model triton learn
