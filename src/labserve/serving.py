@@ -107,9 +107,10 @@ def _end() -> None:
 
 def later() -> None:
     """Let come later, or not at all, what transformers imports and no model of ours uses: half of a model's start."""
-    # scikit-learn, wherever it is installed (the engines' exporter brings it), for a way of decoding. None: "there is
-    # no such module".
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+    # scikit-learn, wherever it is installed (the engines' exporter brings it), for a way of decoding; and OpenVINO's
+    # telemetry, which forks a process to tell Google Analytics of each import. None: "there is no such module".
+    for name in ("sklearn", "openvino_telemetry"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     # PyTorch's compiler, for one class and to mark a few functions; all of scipy's optimizers, for one function.
     marks = dict.fromkeys(MARKS, _unmarked)
     assignment = {"linear_sum_assignment": at_first_call("scipy.optimize", "linear_sum_assignment")}
@@ -124,4 +125,5 @@ def prepare() -> None:
     if "c_python_backend_utils" in sys.builtin_module_names:
         gc.set_threshold(COLLECT_AFTER)
         later()
+        sys.modules.setdefault("openvino.tools.ovc", None)  # type: ignore[arg-type]  # a converter; engines are made
         atexit.register(_end)  # first, so it comes last, after what others do at the end

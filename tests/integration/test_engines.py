@@ -28,7 +28,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(fresh: Path) -> Path:
     """The folder, made as labctl makes it: in a process of its own."""
     argv = [sys.executable, *engines.request("openvino", SPEC, {"precision": "fp32"}).argv]
-    env = {**os.environ, "LABS_CACHE": str(fresh)}
+    env = {**os.environ, "LABS_CACHE": str(fresh), "HOME": str(fresh)}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "exporting" in done.stderr
@@ -41,6 +41,11 @@ def test_the_engine_is_where_the_plan_says_and_whole(engine: Path, fresh: Path) 
     assert build.locate(workspace) == engine
     assert build.ready(workspace)
     assert build.manifest(workspace)["versions"]["openvino-genai"]
+
+
+def test_a_build_tells_nobody_of_itself(engine: Path, fresh: Path) -> None:
+    """OpenVINO's telemetry remembers in ~/intel who it tells Google Analytics of."""
+    assert not (fresh / "intel").exists()
 
 
 def test_the_engine_continues_as_the_weights_do(engine: Path, fresh: Path) -> None:

@@ -78,6 +78,13 @@ def test_a_model_that_has_an_engine_starts_without_pytorch() -> None:
     assert run(code).returncode == 0
 
 
+def test_a_model_with_openvino_tells_nobody_of_its_use(tmp_path: Path) -> None:
+    code = f"{IN_TRITON}import os; os.environ['HOME'] = {str(tmp_path)!r}\nimport labserve.inflight.openvino_engine"
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_outside_triton_nothing_changes() -> None:
     code = "import gc, sys; was = gc.get_threshold(), len(sys.meta_path); import labserve.params\n"
     assert (

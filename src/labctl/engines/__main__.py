@@ -6,15 +6,25 @@ Progress as lines on stderr; on success one JSON object with the folder on stdou
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
 import sys
 
 from labctl.engines import ENGINES, request
 from labctl.errors import LabError
 from labctl.workspace import Workspace
 
-# transformers imports it where it is there, and with it scipy and pandas: 2 s of every build, for nothing.
-sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+COLLECT_AFTER = 50_000  # new objects; importing the exporters makes many times as many, and none of them is garbage
+
+
+def spare() -> None:
+    """What costs half of a build's time and makes nothing of the engine; for a process that only builds."""
+    # Imported where they are there: scikit-learn, with scipy and pandas, by transformers; and OpenVINO's telemetry,
+    # which forks a process to tell Google Analytics of each step: 46 of them, 3 s.
+    for name in ("sklearn", "openvino_telemetry"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    gc.set_threshold(COLLECT_AFTER)
 
 
 def main(arguments: list[str]) -> int:
@@ -24,6 +34,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--weights", required=True, metavar="SPEC")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args(arguments)
+    spare()
     try:
         pairs = [text.partition("=") for text in asked.option]
         build = request(asked.engine, asked.weights, {key: value for key, _, value in pairs})
@@ -36,4 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # taking PyTorch and the exporters apart piece by piece takes a second, and frees nothing more
