@@ -41,13 +41,17 @@ class _Unread(ModuleType):
 
 
 class _There(importlib.abc.Loader):
-    """For a module that reading its package has imported: there is nothing left to do."""
+    """For a module that reading another one has imported: there is nothing left to do but to give its loader back."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return sys.modules[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
-        pass
+        if module.__spec__:
+            module.__spec__.loader = self._loader
 
 
 def read(package: ModuleType) -> None:
@@ -57,12 +61,17 @@ def read(package: ModuleType) -> None:
 
 
 class Later(importlib.abc.MetaPathFinder):
-    """Lets `package` come later: what is in `before` can be had of it at once, and so can its module `early`."""
+    """Lets `package` come later: what is in `before` can be had of it at once, and so can its module `early`.
+
+    It comes before those `users` of it that do not name it.
+    """
 
     def __init__(
-        self, package: str, before: Mapping[str, Any], early: str = "", wanted: Callable[[], bool] = lambda: True
-    ) -> None:
+        self, package: str, before: Mapping[str, Any], early: str = "", wanted: Callable[[], bool] = lambda: True,
+        users: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._package, self._before, self._early, self._wanted = package, before, f"{package}.{early}", wanted
+        self._users = users
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == self._package and self._wanted():
@@ -71,9 +80,13 @@ class Later(importlib.abc.MetaPathFinder):
                 spec.loader = _Later(spec.loader, self._before)
             return spec
         package = sys.modules.get(self._package)
-        if name.startswith(f"{self._package}.") and name != self._early and isinstance(package, _Unread):
+        of_it = name.startswith(f"{self._package}.") and name != self._early
+        if (of_it or name in self._users) and isinstance(package, _Unread):
             read(package)  # its modules import each other in an order that it begins
-            return ModuleSpec(name, _There()) if name in sys.modules else None
+            there = name in sys.modules and sys.modules[name].__spec__
+            if there:  # importlib goes by the spec of a module that is there
+                there.loader = _There(there.loader)
+                return there
         return None
 
 
@@ -90,6 +103,10 @@ def at_first_call(package: str, name: str) -> Callable[..., Any]:
 def _unmarked(fn: Any = None, *_: Any, **__: Any) -> Any:
     """One of MARKS, where nothing is compiled."""
     return (lambda function: function) if fn is None else fn
+
+
+class _Spread:
+    """Stands for a class of models of which there is none, while its package has not come."""
 
 
 def _for_cpus_alone() -> bool:
@@ -114,7 +131,13 @@ def later() -> None:
     # PyTorch's compiler, for one class and to mark a few functions; all of scipy's optimizers, for one function.
     marks = dict.fromkeys(MARKS, _unmarked)
     assignment = {"linear_sum_assignment": at_first_call("scipy.optimize", "linear_sum_assignment")}
+    # PyTorch's shapes of tensors that hold no numbers (transformers makes such), its export of graphs, and models that
+    # are spread over processes (transformers asks whether a model is one).
+    of_graphs = ("transformers", "torch._decomp", "torch._dynamo.utils", "torch._functorch.aot_autograd")
     sys.meta_path[:0] = [
+        Later("torch._meta_registrations", {}, users=of_graphs),
+        Later("torch.export", {}),
+        Later("torch.distributed.fsdp", {"FullyShardedDataParallel": _Spread}),
         Later("torch._dynamo", marks, "_trace_wrapped_higher_order_op", _for_cpus_alone),
         Later("scipy.optimize", assignment),
     ]

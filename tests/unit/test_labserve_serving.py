@@ -38,10 +38,13 @@ def test_a_package_that_may_come_later_is_executed_when_something_of_it_is_wante
     folder.mkdir()
     (folder / "__init__.py").write_text(BODY)
     (folder / "first.py").write_text("own = 7\n")
-    (folder / "second.py").write_text("from slow_package import mark\nknown = [mark]\n")
+    (folder / "second.py").write_text(
+        "import sys\nfrom slow_package import mark\nknown = [mark]\nsys.times_read += 1\n"
+    )
     later = serving.Later("slow_package", {"mark": 0, "add": serving.at_first_call("slow_package", "add")}, "first")
     monkeypatch.setattr(sys, "meta_path", [later, *sys.meta_path])
     monkeypatch.setattr(sys, "slow_package_was_read", False, raising=False)
+    monkeypatch.setattr(sys, "times_read", 0, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     first = importlib.import_module("slow_package.first")
     package: Any = importlib.import_module("slow_package")
@@ -58,8 +61,28 @@ def test_a_package_that_may_come_later_is_executed_when_something_of_it_is_wante
     assert sys.slow_package_was_read  # type: ignore[attr-defined]
     assert package.mark == 6
     assert package.second is importlib.import_module("slow_package.second")
+    assert sys.times_read == 1  # type: ignore[attr-defined]
     for name in [name for name in sys.modules if name.startswith("slow_package")]:
         del sys.modules[name]
+
+
+def test_what_pytorch_computes_without_numbers_comes_when_it_is_wanted() -> None:
+    done = run(f"""{IN_TRITON}
+import labserve.params, os, torch
+print("torch._decomp" in sys.modules)
+for wanted in (
+    "from torch._decomp import decomposition_table; print(len(decomposition_table) > 1000)",
+    "print(torch.vmap(lambda x: x > 0)(torch.ones(1)).item())",
+    "print(torch.compile(lambda x: x > 0, backend='eager')(torch.ones(1)).item())",
+):
+    sys.stdout.flush()
+    if not os.fork():
+        exec(wanted)
+        sys.exit()
+    os.wait()
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "True", "True", "True"]
 
 
 def test_a_hugging_face_model_serves_without_the_compiler_and_its_process_ends_in_good_order() -> None:
