@@ -16,6 +16,7 @@ from torch.nn.functional import gelu, layer_norm
 
 from labserve.gpt2.linear import Linear
 from labserve.gpt2.precision import precision_of
+from labserve.threads import threads_of
 
 #: (layer, query, key, value) to the output of attention; all of them are [..., tokens, heads, head_dim].
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -35,7 +36,7 @@ class Block:
 
 
 class GPT2:
-    """The model of one folder. `precision` is a word of `labserve.gpt2.precision`.
+    """The model of one folder. `precision` is a word of `labserve.gpt2.precision`; 0 threads: by the size of the model.
 
     Raises:
         ValueError: the folder holds another kind of model, or a variant of this one; there is no such precision.
@@ -43,7 +44,7 @@ class GPT2:
     """
 
     def __init__(self, folder: str, device: str = "cpu", threads: int = 1, precision: str = "auto") -> None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(threads_of(threads, folder))
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         _refuse_others(config)
         tensors = _tensors(Path(folder))

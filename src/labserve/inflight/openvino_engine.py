@@ -13,6 +13,7 @@ from labserve.inflight.features import DRAFT, PROMPT_LOOKUP, Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
+from labserve.threads import threads_of
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no other
 STEP_TOKENS = {"cpu": 256}  # of one step, where max_num_tokens is not given
@@ -46,7 +47,7 @@ class OpenVinoEngine:
             True  # prompts go beside everybody else's next token; the scheduler says whether in pieces
         )
         config.enable_prefix_caching = features.kv_cache_reuse
-        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
+        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads_of(threads, folder)}
         if exact:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         if features.speculation == PROMPT_LOOKUP:

@@ -18,6 +18,7 @@ from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
+from labserve.threads import threads_of
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache
 STEP_TOKENS = {"cpu": 256, "cuda": 2048}  # of one step, where max_num_tokens is not given
@@ -44,7 +45,7 @@ class TransformersEngine:
     def __init__(
         self, folder: str, kv: KVBudget, batch: int, exact: bool, threads: int, features: Features, device: str = "cpu"
     ) -> None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(threads_of(threads, folder))
         half = torch.bfloat16 if device == "cpu" else torch.float16
         model = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, dtype=torch.float32 if exact else half, attn_implementation="sdpa"

@@ -10,6 +10,7 @@ import torch
 
 from labserve.params import BadInput, Refusal, text
 from labserve.tensors import Read
+from labserve.threads import threads_of
 
 LOOK_AROUND = 8  # steps between two questions whether the clients are still there
 
@@ -30,7 +31,7 @@ class Generator:
         from transformers import AutoModelForCausalLM, AutoTokenizer  # takes seconds
 
         self._most_seconds = most_seconds
-        torch.set_num_threads(threads)
+        torch.set_num_threads(threads_of(threads, folder))
         self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         dtype = torch.float32 if device == "cpu" else torch.float16
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **{dtype_argument(): dtype})
