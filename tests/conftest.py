@@ -78,6 +78,23 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """PyTorch, where a test module has imported it, computes on one thread.
+
+    The models are so small that a second thread only waits for the first, and the other workers need the other cores.
+    """
+    if "torch" not in sys.modules:
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of weights for the whole session (LABS_TEST_CACHE keeps one between sessions)."""

@@ -63,15 +63,15 @@ def read(package: ModuleType) -> None:
 class Later(importlib.abc.MetaPathFinder):
     """Lets `package` come later: what is in `before` can be had of it at once, and so can its module `early`.
 
-    It comes before those `users` of it that do not name it.
+    It comes with its first other module, and with one whose name begins as one of the `heralds`.
     """
 
     def __init__(
         self, package: str, before: Mapping[str, Any], early: str = "", wanted: Callable[[], bool] = lambda: True,
-        users: Sequence[str] = (),
+        heralds: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._package, self._before, self._early, self._wanted = package, before, f"{package}.{early}", wanted
-        self._users = users
+        self._heralds = (f"{package}.", *heralds)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == self._package and self._wanted():
@@ -80,8 +80,7 @@ class Later(importlib.abc.MetaPathFinder):
                 spec.loader = _Later(spec.loader, self._before)
             return spec
         package = sys.modules.get(self._package)
-        of_it = name.startswith(f"{self._package}.") and name != self._early
-        if (of_it or name in self._users) and isinstance(package, _Unread):
+        if name.startswith(self._heralds) and name != self._early and isinstance(package, _Unread):
             read(package)  # its modules import each other in an order that it begins
             there = name in sys.modules and sys.modules[name].__spec__
             if there:  # importlib goes by the spec of a module that is there
@@ -135,7 +134,7 @@ def later() -> None:
     # are spread over processes (transformers asks whether a model is one).
     of_graphs = ("transformers", "torch._decomp", "torch._dynamo.utils", "torch._functorch.aot_autograd")
     sys.meta_path[:0] = [
-        Later("torch._meta_registrations", {}, users=of_graphs),
+        Later("torch._meta_registrations", {}, wanted=_for_cpus_alone, heralds=of_graphs),
         Later("torch.export", {}),
         Later("torch.distributed.fsdp", {"FullyShardedDataParallel": _Spread}),
         Later("torch._dynamo", marks, "_trace_wrapped_higher_order_op", _for_cpus_alone),

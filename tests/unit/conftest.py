@@ -1,9 +1,7 @@
-"""Unit tests compute with models so small that a second thread only waits for the first."""
+"""What unit tests share: a session of their own, and models with a stand-in for Triton."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,6 @@ from labctl.orchestrator.session import Session
 from labctl.workspace import Workspace
 
 __all__ = ["load"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """PyTorch, where a test module has imported it, computes on one thread: the other workers need the other cores."""
-    if "torch" not in sys.modules:
-        yield
-        return
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
