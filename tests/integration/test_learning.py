@@ -15,6 +15,7 @@ from machinery import copy_of_the_checkout, labctl, runtime, started, taken_down
 
 pytestmark = pytest.mark.xdist_group("learning")
 MODEL = "model_repos/iterative/iterative-gpt2/1/model.py"
+STUCK_S = 8.0  # an execution that takes longer is named
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def up(desk: Path) -> Path:
-    labctl("up", "iterative", "--runtime", "local", "--ports", "auto", root=desk)
+    labctl("up", "iterative", "--runtime", "local", "--ports", "auto", root=desk, LABS_STUCK_S=f"{STUCK_S:g}")
     return desk
 
 
@@ -165,7 +166,7 @@ def test_an_endless_execution_is_named_to_who_waits_and_by_status(up: Path) -> N
     """Whose model, since when, at which line; and `restart` after the edit serves again."""
     line = "        sequences = ["
     with edit(up, line, f"        while len(batch) > 0 and 'LOOP' in text_of(batch[0][0], 'text_input').decode():\n"
-                        f"            pass\n{line}") as number:  # fmt: skip
+                        f"            time.sleep(0.1)\n{line}") as number:  # fmt: skip
         labctl("reload", "iterative", root=up)
         asking = ["infer", "iterative", "-m", "iterative-gpt2", "-p", "LOOP", "-o", "4"]
         with started(up, *asking) as waiting:
