@@ -65,10 +65,13 @@ def _started() -> str:
 def _serve(place: str) -> int:
     """Until stdin ends: a fork for each command. In a fork this returns the command's exit status."""
     from labctl.cli import main
+    from labctl.manifest.catalog import load
+    from labctl.workspace import Workspace
 
     for module in {module for module, _ in main.COMMANDS.values()} - {LARGE}:
         importlib.import_module(f"labctl.cli.{module}")
     assert not {"grpc", "torch"} & set(sys.modules), "they do not survive a fork"
+    load(Workspace.find(Path(__file__).parent))  # of a manifest that says the same nothing is worked out again
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for the commands
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, selectors.DefaultSelector() as either:

@@ -173,7 +173,7 @@ def test_acts_and_replicas_are_checked_where_the_manifest_is_read(tmp_path: Path
         lab.run.phases[1].model_copy(update={"profiles": ["cpu", "gpu"]}),
     ]
     changed = lab.model_copy(update={"run": lab.run.model_copy(update={"phases": bad})})
-    told = list(runs.problems(changed, workspace.labs / lab.folder))
+    told = list(runs.problems(changed))
     assert any(line.startswith("run.phases.spread-l4.acts: they are about replicas") for line in told)
     assert any(line.startswith("run.phases.spread-client.replicas: on gpu") for line in told)
 

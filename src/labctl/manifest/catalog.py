@@ -5,6 +5,7 @@ A manifest that is broken is refused with file, key and reason, all problems of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,28 +69,36 @@ def load(workspace: Workspace) -> Catalog:
     for path in sorted(workspace.labs.glob("*/lab.yaml")):
         where = path.relative_to(workspace.root).as_posix()
         try:
-            lab = parse(path)
+            lab, wrong = _read(path.parent.name, shared.text(path), shared.texts(workspace.labs / shared.FOLDER))
         except ValidationError as error:
             problems += [f"{where}: {_where(item)}{item['msg']}" for item in error.errors()]
             continue
         except ValueError as error:
             problems.append(f"{where}: {error}")
             continue
-        problems += [f"{where}: {problem}" for problem in checks.problems(lab, path.parent, workspace)]
+        missing = checks.missing(lab, path.parent, workspace)
+        problems += [f"{where}: {problem}" for problem in dict.fromkeys((*wrong, *missing))]
         for word in {lab.short, *lab.stacks, lab.number}:
             if word in owners and owners[word] != lab.folder:
                 problems.append(f"{where}: the name '{word}' is already taken by {owners[word]}")
             owners[word] = lab.folder
-        labs.append(lab.model_copy(update={"settings": {**lab.settings, **EVERYWHERE}}))
+        labs.append(lab)
     if problems:
         raise LabError("a lab manifest is broken", "", "correct the keys named above", details=problems)
     return Catalog(tuple(labs))
 
 
-def parse(path: Path) -> Lab:
-    """The shape of one manifest. Raises ValueError (pydantic's ValidationError is one)."""
-    manifest = shared.read(path) or {}
-    return Lab.model_validate(shared.with_shared(manifest, path.parent.parent / shared.FOLDER))
+@functools.lru_cache(maxsize=64)
+def _read(folder: str, text: str, common: tuple[tuple[str, str], ...]) -> tuple[Lab, list[str]]:
+    """One manifest, and what is wrong with it wherever it stands; once in a process for the same texts.
+
+    Raises:
+        ValueError: it has not the shape of a manifest (pydantic's ValidationError is one).
+    """
+    manifest = shared.parsed("lab.yaml", text) or {}
+    lab = Lab.model_validate(shared.with_shared(manifest, dict(common)))
+    wrong = checks.problems(lab, folder)
+    return lab.model_copy(update={"settings": {**lab.settings, **EVERYWHERE}}), wrong
 
 
 def _where(item: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ A shared file has ``settings``, which become the lab's own, and ``bases``, of wh
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,34 @@ FOLDER = "shared"
 KEYS = {"settings", "bases"}
 
 
-def read(path: Path) -> Any:
-    """One YAML file. Raises ValueError, which names the file, for what cannot be read."""
+def text(path: Path) -> str:
+    """What a file says. Raises ValueError, which names the file, for what cannot be read."""
     try:
-        return yamlfile.parse(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path.name}: {' '.join(str(error).split())}") from error
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unread(path.name, error) from error
 
 
-def with_shared(manifest: Any, folder: Path) -> Any:
-    """A manifest with what it includes from ``folder`` filled in.
+def texts(folder: Path) -> tuple[tuple[str, str], ...]:
+    """The name of each shared file, and what it says. Raises ValueError as ``text`` does."""
+    return tuple((path.stem, text(path)) for path in sorted(folder.glob("*.yaml")))
+
+
+@functools.lru_cache(maxsize=16)
+def parsed(name: str, text: str) -> Any:
+    """One YAML file's document, not to be changed. Raises ValueError, which names the file, for what is none."""
+    try:
+        return yamlfile.parse(text)
+    except yaml.YAMLError as error:
+        raise _unread(name, error) from error
+
+
+def _unread(name: str, error: Exception) -> ValueError:
+    return ValueError(f"{name}: {' '.join(str(error).split())}")
+
+
+def with_shared(manifest: Any, common: Mapping[str, str]) -> Any:
+    """A manifest with what it includes of the shared files' texts filled in.
 
     Raises:
         ValueError: it includes what is not there or is not a shared file, or a stack's base is unknown.
@@ -40,7 +59,7 @@ def with_shared(manifest: Any, folder: Path) -> Any:
         raise ValueError("include: a list of names, such as [llm] for labs/shared/llm.yaml")
     shared: dict[str, Any] = {}
     for name in names:
-        shared = laid_over(shared, _shared(name, folder))
+        shared = laid_over(shared, _shared(name, common))
     if shared.get("settings"):
         manifest["settings"] = laid_over(shared["settings"], manifest.get("settings") or {})
     stacks = manifest.get("stacks")
@@ -49,11 +68,10 @@ def with_shared(manifest: Any, folder: Path) -> Any:
     return manifest
 
 
-def _shared(name: str, folder: Path) -> dict[str, Any]:
-    known = sorted(path.stem for path in folder.glob("*.yaml"))
-    if name not in known:
-        raise ValueError(f"include: there is no labs/{FOLDER}/{name}.yaml; there are: {', '.join(known) or 'none'}")
-    content = read(folder / f"{name}.yaml")
+def _shared(name: str, common: Mapping[str, str]) -> dict[str, Any]:
+    if name not in common:
+        raise ValueError(f"include: there is no labs/{FOLDER}/{name}.yaml; there are: {', '.join(common) or 'none'}")
+    content = parsed(f"{name}.yaml", common[name])
     if not isinstance(content, dict) or not content.keys() <= KEYS:
         raise ValueError(f"include: labs/{FOLDER}/{name}.yaml has settings and bases, nothing else")
     if not all(isinstance(part, dict) for part in content.values()):

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from labctl import yamlfile
 from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.runtimes import processes
@@ -104,7 +105,7 @@ def as_process(workspace: Workspace, record: Record, port: int) -> Action[Observ
 def local_config(workspace: Workspace, record: Record) -> dict[str, Any]:
     """``observe/prometheus.yaml`` with the stack's own addresses in place of names."""
     shipped = workspace.root / "observe"
-    config: dict[str, Any] = yaml.safe_load((shipped / "prometheus.yaml").read_text(encoding="utf-8"))
+    config: dict[str, Any] = yamlfile.parse((shipped / "prometheus.yaml").read_text(encoding="utf-8"))
     config["rule_files"] = [str(shipped / name) for name in config["rule_files"]]
     envoy = [record.endpoints.metrics] if record.balance else []
     targets = {"triton": record.asked["metrics"].split(","), "envoy": envoy}

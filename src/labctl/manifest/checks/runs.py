@@ -16,17 +16,15 @@ from labctl.manifest.settings import resolve
 RESERVED = "result"  # a run writes result.json beside the files that are named after its phases
 
 
-def problems(lab: Lab, folder: Path) -> Iterator[str]:
+def problems(lab: Lab) -> Iterator[str]:
     if lab.run is None:
         if lab.verdicts:
             yield "verdicts: what they judge is measured by a run, and there is no run section"
         return
-    yield from _script("run.report", lab.run.report, folder)
     for phase in lab.run.phases:
         where = f"run.phases.{phase.name}"
         if phase.name == RESERVED or phase.name.startswith("context-"):
             yield f"{where}: the name is taken by a file that every run writes"
-        yield from _script(f"{where}.client", phase.client, folder)
         if phase.stack not in lab.stacks:
             yield f"{where}.stack: no stack '{phase.stack}' in this lab"
             continue
@@ -49,9 +47,13 @@ def problems(lab: Lab, folder: Path) -> Iterator[str]:
         yield from _text(f"verdicts.{verdict.name}.text", verdict.text)
 
 
-def _script(where: str, name: str, folder: Path) -> Iterator[str]:
-    if leaves(name) or not (folder / name).is_file():
-        yield f"{where}: there is no file {name} in this lab's folder"
+def missing(lab: Lab, folder: Path) -> Iterator[str]:
+    if lab.run is None:
+        return
+    clients = ((f"run.phases.{phase.name}.client", phase.client) for phase in lab.run.phases)
+    for where, name in (("run.report", lab.run.report), *clients):
+        if leaves(name) or not (folder / name).is_file():
+            yield f"{where}: there is no file {name} in this lab's folder"
 
 
 def _text(where: str, text: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ LATE = EARLY | {"run_dir", "vocab_size"}
 SPACED = ("{ settings.", "{ artifacts.", "{ run_dir ", "{ profile ", "{ stack ", "{ release ", "{ vocab_size ")
 
 
-def problems(lab: Lab, where: str, stack: Stack, workspace: Workspace) -> Iterator[str]:
+def problems(lab: Lab, where: str, stack: Stack) -> Iterator[str]:
     made = {f"artifacts.{name}" for _, layer in layers(where, stack) for name in layer.artifacts}
     early = {f"settings.{key}" for key in lab.settings} | EARLY
     for path, layer in layers(where, stack):
@@ -29,11 +29,8 @@ def problems(lab: Lab, where: str, stack: Stack, workspace: Workspace) -> Iterat
             yield from _references(f"{path}.{key}", value, early | LATE | made)
         yield from _places(f"{path}.place", layer.place)
         for folder in layer.repository:
-            if ".." in PurePosixPath(folder).parts or PurePosixPath(folder).is_absolute():
+            if leaves(folder):
                 yield f"{path}.repository: '{folder}' leads out of the checkout"
-            elif not workspace.templates(lab.folder, folder).is_dir():
-                place = f"labs/{lab.folder}" if folder.startswith("./") else "model_repos"
-                yield f"{path}.repository: there is no folder {place}/{folder.removeprefix('./')}"
     yield from _references(f"{where}.tokenizer", stack.tokenizer, early | LATE | made)
     for name, probe in stack.probes.items():
         yield from _references(f"{where}.probes.{name}", probe.body, early - {"release"})
@@ -45,6 +42,14 @@ def problems(lab: Lab, where: str, stack: Stack, workspace: Workspace) -> Iterat
         for key, model in asked.items()
         if model not in stack.models
     )
+
+
+def missing(lab: Lab, where: str, stack: Stack, workspace: Workspace) -> Iterator[str]:
+    for path, layer in layers(where, stack):
+        for folder in layer.repository:
+            if not leaves(folder) and not workspace.templates(lab.folder, folder).is_dir():
+                place = f"labs/{lab.folder}" if folder.startswith("./") else "model_repos"
+                yield f"{path}.repository: there is no folder {place}/{folder.removeprefix('./')}"
 
 
 def _references(where: str, value: Any, known: set[str]) -> Iterator[str]:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from labctl import yamlfile
 from labctl.errors import LabError
 
 VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>\w+)(?::-(?P<default>(?:[^${}]|\$\{[^{}]*\})*))?\})")
@@ -30,7 +29,7 @@ def services(files: Sequence[Path], env: Mapping[str, str], folder: Path) -> dic
     """
     merged: dict[str, Any] = {}
     for path in files:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yamlfile.parse(path.read_text(encoding="utf-8"))
         merged = _merge(merged, {name: document.get(name, {}) for name in ("services", "secrets")})
     found: dict[str, dict[str, Any]] = _filled(merged["services"], env)
     for service in found.values():
