@@ -49,7 +49,7 @@ def built(stack: str, profile: str) -> list[dict[str, Any]]:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+    return [document for document in yaml.load_all(done.stdout, yaml.CSafeLoader) if document]
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -13,10 +14,10 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
+from kubernetes_validate import utils as validator
 from rendered_targets import STACKS, built, composed, rendered, session
 
-from labctl import repository
+from labctl import repository, yamlfile
 from labctl.errors import LabError
 from labctl.guard import envoy
 from labctl.listener import Silent
@@ -58,20 +59,29 @@ def server(stack: str, profile: str) -> dict[str, Any]:
 def test_every_file_is_a_whole_manifest_of_kubernetes_own_api_or_says_in_its_name_what_it_is(stack: str) -> None:
     for path in rendered(stack).rglob("*.yaml"):
         if path.name != "kustomization.yaml" and "patch" not in path.name:
-            document = yaml.safe_load(path.read_text())
+            document = yamlfile.parse(path.read_text())
             assert NATIVE.match(document["apiVersion"]) and document["kind"] and document["metadata"]["name"], path
 
 
 def test_a_resource_of_an_operator_is_there_only_where_it_was_asked_for() -> None:
     assert not (rendered("iterative") / "base" / "servicemonitor.yaml").exists()
     asked = rendered("iterative", service_monitor="true") / "base"
-    assert yaml.safe_load((asked / "servicemonitor.yaml").read_text())["kind"] == "ServiceMonitor"
-    assert "servicemonitor.yaml" in yaml.safe_load((asked / "kustomization.yaml").read_text())["resources"]
+    assert yamlfile.parse((asked / "servicemonitor.yaml").read_text())["kind"] == "ServiceMonitor"
+    assert "servicemonitor.yaml" in yamlfile.parse((asked / "kustomization.yaml").read_text())["resources"]
+
+
+@pytest.fixture(scope="module")
+def schemas_read_once() -> Iterator[None]:
+    """The validator reads the definitions of a version, a megabyte, for each document."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validator, "schema_contents", functools.cache(validator.schema_contents))
+        yield
 
 
 @needs("kubectl")
 @EACH
 @SOME
+@pytest.mark.usefixtures("schemas_read_once")
 def test_an_overlay_builds_and_its_every_resource_is_strictly_valid(stack: str, profile: str) -> None:
     for document in built(stack, profile):
         kubernetes_validate.validate(document, VERSIONS[profile == "gpu"], strict=True)
@@ -154,7 +164,7 @@ def test_whatever_one_resource_names_is_there(stack: str, profile: str) -> None:
     assert "replicas" not in scaled["spec"], "that is the autoscaler's"
     (signal,) = scaler["spec"]["metrics"]
     (adapter,) = [d for d in of_kind(documents, "ConfigMap") if d["metadata"]["name"] == f"{stack}-adapter"]
-    (rule,) = yaml.safe_load(adapter["data"]["config.yaml"])["rules"]
+    (rule,) = yamlfile.parse(adapter["data"]["config.yaml"])["rules"]
     assert signal["pods"]["metric"]["name"] == rule["name"]["as"]
     assert "labs_waiting" in rule["metricsQuery"]
 

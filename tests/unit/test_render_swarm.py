@@ -8,9 +8,9 @@ import subprocess
 from typing import Any
 
 import pytest
-import yaml
 from rendered_targets import STACKS, composed, rendered
 
+from labctl import yamlfile
 from labctl.runtimes.targets import swarm
 
 REFUSED = {
@@ -23,7 +23,7 @@ docker = pytest.mark.skipif(
 
 
 def document(stack: str, profile: str = "cpu") -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((rendered(stack, "swarm", profile) / swarm.FILE).read_text())
+    found: dict[str, Any] = yamlfile.parse((rendered(stack, "swarm", profile) / swarm.FILE).read_text())
     return found
 
 

@@ -117,18 +117,21 @@ def sources(workspace: Workspace, below: str = "") -> list[Path]:
 
 def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: str = "") -> str:
     """One command asks a dozen times: what lies there unchanged is not read again."""
-    return _digest_of(workspace, files, more, below, tuple(_stamps(workspace.root / "src" / below)), tuple(
+    digest = _digest_of(workspace, files, below, tuple(_stamps(workspace.root / "src" / below)), tuple(
         _stamp((workspace.root / file).stat()) for file in files
     ))  # fmt: skip
+    whole = digest.copy()
+    whole.update("\0".join(more).encode())
+    return whole.hexdigest()[:12]
 
 
 @functools.lru_cache(maxsize=64)
-def _digest_of(workspace: Workspace, files: tuple[str, ...], more: tuple[str, ...], below: str, *_: object) -> str:
-    digest = hashlib.sha256("\0".join(more).encode())
+def _digest_of(workspace: Workspace, files: tuple[str, ...], below: str, *_: object) -> hashlib._Hash:
+    digest = hashlib.sha256()
     for path in (*map(Path, files), *sources(workspace, below)):
         digest.update(f"{path}\0".encode())
         digest.update((workspace.root / path).read_bytes())
-    return digest.hexdigest()[:12]
+    return digest
 
 
 def _stamps(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from labctl import yamlfile
 from labctl.errors import LabError
 from labctl.runtimes.targets import balancers, fronts, keeping, servers
 from labctl.runtimes.targets.deployment import Deployment, Manifest, files, key, manifest
@@ -97,7 +98,7 @@ def _shown(name: str) -> str:
     return f"{name}.txt" if name.endswith((".yaml", ".yml")) else name
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yamlfile.Dumper):  # type: ignore[misc]
     """No anchors, and scripts as blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:

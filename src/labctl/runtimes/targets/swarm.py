@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from labctl import yamlfile
 from labctl.runtimes.arguments import GRPC, HTTP, METRICS
 from labctl.runtimes.targets import fronts
 from labctl.runtimes.targets.composed import gpus, scratch, seconds
@@ -45,7 +46,7 @@ def write(
         "secrets": {"triton": {"external": True, "name": f"{stack}-triton"}},
         "networks": {"default": {"driver": "overlay", "attachable": True}},
     }
-    text = HEADER.format(stack=stack) + yaml.safe_dump(document, sort_keys=False, width=120)
+    text = HEADER.format(stack=stack) + yaml.dump(document, Dumper=yamlfile.Dumper, sort_keys=False, width=120)
     (folder / FILE).write_text(text, encoding="utf-8")
 
 
