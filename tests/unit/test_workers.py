@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ def test_one(n): open("workers", "a").write(os.environ["PYTEST_XDIST_WORKER"] + 
 
 def test_tests_of_one_group_run_on_one_worker(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2", "--dist", "loadgroup"]
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins import for longer than it all takes
+    subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, check=True)
     assert len(set((tmp_path / "workers").read_text().split())) == 1
