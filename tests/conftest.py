@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 serving.later()  # as in a process that serves: importing transformers takes half as long
+gc.set_threshold(serving.COLLECT_AFTER)
 # Tests that use one of these fixtures share what it brought up.
 GROUPS = {"in_containers": "containers", "shared": "containers", "docker_services": "by-hand"}
 
@@ -56,6 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             group = item.path.stem
         if group and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """A million objects of PyTorch's and of other packages are there: no later search for garbage looks at them."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

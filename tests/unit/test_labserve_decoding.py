@@ -1,5 +1,6 @@
 """Greedy decoding of any batch, however it is composed, gives what `generate` gives for each prompt alone."""
 
+import functools
 import random
 from typing import Any
 
@@ -44,10 +45,10 @@ def sequence(tokenizer: Any, text: str, max_tokens: int, extra: str = "") -> Seq
     return new_sequence(text.encode(), parameters, tokenizer, 128)
 
 
-def alone(model: Any, made: Sequence) -> list[int]:
-    """The greedy continuation of the prompt on its own, by transformers' generate, as long as `made` is."""
-    prompt = torch.tensor([made.ids[: made.prompt]])
-    more = len(made.ids) - made.prompt
+@functools.cache
+def alone(model: Any, ids: tuple[int, ...], more: int) -> list[int]:
+    """The greedy continuation of a prompt on its own, by transformers' generate; both decoders are asked for it."""
+    prompt = torch.tensor([ids])
     whole = model.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
@@ -61,7 +62,7 @@ def alone(model: Any, made: Sequence) -> list[int]:
 
 
 def assert_same(model: Any, made: Sequence) -> None:
-    expected = alone(model, made)
+    expected = alone(model, tuple(made.ids[: made.prompt]), len(made.ids) - made.prompt)
     assert len(expected) == len(made.ids)
     for place, (ours, theirs) in enumerate(zip(made.ids, expected, strict=True)):
         if ours != theirs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,26 @@ def engine(folder: Path) -> TransformersEngine:
     return TransformersEngine(str(folder), KVBudget(16, BLOCK_SIZE), SLOTS, exact=True, threads=1, features=Features())
 
 
-def greedy(folder: Path, prompt: list[int], tokens: int) -> list[int]:
-    """What Hugging Face's own generate answers, one prompt alone."""
+@functools.cache
+def reference(folder: Path) -> Any:
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.generation_config.eos_token_id = None
+    return model
+
+
+@functools.cache
+def alone(folder: Path, prompt: tuple[int, ...], tokens: int) -> list[int]:
     ids = torch.tensor([prompt])
-    out = model.generate(
+    out = reference(folder).generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, pad_token_id=0
     )
     answer: list[int] = out[0, len(prompt) :].tolist()
     return answer
+
+
+def greedy(folder: Path, prompt: list[int], tokens: int) -> list[int]:
+    """What Hugging Face's own generate answers, one prompt alone; computed once for all tests."""
+    return alone(folder, tuple(prompt), tokens)
 
 
 def run(engine: TransformersEngine, jobs: list[Job], kv: int = 16, static: bool = False) -> Scheduler:
