@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 from starlette.middleware import Middleware
 
@@ -33,6 +35,23 @@ DIALS: dict[str, tuple[str, float, float, float, float]] = {
     "repetition_penalty": ("Repetition penalty (1: off)", 0.5, 2.0, 0.05, 1.0),
     "seed": ("Seed (-1: another answer each time)", -1, 1000, 1, -1),
 }
+
+
+def _gradio() -> Any:
+    """Gradio without what it does for editors: at each import it reads all its sources, to write stubs beside them.
+
+    That takes more than a second, half of the import.
+    """
+    where = inspect.getfile
+
+    def getfile(thing: Any) -> str:
+        if isinstance(thing, type) and thing.__module__.startswith("gradio."):
+            raise OSError("not now")
+        return where(thing)
+
+    with mock.patch.object(inspect, "getfile", getfile):
+        import gradio
+    return gradio
 
 
 class Scheduler(NamedTuple):
@@ -64,7 +83,7 @@ class Page:
         self.chosen = chosen if chosen in self.models else next(iter(self.models))
 
     def build(self) -> gr.Blocks:
-        import gradio as gr  # takes seconds
+        gr = _gradio()
 
         heeded = {name for model in self.models.values() for name in model.choices}
         with gr.Blocks(title=self.title, analytics_enabled=False) as blocks:
@@ -151,8 +170,7 @@ def serve(page: Page, address: str, port: int) -> Iterator[str]:
     Raises:
         LabError: the port is taken.
     """
-    import gradio as gr
-
+    gr = _gradio()
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
