@@ -6,6 +6,7 @@ of every file. Before use the sizes are compared, and the hash of each file that
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -18,6 +19,13 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 
 def sha256(path: Path) -> str:
+    """One command asks for the same file several times: what has not been touched since is not read again."""
+    now = path.stat()
+    return _sha256(path, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _sha256(path: Path, *_: int) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
