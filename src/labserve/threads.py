@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-SMALL = (
-    16 * 2**20
-)  # bytes of weights; threads that share the work of fewer wait for each other longer than they compute
+#: Bytes of weights. Threads that share the work of fewer wait for each other longer than they compute.
+SMALL = 16 * 2**20
 MOST = 2
 
 
