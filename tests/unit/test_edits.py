@@ -134,7 +134,7 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
         raise LabError("enough")
 
     monkeypatch.setattr(repository, "render", render)
-    with pytest.raises(LabError, match="enough"), edits.made_anew(plan):
+    with pytest.raises(LabError, match="enough"), edits._fresh(plan):
         pass
     assert made and not made[0].exists()
 

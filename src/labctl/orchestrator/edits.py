@@ -35,7 +35,7 @@ class Edited:
 def edited(session: Session, lab: Lab, runtime: Runtime, record: Record) -> list[Edited]:
     """What was edited since the stack was brought up, or last reloaded. Raises LabError where it cannot be rendered."""
     plan = plan_of(session, lab, runtime, record)
-    with made_anew(plan) as fresh:
+    with _fresh(plan) as fresh:
         return _differences(plan, fresh)
 
 
@@ -126,7 +126,7 @@ def load_differing(
     patience: float = LOAD_S,
 ) -> list[str]:  # fmt: skip
     """Load anew what a running stack has otherwise than ``plan``, with its lock held. All else as :func:`reload`."""
-    with made_anew(plan) as fresh:
+    with _fresh(plan) as fresh:
         if spare := repository.spare(plan.request) if plan.request.spare else []:
             session.listener.note(repository.without_effect(spare))
         wanted = list(models) or [edit.model for edit in _differences(plan, fresh)]
@@ -138,7 +138,7 @@ def load_differing(
 
 
 @contextlib.contextmanager
-def made_anew(plan: Plan) -> Iterator[Path]:
+def _fresh(plan: Plan) -> Iterator[Path]:
     """The repository as it would be rendered now, beside the one that is served (one rename away)."""
     output = plan.request.output
     with unfinished.making(output) as folder:

@@ -25,7 +25,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     Where replicas or their balancer have died, only they are started; the others serve on.
 
     Raises:
-        LabError: it is not up, or cannot be brought up again; where an edited file is why, it serves on.
+        LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
     runtime, record = up_now(session, stack)
     if record.balance and heal(session, lab, runtime, record):

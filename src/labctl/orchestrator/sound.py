@@ -1,4 +1,4 @@
-"""Whether what a person edited can be served at all: asked before something that serves is taken down for it."""
+"""Whether Python can read what a person edited: asked before something that serves is taken down for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from labctl.orchestrator.session import Session
 
 
 def require(session: Session, plan: Plan) -> None:
-    """Raises LabError for a template that no server could load."""
-    with edits.made_anew(plan):  # every config.pbtxt is checked as it is rendered
-        pass
+    """Raises LabError for a model that Python cannot read."""
     for place, path in sorted(repository.origins(plan.request).items()):
         if found := mistake(path):
             file, (line, words) = edits.below(path, session.workspace.root), found
