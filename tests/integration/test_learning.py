@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -47,9 +47,11 @@ def served(root: Path) -> tuple[int, dict[str, set[int]]]:
     server = psutil.Process(record.server["pid"])
     stubs: dict[str, set[int]] = {}
     for process in server.children(recursive=True):
-        for model in record.models:
-            if f"/{model}/" in " ".join(process.cmdline()):
-                stubs.setdefault(model, set()).add(process.pid)
+        with suppress(psutil.NoSuchProcess):  # one that a load left, and that ends just now
+            words = " ".join(process.cmdline())
+            for model in record.models:
+                if f"/{model}/" in words:
+                    stubs.setdefault(model, set()).add(process.pid)
     return server.pid, stubs
 
 
