@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import compose_view
 import pytest
-from python_on_whales import DockerClient
 
 from labctl.manifest.catalog import load
 from labctl.orchestrator.plan import Choices, make_plan
@@ -22,19 +19,6 @@ from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = [stack for lab in load(Workspace(ROOT, ROOT)).labs for stack in lab.stacks]
-
-
-def has_compose() -> bool:
-    return (
-        bool(shutil.which("docker"))
-        and not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
-    )
-
-
-pytestmark = pytest.mark.skipif(
-    not has_compose() and not os.environ.get("LABS_REQUIRE_DOCKER"),
-    reason="needs the docker command with its compose plugin",
-)
 
 
 def services(tmp_path: Path, stack: str, **settings: Any) -> dict[str, Any]:
@@ -52,17 +36,13 @@ def services(tmp_path: Path, stack: str, **settings: Any) -> dict[str, Any]:
     override.write_text(json.dumps({"services": calls.services(projects, launch)}).replace("$", "$$"))
     serve = calls.serve(projects, launch)
     build = next(iter(calls.builds(projects, "gpu", plan.image).values()))
-    compose = DockerClient(
-        compose_files=[*projects.compose_files("gpu", override)],
-        compose_profiles=["*"],
-        compose_project_name=projects.name(name),
-        compose_project_directory=ROOT,
-    ).compose
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in {**build.env, **serve.env}.items():
             patch.setenv(variable, value)
-        found: dict[str, Any] = compose.config(return_json=True)["services"]
-    return found
+        return compose_view.services(
+            projects.compose_files("gpu", override), compose_profiles=["*"],
+            compose_project_name=projects.name(name), compose_project_directory=ROOT,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -104,7 +84,7 @@ def test_an_engine_over_two_gpus_reserves_both_and_goes_through_the_launch_scrip
 
 def test_plain_down_knows_the_chat_page_and_plain_up_starts_none() -> None:
     """`docker compose down` leaves what belongs to a profile that is not active."""
-    found = DockerClient(compose_files=[ROOT / "compose.yaml"]).compose.config(return_json=True)["services"]
+    found = compose_view.services([ROOT / "compose.yaml"])
     assert set(found) == {"triton", "chat"}
     assert found["chat"]["scale"] == 0
     assert found["chat"]["pull_policy"] == "never"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import compose_view
 import pytest
 from machinery import ROOT
-from python_on_whales import DockerClient
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
@@ -21,19 +19,6 @@ from labctl.runtimes import calls
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_projects import Projects
 from labctl.workspace import Workspace
-
-
-def has_compose() -> bool:
-    try:
-        return not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
-    except FileNotFoundError:
-        return False
-
-
-pytestmark = pytest.mark.skipif(
-    not has_compose() and not os.environ.get("LABS_REQUIRE_DOCKER"),
-    reason="needs the docker command with its compose plugin",
-)
 
 
 def services(tmp_path: Path, balance: str = "") -> dict[str, Any]:
@@ -50,12 +35,10 @@ def services(tmp_path: Path, balance: str = "") -> dict[str, Any]:
         projects.write_override(name, calls.services(projects, launch))
         for variable, value in calls.serve(projects, launch).env.items():
             patch.setenv(variable, value)
-        compose = DockerClient(
-            compose_files=[*projects.compose_files("cpu", override, guarded=True)],
+        return compose_view.services(
+            projects.compose_files("cpu", override, guarded=True),
             compose_profiles=["*"], compose_project_name=projects.name(name), compose_project_directory=ROOT,
-        ).compose  # fmt: skip
-        found: dict[str, Any] = compose.config(return_json=True)["services"]
-    return found
+        )  # fmt: skip
 
 
 def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Path) -> None:

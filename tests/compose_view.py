@@ -1,0 +1,34 @@
+"""What Compose itself makes of our files: the docker command with its plugin, which asks no engine for that."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@functools.cache
+def _there() -> bool:
+    try:
+        return not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
+    except FileNotFoundError:
+        return False
+
+
+def services(files: Sequence[Path], **options: Any) -> dict[str, Any]:
+    """Every service of those files as it would be run. Without the command the test is skipped.
+
+    Args:
+        options: of python_on_whales' DockerClient.
+    """
+    if not os.environ.get("LABS_REQUIRE_DOCKER") and not _there():
+        pytest.skip("needs the docker command with its compose plugin")
+    from python_on_whales import DockerClient  # takes a quarter of a second
+
+    found: dict[str, Any] = DockerClient(compose_files=list(files), **options).compose.config(return_json=True)
+    return dict(found["services"])
