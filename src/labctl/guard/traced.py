@@ -50,6 +50,7 @@ def traced(config: dict[str, Any], url: str, service: str) -> dict[str, Any]:
     for listener in resources["listeners"]:
         for each in (one for chain in listener["filter_chains"] for one in chain["filters"] if one["name"] == MANAGER):
             if listener["name"] != "metrics":
+                each["typed_config"]["generate_request_id"] = True  # by which Envoy remembers what is traced
                 each["typed_config"]["tracing"] = {
                     "provider": {"name": "envoy.tracers.opentelemetry", "typed_config": provider},
                     "spawn_upstream_span": True,
