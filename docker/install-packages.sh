@@ -12,9 +12,10 @@ torch_cpu_index=https://download.pytorch.org/whl/cpu
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
 pip=${LABS_PIP:-pip}
 # --no-deps: the lock is complete, and nothing comes that is not in it.
-install() {
-    if [ -n "${LABS_DOWNLOAD:-}" ]; then $pip download --no-deps --dest "$LABS_DOWNLOAD" "$@"; return; fi
-    $pip install --no-deps ${LABS_COMPILE:-} "$@"
+install() { fetch --no-deps "$@"; }
+fetch() {
+    if [ -n "${LABS_DOWNLOAD:-}" ]; then $pip download --dest "$LABS_DOWNLOAD" "$@"; return; fi
+    $pip install ${LABS_COMPILE:-} "$@"
 }
 
 # Named as +cpu: under the plain version the package index has the CUDA build, which is gigabytes.
@@ -23,7 +24,7 @@ install_torch() {
     if [ -z "${LABS_DOWNLOAD:-}" ] && $pip show torch 2>/dev/null | grep -q "^Version: ${wanted#*==}"; then
         echo "PyTorch is there"
     elif [ -n "${LABS_TORCH_INDEX:-}" ]; then
-        $pip install --retries 5 --timeout 30 --index-url "$LABS_TORCH_INDEX" "$wanted"
+        fetch --retries 5 --timeout 30 --index-url "$LABS_TORCH_INDEX" "$wanted" # a CUDA build comes with its libraries
     else
         echo "$wanted+cpu from where pip is set up to look, else from $torch_cpu_index"
         install "$wanted+cpu" || install --retries 5 --timeout 30 --index-url "$torch_cpu_index" "$wanted+cpu"
