@@ -57,7 +57,11 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
         if len(panel.curves or panel.names) > 1:
-            axis.legend(frameon=False, fontsize=8)
+            row: dict[str, Any] = {}
+            if panel.curves is None:  # bars fill the whole width: the names stand above them
+                axis.set_ylim(top=1.15 * axis.get_ylim()[1])
+                row = {"loc": "upper left", "ncols": len(panel.names)}
+            axis.legend(frameon=False, fontsize=8, **row)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.tight_layout()
     save(figure, path)
