@@ -25,6 +25,7 @@ from labctl.measure.evidence import metrics
 from labctl.runtimes import docker_engine
 from labctl.runtimes.marks import REPLICA, SERVER
 from labctl.runtimes.marks import ROOT as OF_CHECKOUT
+from labctl.runtimes.yielding import NICE
 
 STACK, MODEL = "quick", "echo"
 GENERATE = f"/v2/models/{MODEL}/generate"
@@ -132,6 +133,25 @@ def test_requests_are_spread_and_counted_by_replica_and_as_a_whole(replicated: R
     assert sum(shares) == load.outcomes["200"]
     assert min(shares) > 0.3 * sum(shares)
     assert metrics.scrape(",".join(counters)).models[MODEL].succeeded == sum(after)
+
+
+def test_where_processors_are_short_the_balancer_lets_the_servers_go_first(replicated: Replicated) -> None:
+    if replicated.where == "compose":
+        weights = {
+            service: {one.attrs["HostConfig"]["CpuShares"] for one in found}
+            for service in ("guard", "triton")
+            if (found := docker_engine.containers(str(replicated.root), STACK, service))
+        }
+        assert weights == {"guard": {341}, "triton": {0}}  # 0 stands for 1024
+        return
+    nice: dict[str, set[int]] = {"envoy": set(), SERVER: set()}
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(psutil.Error):
+            name = process.info["name"]
+            if name in nice and process.environ().get(OF_CHECKOUT) == str(replicated.root):
+                nice[name].add(process.nice())
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert nice == {"envoy": {ours + NICE}, SERVER: {ours}}
 
 
 class Stream:

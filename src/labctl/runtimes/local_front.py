@@ -21,6 +21,7 @@ from labctl.runtimes import processes
 from labctl.runtimes.actions import Command
 from labctl.runtimes.base import Record, Replica
 from labctl.runtimes.marks import admin_socket, judge_socket, marks
+from labctl.runtimes.yielding import let_others_first
 from labctl.workspace import Workspace, atomic_write
 
 ENVOY = "envoy"
@@ -69,13 +70,15 @@ def start(workspace: Workspace, record: Record, listener: Listener) -> dict[str,
     parts = {}
     for name, command in commands(workspace, record).items():
         listener.command(command.argv)
-        parts[f"its {record.front}, {name}"] = processes.spawn(
+        process = parts[f"its {record.front}, {name}"] = processes.spawn(
             command.argv,
             {**os.environ, **marks(workspace.root, record.stack)},
             workspace.log_file(record.stack),
             Path("/"),
             outlive=record.owner is None,
         )
+        if name == ENVOY:
+            let_others_first(process.pid)
     return parts
 
 
