@@ -9,7 +9,8 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 # For two processors of one's own. Where others use them too, a third worker starves clients: WORKERS="-n 2".
 WORKERS ?= -n 3
-GROUPED := --dist loadgroup --no-loadscope-reorder
+# A worker that dies ends the run: replaced, pytest-xdist 3.8 waits for ever for what is left of the dead one's group.
+GROUPED := --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help setup test test-quick test-unit bench lint lock format images down clean model triton learn
 
@@ -28,6 +29,7 @@ $(READY): pyproject.toml requirements/labs.txt requirements/torch.txt scripts/se
 # lab-iterative and the like: the word is the lab's short name, from its lab.yaml.
 lab-%: $(READY)
 	@$(BIN)/labctl run $* $(ARGS)
+	@printf '\nnext:  make learn ARGS=$*        # write it yourself: the exercises of this lab\n'
 
 model: $(READY) ## the weights of lab 04
 	@$(BIN)/labctl weights pull codegen $(ARGS)
@@ -50,8 +52,8 @@ test-unit: $(READY) ## the tests that need no server
 bench: $(READY) ## measure the project against its yardsticks (ARGS=fuzz, ARGS=kills: the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-lint: $(READY) ## ruff, mypy (labserve also for the Python 3.10 of older images), the layers of the imports
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy --python-version 3.10 src/labserve && $(BIN)/lint-imports --no-logo
+lint: $(READY) ## ruff, mypy (labserve also for the Python 3.10 of older images), the layers of the imports, the words
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy --python-version 3.10 src/labserve && $(BIN)/lint-imports --no-logo && $(BIN)/python scripts/check_words.py
 
 lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
 	@[ -x $(BIN)/uv ] || $(MAKE) setup
@@ -60,8 +62,8 @@ lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newes
 format: $(READY) ## let ruff format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-images: $(READY) ## draw docs/images anew from the newest runs (ARGS=FOLDER: from these)
-	@$(BIN)/python scripts/redraw_images.py $(ARGS)
+images: $(READY) ## draw docs/images again: the concepts, and pictures from the newest runs (ARGS=FOLDER: from these)
+	@$(BIN)/python scripts/draw_concepts.py && $(BIN)/python scripts/redraw_images.py $(ARGS)
 
 down: $(READY) ## take every stack down
 	@$(BIN)/labctl down --all

@@ -30,8 +30,9 @@ from benchmarks import (
     watch,
     watch_cost,
 )
-from labctl.measure.results import machine, versions
-from labctl.workspace import Workspace, atomic_write
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.results import machine, versions
 
 YARDSTICKS = {
     "start-up": start_up.run,

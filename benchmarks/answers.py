@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from labctl.learn import server
 from labctl.learn.exercise import Exercise, find_all
 from labctl.listener import Silent
-from labctl.orchestrator.session import Session
+from labctl.stack.session import Session
 
 
 def options(parser: argparse.ArgumentParser) -> None:

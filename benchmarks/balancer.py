@@ -22,9 +22,9 @@ import tritonclient.grpc as grpcclient
 
 from benchmarks.kills import ROOT, STACK, checkout
 from benchmarks.steal import undisturbed
-from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.local import LocalRuntime
-from labctl.tables import table
+from labctl.runtimes.record import Endpoints, Record
+from labkit.tables import table
 
 USERS, REQUESTS, THEIRS = 32, 4000, 2000
 BODY = b'{"text_input": "hello"}'

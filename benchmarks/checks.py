@@ -8,15 +8,15 @@ import time
 from typing import Any
 
 from benchmarks import answers
+from benchmarks.gate import Attempt, judged
 from labctl.learn import server
 from labctl.learn.exercise import Exercise
-from labctl.learn.gate import Attempt, judged
-from labctl.orchestrator.session import Session
-from labctl.tables import markdown, table
+from labctl.stack.session import Session
+from labkit.tables import markdown, table
 
 COLD_S, WARM_S = 30, 15  # at most
 HEADER = ["exercise", "the first, s", "solution, s", "starter, s"]
-PAGE = 'docs/instructor.md, under "How long the checks take"'
+PAGE = 'docs/develop/measurements.md, under "How long the checks take"'
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from labctl.labs.run import run as run_lab
+from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.measure import stats
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.clients.text_model import TextModel
-from labctl.measure.evidence import metrics
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import load
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.run import run as run_lab
-from labctl.orchestrator.servers import ephemeral
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import UpOptions
-from labctl.tables import table
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack.session import Session
+from labkit import stats
+from labkit.clients.stream import TextStream
+from labkit.clients.text_model import TextModel
+from labkit.evidence import metrics
+from labkit.records import RequestRecord
+from labkit.tables import table
+from labkit.workloads import load
 
 LENGTHS = (8, 32, 128, 512)
 GENERATOR, SIDES = "codegen-350M-mono-gptj", ("preprocessing", "postprocessing")

@@ -1,6 +1,6 @@
 """``labctl up`` (warm) to READY on the compose runtime, against ``docker compose up --wait`` by hand.
 
-Both start the same image with the same rendered repository; the commands by hand are those of docs/compose.md.
+Both start the same image with the same rendered repository; the commands by hand are those of docs/operate/compose.md.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.errors import LabError
 from labctl.listener import Silent
-from labctl.orchestrator import ports
-from labctl.orchestrator.session import Session
 from labctl.runtimes import images
-from labctl.server_api import call
-from labctl.tables import table
+from labctl.stack import ports
+from labctl.stack.session import Session
+from labctl.triton.server_api import call
+from labkit.errors import LabError
+from labkit.tables import table
 
 STACK = "iterative"
 LIMIT_S = 1.0

@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from benchmarks.decode_worker import BATCH, NEW, PROMPT
-from labctl import engines, weights
+from labctl.artifacts import engines, weights
 from labctl.listener import Silent
-from labctl.orchestrator.session import Session
-from labctl.tables import table
+from labctl.stack.session import Session
+from labkit.tables import table
 
 MODEL = "random:gpt2"
 HERE = "lab 02, fp32"
@@ -34,7 +34,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
     def silent(text: str) -> None: ...
 
-    folder = str(weights.pull(weights.parse(MODEL), session.workspace, silent).path)
+    folder = str(weights.parse(MODEL).make(session.workspace, silent))
     engine = str(engines.request("openvino", MODEL, {"precision": "fp32"}).make(session.workspace, silent))
     sides = {HERE: Side("labs", folder, "fp32"), "OpenVINO GenAI, fp32": Side("openvino", engine, "fp32")}
     if asked.precision != "fp32":

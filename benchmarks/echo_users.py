@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from labctl.measure.clients.locust_users import TritonHttpUser
-from labctl.measure.workloads import stepped
+from labkit.clients.locust_users import TritonHttpUser
+from labkit.workloads import stepped
 
 USERS, SECONDS, WARM_UP_S = 32, 4.0, 1.0
 

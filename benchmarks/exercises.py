@@ -1,4 +1,4 @@
-"""Many seeds of the answers that chance has a part in: a solution must pass with all, a wrong answer with none.
+"""Many seeds of every solution, and of the wrong answers that chance has a part in: which pass, and which do not.
 
 An exercise's solution is judged with ``--count`` seeds, its wrong answers, in turn, with as many together. Each run is
 written to ``results/benchmarks/exercises.jsonl`` as it ends. A second call goes on where one was interrupted, and
@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import answers
-from labctl.learn import gate, server
+from benchmarks import answers, gate
+from labctl.learn import server
 from labctl.learn.exercise import Exercise
-from labctl.orchestrator.session import Session
-from labctl.tables import markdown, table
+from labctl.stack.session import Session
+from labkit.tables import markdown, table
 
 HEADER = ["exercise", "answer", "as foreseen", "seconds each"]
 
@@ -38,14 +38,14 @@ class Run:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Judge the answers that each exercise names under ``chance``, with the seeds 1 to ``--count`` (200)."""
+    """Judge every solution, and what an exercise names under ``chance``, with the seeds 1 to ``--count`` (200)."""
     rows: list[list[str]] = []
     counts: dict[str, Any] = {}
     with answers.desk(options.only) as (session, exercises):
         log = session.workspace.root / "results" / "benchmarks" / "exercises.jsonl"
         log.parent.mkdir(parents=True, exist_ok=True)
         for exercise in exercises:
-            named = exercise.manifest.chance
+            named = {"solution", *exercise.manifest.chance}
             chance = [one for one in gate.attempts(exercise) if one.name.removeprefix("wrong/") in named]
             wrong = [one for one in chance if one.name != "solution"]
             for attempt in chance:
@@ -72,8 +72,9 @@ def _runs(session: Session, exercise: Exercise, attempt: gate.Attempt, seeds: ra
             began = time.monotonic()
             problem = gate.problem(attempt, gate.judged(session, exercise, attempt, "local", [seed]))
             # These answers leave nothing behind in their model, so the next seed need not load it anew.
-            if (session.workspace.stack_dir(server.STACK)).is_dir():
-                server.clean(session.workspace).touch()
+            folder = session.workspace.folder(server.STACK)
+            if folder.path.is_dir():
+                folder.clean_file.touch()
             done[seed] = Run(exercise.id, attempt.name, files, seed, problem, round(time.monotonic() - began, 2))
             with log.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(asdict(done[seed])) + "\n")

@@ -1,8 +1,9 @@
 """Hostile and careless requests to every model of every stack, and what became of them and of the server.
 
-On loopback, without the requests that are known to end Triton 2.51 or to lose an answer there (docs/security.md);
-``--killers`` sends the former too, one of each kind, to a server that is started again, and ``--shared-ids`` the
-latter; ``--expose`` sends everything to the guard, ``--replicas N`` to a balancer, which may guard as well.
+On loopback, without the requests that are known to end Triton 2.51 or to lose an answer there
+(docs/operate/security.md); ``--killers`` sends the former too, one of each kind, to a server that is started again, and
+``--shared-ids`` the latter; ``--expose`` sends everything to the guard, ``--replicas N`` to a balancer, which may
+guard as well.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.hostile.draw import draw, killers
+from benchmarks.hostile.draw import MAKERS, draw, killers
 from benchmarks.hostile.models import Model
 from benchmarks.hostile.send import ANSWERED, CANCELLED, CLOSED, REFUSED, SILENCE, Outcome
 from benchmarks.hostile.sent import Sent
 from benchmarks.hostile.watch import Size, Watch
+from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.servers import ephemeral
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import UpOptions
-from labctl.tables import table
+from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack.session import Session
+from labkit.tables import table
 
 COUNT, SEED, CLIENTS, SUPERVISE, KEPT = 10_000, 12, 8, 20, 20
 # What no client may read: Python's words, paths of sources, names of the python backend's shared memory.
@@ -35,6 +36,7 @@ COLUMNS = ("stack", "requests", "answered", "refused", "cancelled", "no answer i
            "slots leaked", "models disabled", "memory MB", "/dev/shm MB")  # fmt: skip
 
 
+KINDS = ("kind", "what is sent", "requests", "answered", "refused", "closed", "cancelled", "no answer in 20 s")
 NOTHING = Size(0, 0)
 
 
@@ -73,13 +75,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         up = UpOptions(Choices(), "local", "auto", 300.0, expose=options.expose, supervise=SUPERVISE,
                        replicas=options.replicas, balance="l7" if options.replicas else "")  # fmt: skip
         with ephemeral(session, lab, name, up) as handle:
-            watch = Watch(handle.runtime, handle.record)
+            watch = Watch(LocalRuntime(session.workspace), handle.record)
             count, losing = each + (number < rest), options.expose or options.shared_ids
             found.append(fuzz(watch, count, options.seed, deadly=options.expose, losing=losing))
             print(table([found[-1].row()], COLUMNS, right=range(1, len(COLUMNS))), flush=True)
             if options.killers:
                 killed[name] = end(watch, options.seed)
     print("\n" + table([one.row() for one in found], COLUMNS, right=range(1, len(COLUMNS))))
+    print("\n" + table(kinds(found), KINDS, right=range(2, len(KINDS))))
     for one in found:
         for what in (*one.deaths, *one.silent, *one.words.values(), one.leaked, one.disabled):
             if what:
@@ -128,6 +131,16 @@ def fuzz(watch: Watch, count: int, seed: int, *, deadly: bool = False, losing: b
     found.leaked, found.disabled, found.stubs_dead = watch.leaked(models), watch.disabled(models), watch.dead_stubs()
     found.after = watch.size()
     return found
+
+
+def kinds(found: Sequence[Found]) -> list[tuple[str, ...]]:
+    """What was sent to all of them, by its kind, and what became of it."""
+    counts = sum((one.kinds for one in found), Counter[str]())
+    rows = []
+    for make in MAKERS:
+        told = [counts[f"{make.__name__}: {what}"] for what in (ANSWERED, REFUSED, CLOSED, CANCELLED, SILENCE)]
+        rows.append((make.__name__, str(make.__doc__).splitlines()[0], *map(str, (sum(told), *told))))
+    return rows
 
 
 def note(found: Found, sent: Sent, outcome: Outcome) -> None:

@@ -8,18 +8,18 @@ from functools import partial
 from typing import Any
 
 from labctl.cli.against import account
+from labctl.labs import against
+from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.evidence import steplog
-from labctl.measure.evidence.overhead import Comparison
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads.dataset import Count, Item
-from labctl.orchestrator import against
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.servers import ephemeral
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import Up, UpOptions
-from labctl.tables import table
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labkit.clients.stream import TextStream
+from labkit.evidence import steplog
+from labkit.evidence.overhead import Comparison
+from labkit.records import RequestRecord
+from labkit.tables import table
+from labkit.workloads.dataset import Count, Item
 
 MODEL = "random:gpt2"
 CLIENTS, PROMPT, NEW = 8, 128, 64
@@ -94,7 +94,7 @@ def prompt_of(tokens: int, tokenizer_dir: str, start: int = 0) -> str:
     raise ValueError(f"no text of exactly {tokens} tokens was found")
 
 
-def newcomers(session: Session, handle: Up, rounds: int) -> dict[str, float]:
+def newcomers(session: Session, handle: RunningStack, rounds: int) -> dict[str, float]:
     """TTFT of a request that arrives while the others decode, in decode steps beyond its own prefill."""
     prompt = prompt_of(PROMPT, handle.record.tokenizer_dir)
     waits, alone, busy, steps_ms = [], [], [], []
@@ -110,7 +110,7 @@ def newcomers(session: Session, handle: Up, rounds: int) -> dict[str, float]:
                 time.sleep(0.005)
             busy.append(first_token(stream, prompt))
             stream.wait(*others, timeout=TIMEOUT_S)
-        run_dir = session.workspace.run_dir(handle.record.stack)
+        run_dir = session.workspace.folder(handle.record.stack).run_dir()
         steps = steplog.read(run_dir, "iterative-gpt2", since=began)
         full = [s.ended - s.began for s in steps if s.batch == CLIENTS - 1 and not s.more.get("prefill")]
         steps_ms.append(statistics.median(full) * 1e3)

@@ -21,7 +21,9 @@ from typing import Any
 import psutil
 
 from labctl import unfinished
-from labctl.cli.main import COMMANDS, main
+from labctl.artifacts.store import STORES
+from labctl.cli.commands import COMMANDS
+from labctl.cli.main import main
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.marks import regions
 from labctl.workspace import Workspace
@@ -41,7 +43,7 @@ def run(count: int) -> dict[str, Any]:
     """What was there when the kill came, and what the next command had to end; anything left is an error."""
     moments = random.Random(SEED)
     for command in (*BEFORE.values(), *AFTER.values()):
-        importlib.import_module(f"labctl.cli.{COMMANDS[command[0]][0]}")
+        importlib.import_module(f"labctl.cli.{COMMANDS[command[0]].module}")
     found: Counter[str] = Counter()
     slowest = 0.0
     with tempfile.TemporaryDirectory(prefix="labs-kills-") as folder:
@@ -117,6 +119,6 @@ def _processes(workspace: Workspace) -> list[str]:
 
 
 def left(workspace: Workspace) -> list[str]:
-    caches = (workspace.weights_cache, workspace.engines_cache, workspace.backends_cache)
+    caches = (*(store.folder(workspace) for store in STORES), workspace.backends_cache)
     folders = [path for place in (*workspace.state.glob("*"), *caches) for path in place.glob(f".*{unfinished.NEW}*")]
     return [*_processes(workspace), *LocalRuntime(workspace).leftovers(STACK), *map(str, folders)]

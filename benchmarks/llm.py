@@ -8,18 +8,18 @@ from typing import Any
 
 import psutil
 
+from labctl.labs import against
+from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
-from labctl.measure.clients.unary import UnaryClient
-from labctl.measure.evidence import steplog
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import dataset, identity
-from labctl.orchestrator import against
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.servers import ephemeral
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import Up, UpOptions
-from labctl.tables import table
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labkit.clients.tensors import kind_of, tensor, text_tensor
+from labkit.clients.unary import UnaryClient
+from labkit.evidence import steplog
+from labkit.records import RequestRecord
+from labkit.tables import table
+from labkit.workloads import dataset, identity
 
 LIMITS = (8, 16, 32)
 MAIN_LIMIT = 16
@@ -55,7 +55,7 @@ def batching(rounds: int) -> dict[str, Any]:
 
 
 def compared(
-    session: Session, handles: tuple[Up, Up], items: list[dataset.Item], limit: int, title: str
+    session: Session, handles: tuple[RunningStack, RunningStack], items: list[dataset.Item], limit: int, title: str
 ) -> dict[str, float]:
     """One round: the workload through each server's ensemble; where told, also against the engine alone."""
     found: dict[str, float] = {}
@@ -63,7 +63,7 @@ def compared(
     for kind, handle in zip(STACKS, handles, strict=True):
         records = through_ensemble(handle.record.endpoints.grpc, items)
         found[f"{kind} req/s"] = identity.table(records)["Requests/Sec"]
-        run_dir = session.workspace.run_dir(handle.record.stack)
+        run_dir = session.workspace.folder(handle.record.stack).run_dir()
         steps.append(len(steplog.read(run_dir, "tensorrt_llm", since=records[0].start)))
     found["ratio"] = found["inflight req/s"] / found["static req/s"]
     found["steps ratio"] = steps[0] / steps[1]
@@ -92,7 +92,7 @@ def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRe
     return records
 
 
-def served_over_alone(session: Session, handle: Up, items: list[dataset.Item]) -> float:
+def served_over_alone(session: Session, handle: RunningStack, items: list[dataset.Item]) -> float:
     """The workload through the server, then by its engine alone (the idle servers stay up): work per second."""
     lab, name = session.catalog.stack(handle.record.stack)
     work = against.Work(session, lab, handle, against.engine_of(lab, name, "cpu"), lambda count: items)
@@ -121,7 +121,7 @@ def server(session: Session, stack: str, **settings: Any) -> Any:
     return ephemeral(session, lab, name, UpOptions(Choices(set=settings), "local", "auto", 300.0))
 
 
-def workloads(handle: Up) -> dict[str, list[dataset.Item]]:
+def workloads(handle: RunningStack) -> dict[str, list[dataset.Item]]:
     ids_of = encoder(handle)
 
     def count(text: str) -> int:
@@ -130,7 +130,7 @@ def workloads(handle: Up) -> dict[str, list[dataset.Item]]:
     return {"chat": dataset.chat(count), "published": dataset.articles(count)}
 
 
-def encoder(handle: Up) -> Callable[[str], list[int]]:
+def encoder(handle: RunningStack) -> Callable[[str], list[int]]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")

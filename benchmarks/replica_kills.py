@@ -23,7 +23,7 @@ from benchmarks.balancer import labctl
 from benchmarks.hostile.watch import servers_of
 from benchmarks.kills import STACK, checkout, left
 from labctl.runtimes.local import LocalRuntime
-from labctl.tables import table
+from labkit.tables import table
 
 USERS, STREAMS = 4, 4
 CUT = "unary cut in their answer"  # Triton writes some of generate's answers in two pieces: the headers, then the rest

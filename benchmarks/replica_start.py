@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labctl.tables import table
 from labctl.workspace import Workspace
+from labkit.tables import table
 
 STACK, COUNT = "iterative", 3
 MOST = 1.5  # the yardstick: times as long

@@ -5,15 +5,14 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
-from labctl.measure.clients.sequences import SequenceClient, identifiers, together
-from labctl.measure.records import RequestRecord
-from labctl.measure.stats import metrics
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.servers import ephemeral
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import UpOptions
-from labctl.tables import table
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack.session import Session
+from labkit.clients.sequences import SequenceClient, identifiers, together
+from labkit.records import RequestRecord
+from labkit.stats import metrics
+from labkit.tables import table
 
 MODEL = "ensemble_pipeline"
 CLIENTS, STEPS, SEQUENCES = 4, 10, 50  # sequences of each client, one after the other
@@ -43,7 +42,7 @@ def measure(session: Session, verbose: bool) -> dict[str, float]:
     options = UpOptions(Choices(set={"log_verbose": verbose}), "local", "auto")
     with ephemeral(session, lab, name, options) as handle:
         play(handle.record.endpoints.http, 1)
-        log = session.workspace.run_dir(name) / "triton.log"
+        log = session.workspace.folder(name).run_dir() / "triton.log"
         before = log.stat().st_size if verbose else 0
         every = [record for n in range(SEQUENCES) for record in play(handle.record.endpoints.http, 1001 + 100 * n)]
         written = log.stat().st_size - before if verbose else 0

@@ -13,13 +13,14 @@ from typing import Any
 
 from labctl import repository
 from labctl.listener import Silent
-from labctl.orchestrator import ports
-from labctl.orchestrator.plan import Choices, make_plan
-from labctl.orchestrator.session import Session
+from labctl.plan import make_plan
 from labctl.runtimes import wheel
-from labctl.runtimes.arguments import server_arguments
-from labctl.server_api import Unreachable, call
-from labctl.tables import table
+from labctl.runtimes.record import Choices
+from labctl.stack import ports
+from labctl.stack.session import Session
+from labctl.triton.arguments import server_arguments
+from labctl.triton.server_api import Unreachable, call
+from labkit.tables import table
 
 STACK, MODEL = "iterative", "iterative-gpt2"
 LIMIT_S = 1.0
@@ -76,7 +77,7 @@ def by_hand(session: Session) -> float:
         plan = make_plan(session.workspace, lab, name, Choices(), str, Path(folder) / "repository")
         repository.render(plan.request)
         found = wheel.find_wheel()
-        session.workspace.run_dir(STACK).mkdir(parents=True, exist_ok=True)
+        session.workspace.folder(STACK).run_dir().mkdir(parents=True, exist_ok=True)
         endpoints = ports.claim("auto", "127.0.0.1", [])
         http, grpc, metrics = (int(e.rpartition(":")[2]) for e in vars(endpoints).values())
         argv = [

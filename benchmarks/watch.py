@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labctl.errors import LabError
-from labctl.orchestrator.clock import Clock
-from labctl.tables import table
-from labctl.watch import replay
-from labctl.watch.hub import Hub
-from labctl.watch.page import document
-from labctl.watch.server import WatchServer
+from labctl.clock.clock import Clock
+from labctl.pages.live import replay
+from labctl.pages.live.hub import Hub
+from labctl.pages.live.page import document
+from labctl.pages.live.server import WatchServer
+from labkit.errors import LabError
+from labkit.tables import table
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 RATE, REQUESTS, SECONDS = 100, 64, 10.0

@@ -14,20 +14,20 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from labctl import weights
+from labctl.artifacts import weights
 from labctl.listener import Silent
-from labctl.orchestrator.session import Session
-from labctl.tables import table
-from labserve.clock import Clock
+from labctl.stack.session import Session
+from labkit.tables import table
 from labserve.gpt2.decoders import CachedDecoder, step
 from labserve.gpt2.model import GPT2
-from labserve.gpt2.sequences import Sequence, told
-from labserve.seats import Seats
-from labserve.steplog import StepLog, queued
+from labserve.gpt2.sequences import Sequence
+from labserve.observe.clock import Clock
+from labserve.observe.steplog import StepLog, queued
+from labserve.observe.texts import GrownText, StepTexts
+from labserve.slots import Slots
 from labserve.text.detok import Detokenizer
 from labserve.text.prompts import open_tokenizer
 from labserve.text.sampling import Sampler
-from labserve.text.told import Growing, Told
 
 SHAPES = {"GPT-2, 124M": "random:gpt2", "tiny-gpt2, shipped": "shipped:tiny-gpt2"}
 BATCH, PROMPT, NEW, WAITING = 8, 64, 48, 8
@@ -39,7 +39,7 @@ def run(rounds: int) -> dict[str, Any]:
     session = Session.open(Silent())
     found, rows = {}, []
     for name, spec in SHAPES.items():
-        folder = weights.pull(weights.parse(spec), session.workspace, lambda text: None).path
+        folder = weights.parse(spec).make(session.workspace, lambda text: None)
         argv = [sys.executable, "-m", "benchmarks.watch_cost", str(folder), "--rounds", str(rounds)]
         done = subprocess.run(argv, cwd=session.workspace.root, capture_output=True, text=True, check=True)
         one = found[name] = json.loads(done.stdout)
@@ -67,11 +67,11 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
         for kind in KINDS:
             os.environ["LABS_STEP_LOG"] = kind
             log = StepLog(run_dir, kind, "0_0")
-            writers[kind] = (log, Told(log, lambda: tokenizer))
+            writers[kind] = (log, StepTexts(log, lambda: tokenizer))
         for _ in range(rounds):
             chance = random.Random(0)
             names = [str(n) for n in range(BATCH)]
-            seats = Seats(BATCH)
+            seats = Slots(BATCH)
             for name in names:
                 seats.take(name)
             batch = [
@@ -82,7 +82,8 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                 began, started = time.thread_time(), time.monotonic()
                 assert clock.ready(dict)
                 asked = time.thread_time()
-                fields = told(batch)
+                phase = "".join("p" if sequence.new else "d" for sequence in batch)
+                tokens = [len(sequence.ids) - sequence.cached for sequence in batch]
                 computing = time.perf_counter()
                 pieces = [piece for piece in step(decoder, batch) if isinstance(piece, str)]
                 computed, ready = time.perf_counter(), time.thread_time()
@@ -96,9 +97,10 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                 for kind, (log, texts) in writers.items():
                     before = time.thread_time()
                     made = [1] * BATCH
-                    grown = [Growing(name, s.ids, s.prompt, 1) for name, s in zip(names, batch, strict=True)]
+                    grown = [GrownText(name, s.ids, s.prompt, 1) for name, s in zip(names, batch, strict=True)]
                     log.write(
-                        started, names, rows=[seats.of(name) for name in names], **fields, made=made,
+                        started, names, rows=[seats.of(name) for name in names], phase=phase, tokens=tokens,
+                        made=made,
                         **queued([f"waiting-{n}" for n in range(WAITING)], "no slot"), **texts.fields(grown, pieces),
                         joined=[], evicted=[], ended={}, slots=BATCH, slots_used=seats.used, seats=seats.names,
                     )  # fmt: skip

@@ -2,7 +2,7 @@
 # pip, as `make setup` and the image builds use it: what requirements/ locks, by version and hash, and nothing else.
 #   install-packages.sh FILE...               files of requirements/; of torch.txt the CPU build, without a hash
 #   install-packages.sh --project SRC TARGET  the project itself, into a folder
-# LABS_TORCH_INDEX   a package index for PyTorch, of CPU builds or (docs/gpu.md) of CUDA builds with what they require;
+# LABS_TORCH_INDEX   a package index for PyTorch, of CPU builds or (docs/operate/gpu.md) of CUDA builds with what they require;
 #                    default: the CPU build, from where pip is set up to look, else from PyTorch's own index
 # LABS_PIP           the pip to use (default: pip)        LABS_COMPILE   --no-compile leaves compiling to the first import
 # LABS_DOWNLOAD      a folder: the wheels are downloaded into it, and nothing is installed

@@ -5,7 +5,8 @@
 set -eu
 python3 "$1" --world_size="$2" --model_repo=/models
 tries=0
-until ranks=$(pgrep -n mpirun); do # 0.5.0's script may end before its mpirun has begun
+# 0.5.0's script may end before its mpirun has begun; OpenMPI 5's mpirun becomes prterun.
+until ranks=$(pgrep -n 'mpirun|prterun'); do
     tries=$((tries + 1))
     [ "$tries" -lt 50 ] || exit 1
     sleep 0.2

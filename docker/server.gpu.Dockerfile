@@ -36,6 +36,9 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount
     export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_FIND_LINKS=/wheels; \
     if [ -n "$LABS_PACKAGES" ]; then pip install --require-hashes -r "/build/$LABS_PACKAGES" || exit 1; fi; \
     if [ -n "$LABS_INSTALL" ]; then \
+        # Sources of that time (mpi4py, TensorRT-LLM) do not build with a setuptools whose distutils has no dry_run.
+        echo 'setuptools<81' > /build/constraints.txt; \
+        export PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt; \
         pip install --extra-index-url https://pypi.nvidia.com $LABS_INSTALL || exit 1; \
         libs=$(pip show tensorrt_llm | sed -n 's/^Location: //p')/tensorrt_llm/libs; \
         # From source it comes without its libraries: the backend has them.

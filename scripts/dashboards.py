@@ -55,8 +55,8 @@ SCHEDULER = [
     Panel("Inter-token latency", quantiles("labs_inter_token_latency_seconds"), SECONDS),
     Panel("Tokens in a step", {"{{phase}} {{model}}": mean("labs_step_tokens", "phase, model")}, TOKENS),
     Panel("KV cache", {
-        "blocks {{model}}": f"sum by (model) (labs_kv_blocks{REPLICA})",
-        "used {{model}}": f"sum by (model) (labs_kv_blocks_used{REPLICA})"}),
+        "blocks {{model}}": f"sum by (model) (labs:kv_blocks{REPLICA})",
+        "used {{model}}": f"sum by (model) (labs:kv_blocks_used{REPLICA})"}),
     Panel("Evictions and admissions a second", {
         "evicted {{model}}": rate("labs_preemptions_total"), "admitted {{model}}": rate("labs_admissions_total")}),
     Panel("Queue and compute, by Triton", {

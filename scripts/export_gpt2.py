@@ -11,10 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from labctl import weights
-from labctl.engines.gpt2_export import TOLERANCE, Gpt2Export, Onnx, TorchScript
-from labctl.errors import LabError
+from labctl.artifacts import weights
+from labctl.artifacts.gpt2_export import TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 FORMATS: dict[str, Gpt2Export] = {engine.name: engine for engine in (Onnx(), TorchScript())}
 
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="the folder that the file is written into")
     asked = parser.parse_args()
     try:
-        original = weights.pull(weights.parse(asked.model), Workspace.find(), print).path
+        original = weights.parse(asked.model).make(Workspace.find(), print)
         asked.output.mkdir(parents=True, exist_ok=True)
         made = FORMATS[asked.format].make(original, {}, asked.output, print, None)
     except LabError as error:

@@ -12,6 +12,10 @@ log=.venv/setup.log
 fail() { printf 'error: %s\ntry:   %s\n' "$1" "$2" >&2; exit 1; }
 step() { printf '  ..  %s\n' "$1" >&2; }
 
+for folder in "$PWD" "${LABS_CACHE:-$HOME/.cache/triton-labs}"; do
+    strange=$(printf %s "$folder" | LC_ALL=C tr -d 'A-Za-z0-9_./+,@%=~-')
+    [ -z "$strange" ] || fail "no server would come up from $folder: Triton's python backend takes no '$strange' in a path" "move it to a path of plain letters, digits and . _ - (LABS_CACHE names the cache's), then make setup"
+done
 [ "$(uname -sm)" = "Linux x86_64" ] || fail "the labs' local runtime needs Linux x86_64, this is $(uname -sm)" "the Docker runtime: see README.md, requirements"
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null \
     || fail "no Python 3.11 or 3.12 found ($python)" "apt-get install python3.11 python3.11-venv libpython3.11 (Debian, Ubuntu), or LABS_PYTHON=/path/to/python make setup"
@@ -40,7 +44,7 @@ logged "see the log" "${pip[@]}" install --no-deps --no-build-isolation --editab
 step "checking that the server's python backend will find its Python"
 .venv/bin/python - <<'PY' || fail "Triton cannot run with this Python" "the remedy above"
 import sys
-from labctl.errors import LabError
+from labkit.errors import LabError
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
 try:
@@ -49,4 +53,4 @@ except LabError as error:
     sys.exit(f"{error}")
 PY
 touch .venv/.ready
-printf '  ok  ready after %d s: .venv/bin/labctl --help\n' $((SECONDS - started)) >&2
+printf '  ok  ready after %d s\n\nnext:  source .venv/bin/activate    # once in each terminal\n       labctl learn                # the exercises, on one screen; labctl --help for all commands\n' $((SECONDS - started)) >&2

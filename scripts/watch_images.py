@@ -21,7 +21,7 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 LABCTL = (sys.executable, "-m", "labctl")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WIDE, PHONE = (1280, 720), (390, 844)
+WIDE = (1280, 720)
 SETTLED_MS = 700
 FILM, FRAME_MS = (960, 540), 500
 
@@ -81,8 +81,8 @@ class Visitor:
 
 def sequences(visitor: Visitor) -> None:
     visitor.pause()
-    for number, tokens in enumerate((6, 9, 14, 14, 14, 14), 1):
-        visitor.ask("ensemble_pipeline", ("I have lived in", "Anna writes")[number % 2], tokens)
+    for number in range(1, 9):
+        visitor.ask("ensemble_pipeline", ("I have lived in", "Anna writes")[number % 2], 10)
     visitor.step(2, 6)
     visitor.point(0, 0, 3)
 
@@ -165,10 +165,9 @@ CHUNKED = (
     "decoupled_mode=true", "model=shipped:tiny-llama",
 )  # fmt: skip
 PICTURES = {
-    "watch-lab01": Picture("sequence-batcher", ("max_sequence_idle_microseconds=600000000",), sequences),
-    "watch-lab02": Picture("iterative", (), newcomers),
+    "watch-lab01": Picture("sequence-batcher", ("max_sequence_idle_microseconds=3600000000",), sequences),
+    "watch-lab02": Picture("iterative", ("max_batch_size=2",), newcomers),
     "watch-lab02-stepped": Picture("iterative", (), stepped),
-    "watch-lab02-phone": Picture("iterative", (), newcomers, PHONE),
     "watch-lab03": Picture("llama", ("max_num_sequences=4",), engine),
     "watch-lab04": Picture("codegen", (), gathering),
     "watch-lab05-static": Picture("static-batching", SMALL, policy),
@@ -220,8 +219,13 @@ def take(browser: Any, address: str, picture: Picture, path: Path) -> None:
 def save_film(frames: list[bytes], path: Path) -> None:
     """An animated picture, small enough for a README: fewer pixels, few colours."""
     pictures = [Image.open(io.BytesIO(frame)).convert("RGB").resize(FILM, Image.Resampling.LANCZOS) for frame in frames]
-    few = [picture.quantize(160, dither=Image.Dither.NONE) for picture in pictures]
+    few = [few_colours(picture) for picture in pictures]
     few[0].save(path, save_all=True, append_images=few[1:], duration=FRAME_MS, loop=0, optimize=True)
+
+
+def few_colours(picture: Image.Image) -> Image.Image:
+    """The picture with a palette in which a colour that covers few pixels, as a request's does at first, is kept."""
+    return picture.quantize(160, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def main(names: list[str]) -> int:

@@ -21,7 +21,12 @@ def _there() -> bool:
 
 
 def services(files: Sequence[Path], **options: Any) -> dict[str, Any]:
-    """Every service of those files as it would be run. Without the command the test is skipped.
+    """Every service of those files as it would be run."""
+    return dict(document(files, **options)["services"])
+
+
+def document(files: Sequence[Path], **options: Any) -> dict[str, Any]:
+    """Those files as one, with every variable filled in. Without the command the test is skipped.
 
     Args:
         options: of python_on_whales' DockerClient.
@@ -31,4 +36,4 @@ def services(files: Sequence[Path], **options: Any) -> dict[str, Any]:
     from python_on_whales import DockerClient  # takes a quarter of a second
 
     found: dict[str, Any] = DockerClient(compose_files=list(files), **options).compose.config(return_json=True)
-    return dict(found["services"])
+    return found

@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, Docker where it is needed, and who runs beside whom (docs/testing.md)."""
+"""What all tests share: a home of their own, Docker where needed, groups of workers (docs/develop/testing.md)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import foundry
@@ -23,19 +24,34 @@ from labctl.runtimes.actions import carry_out
 from labserve import serving
 
 ROOT = Path(__file__).resolve().parents[1]
-# A shell's background job ignores Ctrl-C, and so would every process that the tests interrupt.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 # Packages are installed uncompiled: every labctl that a test runs would compile what it imports anew (2 s each).
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 serving.later()  # as in a process that serves: importing transformers takes half as long
 gc.set_threshold(serving.COLLECT_AFTER)
 # Tests that use one of these fixtures share what it brought up.
+CRASHED = pytest.StashKey[bool]()
 GROUPS = {"in_containers": "containers", "shared": "containers", "docker_services": "by-hand"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--times", action="store_true", help="print where the time went, by file")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker that died leaves tests that never ran; pytest calls it a failure like others."""
+    if error:
+        node.config.stash[CRASHED] = True
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Leave the exit status for .ci/run: make has one of its own. "crashed": not all tests ran."""
+    if not hasattr(session.config, "workerinput"):
+        folder = ROOT / ".pytest_cache"
+        folder.mkdir(exist_ok=True)
+        crashed = session.config.stash.get(CRASHED, False)
+        (folder / "exitstatus").write_text("crashed\n" if crashed else f"{int(exitstatus)}\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,9 +96,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test sees or changes the person's cache, token or Docker settings."""
-    for name in ("HF_TOKEN", "HF_ENDPOINT", "DOCKER_HOST", "NO_COLOR", "LABS_ROOT"):
+    """No test sees or changes the person's cache, token, terminal or Docker settings.
+
+    Each can be interrupted. A shell's background job ignores Ctrl-C, and an earlier test may have left SIGINT to the
+    kernel: then a test that interrupts itself ends its worker.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("HF_TOKEN", "HF_ENDPOINT", "DOCKER_HOST", "NO_COLOR", "COLUMNS", "LABS_ROOT"):
         monkeypatch.delenv(name, raising=False)
+    if console := sys.modules.get("labctl.cli.console"):
+        console._working.clear()  # a line that an earlier test left unfinished
 
 
 @pytest.fixture(scope="module", autouse=True)

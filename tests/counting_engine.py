@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class CountingEngine:
-    """A token for everybody at every step: the number of tokens that the sequence has."""
+    """Each sequence gets a token at every step: the number of tokens that it has."""
 
     step_tokens: int = 10_000
+    cache_bytes: int = 0
     live: dict[int, list[int]] = field(default_factory=dict)
     new: dict[int, list[int]] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
@@ -40,8 +41,8 @@ class CountingEngine:
     def drop(self, handle: int) -> None:
         self.live.pop(handle, None)
 
-    def lingers(self, handle: int) -> bool:
+    def must_finish(self, handle: int) -> bool:
         return False
 
-    def guesses(self, ids: Sequence[int], left: int) -> int:
+    def drafts(self, ids: Sequence[int], left: int) -> int:
         return 0

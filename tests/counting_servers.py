@@ -14,11 +14,9 @@ from pathlib import Path
 
 from waiting import eventually
 
-from labctl.guard import admin, balance, envoy
-from labctl.guard.balance import Balance, Server
-from labctl.guard.envoy import Front
-from labctl.guard.parts import Address
-from labctl.orchestrator import ports
+from labctl.guard import admin, envoy
+from labctl.guard.envoy import Address, Balance, Front, Server, assignments
+from labctl.stack import ports
 
 
 class Counting(ThreadingHTTPServer):
@@ -87,7 +85,7 @@ class Balanced:
             for i, one in enumerate(self.servers, 1)
             if i not in without
         ]
-        for name, text in balance.assignments(servers).items():
+        for name, text in assignments(servers).items():
             (self.folder / "new").write_text(text)
             (self.folder / "new").replace(self.folder / name)
 

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labctl import engines
-from labctl.engines import Build
-from labctl.engines.__main__ import spare
+from labctl.artifacts import engines
+from labctl.artifacts.__main__ import skip_unused_imports
+from labctl.artifacts.engines import Build
 from labctl.workspace import Workspace
 from labserve import serving
 
@@ -34,12 +34,13 @@ def builds() -> list[Build]:
 def make(cache: Path) -> None:
     """Those that are not in the cache yet."""
     if not all(build.ready(Workspace(ROOT, cache)) for build in builds()):
-        done = subprocess.run([sys.executable, __file__, str(cache)], capture_output=True, text=True, check=False)
+        argv = [sys.executable, "-X", "faulthandler", __file__, str(cache)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, done.stderr
 
 
 if __name__ == "__main__":
-    spare()
+    skip_unused_imports()
     serving.later()  # PyTorch's compiler, too, until ONNX wants it
     for each in builds():
         each.make(Workspace(ROOT, Path(sys.argv[1])), print)

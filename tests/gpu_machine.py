@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from labctl.doctor.gpu import gpu_checks
+from labctl.doctor.machine import Check
 from labctl.manifest.catalog import load
-from labctl.orchestrator.gpu_checks import gpu_checks
-from labctl.orchestrator.plan import Choices, Plan, make_plan
-from labctl.preflight import Check
+from labctl.plan import Plan, make_plan
 from labctl.runtimes import docker_engine
+from labctl.runtimes.record import Choices
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,16 +16,16 @@ import docker
 import psutil
 import zygote
 
-from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
-from labctl.orchestrator.down import take_down
-from labctl.orchestrator.session import Session
 from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
+from labctl.stack.down import take_down
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
@@ -117,7 +117,7 @@ def runtime(root: Path, name: str = "compose") -> Runtime:
 def engine() -> docker.DockerClient | str:
     """A usable Docker engine, or why there is none."""
     try:
-        docker_engine.require_compose()
+        docker_engine.require_plugin()
         return docker_engine.engine()
     except LabError as error:
         return str(error)

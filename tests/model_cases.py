@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from counting_engine import CountingEngine
 from fake_backend import START, Request, Response
+from step_schema import StepLine
 
-from labctl.measure.evidence.step_schema import StepLine
 from labserve.inflight import engines
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
@@ -48,10 +48,6 @@ class Case:
     breaks: tuple[str, str] = ("", "")  # the object and its method whose failure was not foreseen
 
 
-class _Engine(CountingEngine):
-    cache_bytes = 0
-
-
 PREPROCESSING = {
     "QUERY": text(b"def f"), "BAD_WORDS_DICT": text(b""), "STOP_WORDS_DICT": text(b""),
     "REQUEST_OUTPUT_LEN": ids(3, kind=np.uint32),
@@ -60,11 +56,11 @@ CASES = [
     Case("iterative/simple-gpt2", {"text_input": text(b"The")}, ("text_input", text(b""), "the text is empty"),
          filled={"model_path": GPT2, "kv_cache": "true", "precision": "fp32", "max_batch_size": 4},
          parameters='{"max_tokens": 3}',
-         breaks=("decoder", "logits")),
+         breaks=("running.decoder", "logits")),
     Case("iterative/iterative-gpt2", {"text_input": text(b"The")}, ("text_input", text(b"a" * 10**6), "65,536"),
          filled={"model_path": GPT2, "kv_cache": "true", "precision": "fp32", "max_batch_size": 4},
          parameters='{"max_tokens": 1}',
-         breaks=("decoder", "logits")),
+         breaks=("running.decoder", "logits")),
     Case("llama-python/llama-python", {"text_input": np.array([b"The"], dtype=object), "max_tokens": ids(2)[0]},
          ("max_tokens", np.array([10**6]), "out of range"), filled={"model_path": GPT2},
          breaks=("generator", "generate")),
@@ -81,7 +77,7 @@ CASES = [
     Case("codegen/codegen-350M-mono-gptj",
          {"input_ids": ids(5, 6), "input_lengths": ids(2), "request_output_len": ids(3)},
          ("input_ids", ids(5, 10**6), "ids must be from"), swapped="end_id",
-         filled={"model_dir": CODEGEN, "exact": "true", "kv_cache_memory_mib": 64}, breaks=("decoder", "begin")),
+         filled={"model_dir": CODEGEN, "exact": "true", "kv_cache_memory_mib": 64}, breaks=("rows.decoder", "begin")),
     Case("sequence-batcher/tokenizer",
          {"INPUT_TOKENS": text(b"The"), "READY": [1], "START": [1], "END": [0], "CORR_ID": [7]},
          ("INPUT_TOKENS", text(b"a" * 10**6), "65,536"),
@@ -107,7 +103,7 @@ SMALL = [  # models of a lab's own, whose step log tells less
          breaks=("pool", "map")),
     Case(f"{LAB_7}/remembers", {"text_input": text(b"The")}, ("", None, ""), breaks=("guard", "check")),
     Case(f"{LAB_7}/streams", {"text_input": text(b"The cat")}, ("text_input", text(b"a" * 10**5), "65,536"),
-         swapped="max_tokens", breaks=("", "job_of"), filled={"seats": 2, "step_ms": 1}),
+         swapped="max_tokens", breaks=("loop", "_job_of"), filled={"seats": 2, "step_ms": 1}),
     Case("../labs/06-modern-schedulers/models/night_job", {"milliseconds": ids(1)[0]},
          ("milliseconds", ids(10**6)[0], "out of range"), breaks=("log", "write"),
          filled={"trtllm_integers": "UINT32"}),
@@ -118,7 +114,7 @@ ALL = pytest.mark.parametrize("case", [*CASES, *SMALL], ids=lambda case: Path(ca
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Case], Any]]:
-    monkeypatch.setattr(engines, "open_engine", lambda *_: (_Engine(), KVBudget(100, 4), Features()))
+    monkeypatch.setattr(engines, "open_engine", lambda *_: (CountingEngine(), KVBudget(100, 4), Features()))
     monkeypatch.setenv("LABS_STEP_LOG", "texts")
     made = []
 

@@ -1,4 +1,4 @@
-"""The complete lab of docs/writing-a-lab.md, taken out of the page."""
+"""The complete lab that docs/develop/writing-a-lab.md shows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 import page_files
 from machinery import ROOT
 
-NAME = "writing-a-lab.md"
-PAGE = ROOT / "docs" / NAME
+EXAMPLE = "example-lab"
+PAGE = ROOT / "docs" / "develop" / "writing-a-lab.md"
 
 
 def files() -> dict[str, str]:
     """Each file's text, by its path in a checkout."""
-    return page_files.files(NAME)
+    return page_files.files(EXAMPLE)
 
 
 def put_into(root: Path) -> None:
     """Add the lab to a checkout; nothing that is there is changed."""
-    page_files.put_into(root, NAME)
+    page_files.put_into(root, EXAMPLE)

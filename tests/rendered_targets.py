@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ import yaml
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.orchestrator import targets
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.session import Session
 from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes.record import Choices
+from labctl.stack import targets
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,21 +36,34 @@ def rendered(stack: str, target: str = "kubernetes", profile: str = "cpu", **set
     """The folder that ``labctl render STACK --target T`` writes."""
     opened = session()
     lab, name = opened.catalog.stack(stack)
-    folder = Path(_scratch.name) / "-".join((target, stack, profile, *map(str, settings)))
+    chosen = [f"{key}={value}".replace("/", "_") for key, value in settings.items()]
+    folder = Path(_scratch.name) / "-".join((target, stack, profile, *chosen))
     (action,) = targets.rendering(opened, lab, name, Choices(profile, settings), target, folder).actions
     action.do(Silent())
     return folder
 
 
 @functools.cache
-def built(stack: str, profile: str) -> list[dict[str, Any]]:
+def built(stack: str, profile: str, **settings: Any) -> list[dict[str, Any]]:
     """What ``kubectl kustomize`` makes of an overlay."""
-    done = subprocess.run(
-        ["kubectl", "kustomize", str(rendered(stack) / "overlays" / profile)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return kustomized(rendered(stack, **settings) / "overlays" / profile)
+
+
+def kustomized(folder: Path) -> list[dict[str, Any]]:
+    """What ``kubectl kustomize`` makes of a folder."""
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.load_all(done.stdout, yaml.CSafeLoader) if document]
+
+
+def of_kind(documents: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
+    return [document for document in documents if document["kind"] in kinds]
+
+
+def pods(documents: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The pods of all that starts any, by the names of what starts them."""
+    for document in of_kind(documents, "Deployment", "StatefulSet", "Job"):
+        yield document["metadata"]["name"], document["spec"]["template"]["spec"]
 
 
 @functools.cache

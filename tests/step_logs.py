@@ -75,7 +75,7 @@ class Sequences:
 
 
 class Batch:
-    """Seats, a KV cache, those who wait and why, evictions, texts, clients that leave between two steps."""
+    """Slots, a KV cache, those who wait and why, evictions, texts, clients that leave between two steps."""
 
     SLOTS, BLOCKS = 4, 24
 

@@ -37,7 +37,8 @@ class Timetable:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.partition("::")[0]
-        self.files[file][report.when or "call"] += report.duration
+        stage = report.when if report.when in STAGES else "call"  # of a worker that died xdist says "???"
+        self.files[file][stage] += report.duration
         self.tests[file].add(report.nodeid)
         self.workers[getattr(report, "worker_id", "this process")] += report.duration
 

@@ -24,7 +24,7 @@ from pathlib import Path
 LARGEST = 1 << 20  # bytes of a command with its environment
 LARGE = "exercise"  # it imports gRPC
 # What most commands import when they are called: two thirds of what `labctl status` takes.
-COMMON = ("labctl.learn.idle", "labctl.learn.server", "labctl.orchestrator.tidy", "labctl.runtimes.orphans",
+COMMON = ("labctl.learn.idle", "labctl.learn.server", "labctl.stack.tidy", "labctl.runtimes.orphans",
           "prometheus_client.parser", "encodings.idna")  # fmt: skip
 Ended = subprocess.CompletedProcess[str]
 
@@ -43,8 +43,8 @@ def run(arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: fl
     ):
         line.connect(_started())
         socket.send_fds(line, [asked.encode()], [out.fileno(), err.fileno()])
-        pid = int(line.recv(100))
         line.settimeout(timeout)
+        pid = int(line.recv(100))
         try:
             code = int(line.recv(100))
         except TimeoutError:
@@ -67,13 +67,13 @@ def _started() -> str:
 
 def _serve(place: str) -> int:
     """Until stdin ends: a fork for each command. In a fork this returns the command's exit status."""
-    from labctl.cli import main
+    from labctl.cli.commands import COMMANDS
     from labctl.manifest.catalog import load
     from labctl.repository import schema
     from labctl.workspace import Workspace
 
-    commands = {f"labctl.cli.{module}" for module, _ in main.COMMANDS.values() if module != LARGE}
-    for module in (*commands, *COMMON):
+    modules = {f"labctl.cli.{listed.module}" for listed in COMMANDS.values() if listed.module != LARGE}
+    for module in ("labctl.cli.main", *modules, *COMMON):
         importlib.import_module(module)
     assert not {"grpc", "torch"} & set(sys.modules), "they do not survive a fork"
     load(Workspace.find(Path(__file__).parent))  # of a manifest that says the same nothing is worked out again

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from benchmarks.hostile import raw, tensors
+from benchmarks.hostile import framing, raw, streams, tensors
 from benchmarks.hostile.models import Model
 from benchmarks.hostile.sent import Sent
 
-Make = Callable[[random.Random, Model, str], Sent]
+Make = Callable[[random.Random, Any, str], Sent]
 WEIGHTS: tuple[tuple[Make, int], ...] = (
     (tensors.good, 6), (tensors.inputs, 5), (tensors.values, 6), (tensors.types, 5), (tensors.shapes, 4),
     (tensors.outputs, 3), (tensors.classification, 1), (tensors.parameters, 5), (tensors.sequences, 5),
     (raw.bodies, 5), (raw.nesting, 1), (raw.chunks, 1), (raw.packed, 2), (raw.framing, 4), (raw.routes, 3),
-    (raw.messages, 3),
+    (raw.messages, 3), (framing.lengths, 4), (framing.contents, 3), (framing.chunking, 5), (framing.spellings, 5),
+    (streams.calls, 7), (streams.mixed, 5), (streams.ids, 2),
 )  # fmt: skip
+TO_SEVERAL = (streams.mixed,)  # models in one request
+KILLERS: tuple[Make, ...] = (tensors.shapes, tensors.classification, raw.nesting, raw.chunks, raw.packed)
 MAKERS, TIMES = zip(*WEIGHTS, strict=True)
 
 
@@ -25,7 +29,7 @@ def draw(seed: str, models: Sequence[Model], deadly: bool, losing: bool) -> Sent
     chance = random.Random(seed)
     while True:
         (make,) = chance.choices(MAKERS, TIMES)
-        sent = make(chance, chance.choice(models), make.__name__)
+        sent = make(chance, models if make in TO_SEVERAL else chance.choice(models), make.__name__)
         if (deadly or not sent.deadly) and (losing or not sent.loses):
             return sent
 
@@ -34,7 +38,7 @@ def killers(seed: str, models: Sequence[Model]) -> list[Sent]:
     """One of each kind that is known to end Triton 2.51, the surest of 200 draws."""
     chance = random.Random(seed)
     found = []
-    for make in MAKERS:
+    for make in KILLERS:
         drawn = [make(chance, chance.choice(models), make.__name__) for _ in range(200)]
         deadly = sorted((sent for sent in drawn if sent.deadly), key=lambda sent: not _sure(sent, models))
         found += deadly[:1]

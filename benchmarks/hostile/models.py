@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.server_api import call
+from labctl.triton.server_api import call
 
 WHOLE = ("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
 LENGTHS = ("max_tokens", "request_output_len", "REQUEST_OUTPUT_LEN", "INPUT_1")

@@ -22,6 +22,7 @@ def bodies(chance: random.Random, model: Model, kind: str) -> Sent:
 
 
 def nesting(chance: random.Random, model: Model, kind: str) -> Sent:
+    """JSON of 200,000 levels: Triton 2.51 parses it until its stack ends."""
     opening = chance.choice((b"[", b'{"a":', b'{"inputs":['))
     path = chance.choice((f"/v2/models/{model.name}/infer", f"/v2/models/{model.name}/generate"))
     return Sent(kind, model.name, path=path, headers=JSON, body=opening * 200_000, deadly=True)

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
+from benchmarks.hostile.bytewise import answer
 from benchmarks.hostile.messages import message
 from benchmarks.hostile.sent import Sent
 
@@ -25,24 +26,37 @@ class Client:
     """One person's connections; of one thread. ``patience``: seconds without an answer that are silence."""
 
     def __init__(self, http: str, grpc_endpoint: str, patience: float = PATIENCE_S) -> None:
-        self._http, self._patience = http, patience
+        self._ports, self._patience = {"http": http, "grpc": grpc_endpoint}, patience
         self._channel = grpc.insecure_channel(grpc_endpoint, options=CHANNEL)
 
     def send(self, sent: Sent) -> Outcome:
+        if sent.protocol in ("http1", "h2"):
+            return self._in_bytes(sent)
         return self._over_http(sent) if sent.protocol == "http" else self._over_grpc(sent)
 
     def close(self) -> None:
         self._channel.close()
 
+    def _in_bytes(self, sent: Sent) -> Outcome:
+        try:
+            status, words = answer(sent, self._ports[sent.port], self._patience)
+            answered = status == 200 and (sent.protocol == "http1" or words)  # an error of gRPC's has no body
+            return (ANSWERED, "") if answered else (REFUSED, words)
+        except TimeoutError:
+            return (SILENCE, "") if sent.leave is None else (CANCELLED, "")
+        except OSError as error:
+            return CLOSED, str(error)
+
     def _over_http(self, sent: Sent) -> Outcome:
-        connection = http.client.HTTPConnection(self._http, timeout=self._patience)
+        connection = http.client.HTTPConnection(self._ports["http"], timeout=self._patience)
         try:
             _write(connection, sent)
             if sent.leave is not None and connection.sock:
                 connection.sock.settimeout(sent.leave or 0.001)
             response = connection.getresponse()
             words = response.read().decode(errors="replace")
-            failed = response.status != 200 or words.startswith('data: {"error"')
+            told = response.getheader("grpc-status", "0")  # so Envoy refuses what says that it is gRPC
+            failed = response.status != 200 or told != "0" or words.startswith('data: {"error"')
             return (REFUSED, words) if failed else (ANSWERED, "")
         except TimeoutError:
             return (SILENCE, "") if sent.leave is None else (CANCELLED, "")

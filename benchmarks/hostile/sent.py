@@ -18,8 +18,10 @@ class Sent:
 
     Attributes:
         kind: what is wrong with it.
-        protocol: ``http``, ``grpc`` (one call) or ``stream`` (gRPC, all messages in one stream).
-        deadly: it is known to end Triton 2.51 when nothing stands before it (docs/security.md).
+        protocol: ``http``, ``grpc`` (one call) or ``stream`` (gRPC, all messages in one stream); ``http1`` and ``h2``
+            are connections on which ``body`` is sent byte by byte.
+        port: ``http`` or ``grpc``, for the last two.
+        deadly: it is known to end Triton 2.51 when nothing stands before it (docs/operate/security.md).
         loses: so it is known to leave itself, or another of its sequence id, without an answer.
         chunked: the body goes in pieces of this many bytes.
         leave: seconds after which the client goes away without waiting for the end; None waits.
@@ -28,6 +30,7 @@ class Sent:
     kind: str
     model: str
     protocol: str = "http"
+    port: str = "http"
     method: str = "POST"
     path: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)

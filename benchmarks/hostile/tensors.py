@@ -59,6 +59,7 @@ def _is_tensor(item: Any) -> bool:
 
 
 def good(chance: random.Random, model: Model, kind: str) -> Sent:
+    """A request that each model answers."""
     return _sent(chance, model, model.good(chance.randint(1, 2**40)), kind)
 
 
@@ -83,6 +84,7 @@ def inputs(chance: random.Random, model: Model, kind: str) -> Sent:
 
 
 def values(chance: random.Random, model: Model, kind: str) -> Sent:
+    """Values that are odd for their type, in one input."""
     body = model.good(chance.randint(1, 2**40))
     tensor = chance.choice(body["inputs"])
     if tensor["datatype"] == "BYTES":
@@ -94,6 +96,7 @@ def values(chance: random.Random, model: Model, kind: str) -> Sent:
 
 
 def types(chance: random.Random, model: Model, kind: str) -> Sent:
+    """A name, datatype, shape or data of another type than it should have."""
     body = model.good(chance.randint(1, 2**40))
     tensor = chance.choice(body["inputs"])
     where = chance.choice(("datatype", "data", "name", "shape", "parameters"))
@@ -115,6 +118,7 @@ def shapes(chance: random.Random, model: Model, kind: str) -> Sent:
 
 
 def outputs(chance: random.Random, model: Model, kind: str) -> Sent:
+    """Outputs that do not exist, twice, in shared memory, or of another form."""
     body = model.good(chance.randint(1, 2**40))
     name = chance.choice(model.outputs)["name"]
     wanted: Any = chance.choice(
@@ -126,6 +130,7 @@ def outputs(chance: random.Random, model: Model, kind: str) -> Sent:
 
 
 def classification(chance: random.Random, model: Model, kind: str) -> Sent:
+    """Classification of an output: a text output ends Triton 2.51."""
     body = model.good(chance.randint(1, 2**40))
     chosen = chance.choice(model.outputs)
     body["outputs"] = [{"name": chosen["name"], "parameters": {"classification": chance.choice((1, 3, 2**31))}}]
@@ -136,6 +141,7 @@ def classification(chance: random.Random, model: Model, kind: str) -> Sent:
 
 
 def parameters(chance: random.Random, model: Model, kind: str) -> Sent:
+    """Parameters of any name, type and size."""
     body = model.good(chance.randint(1, 2**40))
     named = {chance.choice(SECRETS): chance.choice((*NUMBERS, *ODD)) for _ in range(chance.randint(1, 3))}
     body["parameters"] = {**body.get("parameters", {}), **named}

@@ -12,11 +12,11 @@ import psutil
 from benchmarks.hostile.models import Model
 from benchmarks.hostile.send import ANSWERED, PATIENCE_S, Client
 from benchmarks.hostile.sent import Sent
-from labctl import server_api
-from labctl.measure.evidence import metrics
-from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.marks import REPLICA, ROOT, SERVER, STACK, STUB, regions
+from labctl.runtimes.record import Endpoints, Record
+from labctl.triton import server_api
+from labkit.evidence import metrics
 
 SETTLE_S = 90.0  # a sequence that nobody ends keeps its slot until it has idled out
 POLL_S = 0.1
@@ -112,7 +112,7 @@ class Watch:
             for server in self.record.servers:  # a model counts, and forgets, when it is asked: each of them
                 self._unanswered(server.endpoints, models)
             time.sleep(TOLD_S)
-            now = metrics.scrape(self.record.asked["metrics"])
+            now = metrics.scrape(self.record.scrape_endpoints["metrics"])
             held = {
                 f"slots of {model}": int(value) for (model, name), value in now.own.items() if name == "labs_running"
             }

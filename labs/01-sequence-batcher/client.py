@@ -2,13 +2,13 @@
 
 import sys
 
-from labctl.measure import context, stats
-from labctl.measure.clients.sequences import SequenceClient, identifiers, together
-from labctl.measure.evidence import slot_log, slots
-from labctl.measure.lane import Lane
-from labctl.measure.pictures.live import LiveView
-from labctl.measure.records import RequestRecord
-from labctl.tables import table
+from labkit import context, stats
+from labkit.clients.sequences import SequenceClient, identifiers, together
+from labkit.evidence import slot_log, slots
+from labkit.lane import Lane
+from labkit.pictures.live import LiveView
+from labkit.records import RequestRecord
+from labkit.tables import table
 
 MODEL = "ensemble_pipeline"
 CITIES = ("London", "Paris", "Berlin", "Seoul")

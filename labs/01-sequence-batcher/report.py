@@ -4,12 +4,12 @@ import json
 import sys
 from pathlib import Path
 
-from labctl.measure.evidence.slots import Timeline
-from labctl.measure.lane import Lane
-from labctl.measure.pictures import slot_picture
-from labctl.measure.report import Report
-from labctl.tables import markdown
-from labctl.workspace import atomic_write
+from labkit.disk import atomic_write
+from labkit.evidence.slots import Timeline
+from labkit.lane import Lane
+from labkit.pictures import slot_picture
+from labkit.report import Report
+from labkit.tables import markdown
 
 TIMED = ("direct", "oldest", "torchscript")
 WATCHED = {

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from labctl.errors import LabError
-from labctl.measure import context
-from labctl.measure.clients.sequences import SequenceClient, identifiers
+from labkit import context
+from labkit.clients.sequences import SequenceClient, identifiers
+from labkit.errors import LabError
 
 MODEL, TEXT = "ensemble_pipeline", "I have lived in"
 REMARKABLE = ("conflict", "max sequence idle exceeded", "backlog")  # what Triton's log tells, beyond the usual course

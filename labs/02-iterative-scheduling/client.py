@@ -7,14 +7,14 @@ import random
 import sys
 import time
 
-from labctl.measure import context, stats
-from labctl.measure.clients.base import Tell
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.lane import Lane
-from labctl.measure.pictures.live import LiveView, Progress
-from labctl.measure.records import RequestRecord, overlap, token_overlap
-from labctl.measure.workloads import load
-from labctl.tables import table
+from labkit import context, stats
+from labkit.clients.base import Tell
+from labkit.clients.stream import TextStream
+from labkit.lane import Lane
+from labkit.pictures.live import LiveView, Progress
+from labkit.records import RequestRecord, overlap, token_overlap
+from labkit.tables import table
+from labkit.workloads import load
 
 MODELS = ("simple-gpt2", "iterative-gpt2")
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul")
@@ -31,13 +31,23 @@ LONGEST, SHORTEST = 400, 64  # tokens of an answer
 TIMEOUT_S = 120.0
 
 
-def tokens_for(endpoint: str, seconds: float) -> int:
-    """How many tokens make an answer that takes about ``seconds`` here: measured, after a warm-up of both models."""
+def tokens_for(endpoint: str, seconds: float) -> tuple[int, str]:
+    """How many tokens make an answer that takes about ``seconds`` here, measured after a warm-up of both models.
+
+    Also a sentence about it: on a fast machine it is the most that an answer may have, and takes less.
+    """
     with TextStream(endpoint) as stream:
         for model in MODELS:
             record = stream.send(model, PROMPTS[0], max_tokens=SHORTEST // 2, ignore_eos=True)
             stream.wait(record, timeout=TIMEOUT_S)
-        return max(SHORTEST, min(LONGEST, int(seconds * 1e3 / max(record.itl_ms, 0.1))))
+        return length(record.itl_ms / 1e3, seconds)
+
+
+def length(step_s: float, seconds: float) -> tuple[int, str]:
+    """The tokens of an answer, where each takes ``step_s``, and a sentence about their number."""
+    tokens = max(SHORTEST, min(LONGEST, int(seconds / max(step_s, 1e-4))))
+    takes = f"at the speed of a first, short answer they take {tokens * step_s:.1f} s"
+    return tokens, f"the most that an answer here has: {takes}" if tokens == LONGEST else takes
 
 
 def two_prompts(endpoint: str, model: str, tokens: int) -> list:
@@ -88,9 +98,9 @@ def main() -> None:
     endpoint, clients = lab.endpoints["grpc"], int(lab.settings["clients"])
     cache = "with a KV cache" if lab.settings["kv_cache"] else "the whole text recomputed for each token"
     seconds = 0.8 if lab.quick else 2.0
-    tokens = tokens_for(endpoint, seconds)
+    tokens, about = tokens_for(endpoint, seconds)
     print(f"\nTwo prompts, the second {GAP_S * 1e3:.0f} ms later ({cache}), {tokens} tokens each:")
-    print(f"so many make about {seconds:g} s here, as was just measured")
+    print(about)
     data: dict = {"tokens": tokens, "demo": {}, "clients": {}}
     every, rows = [], []
     for model in MODELS:

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from labctl.measure.lane import Lane
-from labctl.measure.pictures import timeline
-from labctl.measure.report import Report
+from labkit.lane import Lane
+from labkit.pictures import timeline
+from labkit.report import Report
 
 ORIGINAL, CACHED = "original", "kv-cache"
 # Name: phase, model, title of its part of the picture.
@@ -47,10 +47,12 @@ def main() -> None:
     throughput = {name: clients["output_token_throughput"] for name, clients in metrics["variants"].items()}
     if "simple" in throughput:
         metrics["speedup_over_simple"] = {name: value / throughput["simple"] for name, value in throughput.items()}
+    lengths = ", ".join(f"{name} {phase['tokens']}" for name, phase in report.phases.items())
     report.say(
         "Tokens that the newcomer waited for, overlap and its time to first token: two prompts. "
-        f"Throughput and TTFT: {report.settings['clients']} clients arriving at random. Answers are as long as this "
-        "machine makes in about two seconds, measured at the start of each phase: with the cache they are longer."
+        f"Throughput and TTFT: {report.settings['clients']} clients arriving at random. Answers have what this "
+        f"machine makes in two seconds (0.8 with --quick), measured at the start of each phase, and at most "
+        f"400 tokens: {lengths}."
     )
     report.table("The variants", rows, HEADER)
     timeline.draw(lanes, report.out / "timeline.png", "Two prompts, the second 50 ms after the first")

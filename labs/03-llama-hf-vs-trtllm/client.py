@@ -5,20 +5,22 @@ are compared), and streaming (there the first token is timed).
 """
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
-from labctl.measure import context, stats
-from labctl.measure.clients.base import Tell
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.clients.tensors import kind_of, tensor, text_tensor
-from labctl.measure.clients.unary import UnaryClient
-from labctl.measure.evidence import near_tie
-from labctl.measure.lane import Lane
-from labctl.measure.pictures.live import Progress
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import dataset
-from labctl.tables import table
+from labkit import context, stats
+from labkit.clients import llm_api
+from labkit.clients.base import Tell
+from labkit.clients.stream import TextStream
+from labkit.clients.tensors import kind_of, never, tensor, text_tensor
+from labkit.clients.unary import UnaryClient
+from labkit.evidence import near_tie
+from labkit.lane import Lane
+from labkit.pictures.live import Progress
+from labkit.records import RequestRecord
+from labkit.tables import table
+from labkit.workloads import dataset
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
 EXECUTING = {UNBATCHED: UNBATCHED, BATCHED: BATCHED, ENGINE: "tensorrt_llm"}  # whose step log tells of it
@@ -31,34 +33,42 @@ PROMPTS = (
 TIMEOUT_S = 240.0
 
 
-LLM_API = "tensorrt_llm"  # asked itself where no ensemble stands around it
+LLM_API = llm_api.MODEL  # asked itself where no ensemble stands around it
 
 
 def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = False) -> list:
-    """As the workshop's clients send them; `llama-python` and the LLM API have no batch dimension."""
+    """As the workshop's clients send them; `llama-python` and the LLM API have no batch dimension.
+
+    No token ends an answer of the ensemble, as none ends one of Hugging Face's models here: all are of the same length.
+    """
     if model == LLM_API:
-        made = [tensor("sampling_param_max_tokens", tokens, np.int32), tensor("streaming", stream, np.bool_)]
-        for item in made:
-            item.set_shape([1])
-        return [text_tensor("text_input", prompt, (1,)), *made]
+        return llm_api.inputs(prompt, tokens, stream)
     limit = tensor("max_tokens", tokens, kind_of(endpoint, model, "max_tokens"))
     if model == UNBATCHED:
         limit.set_shape([1])
         return [text_tensor("text_input", prompt, (1,)), limit]
     made = [text_tensor("text_input", prompt), limit]
     if model == ENGINE:
-        made += [text_tensor("bad_words", ""), text_tensor("stop_words", "")]
+        kind = kind_of(endpoint, model, "end_id")
+        made += [text_tensor("bad_words", ""), text_tensor("stop_words", ""), tensor("end_id", never(kind), kind)]
         made += [tensor("stream", True, np.bool_)] if stream else []
     return made
 
 
 def at_once(
-    endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None
-) -> list[RequestRecord]:
-    """All prompts in flight at the same time; every answer is there when this returns."""
+    endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None,
+    count: Callable[[str], int] = len,
+) -> list[RequestRecord]:  # fmt: skip
+    """All prompts in flight at the same time; every answer is there when this returns.
+
+    ``count`` says how many tokens a text has that the LLM API ended early.
+    """
     with UnaryClient(endpoint) as client:
         records = [client.send_inputs(model, p, inputs(endpoint, model, p, tokens), tokens=tokens) for p in prompts]
         client.wait(*records, timeout=TIMEOUT_S, tell=tell)
+    if model == LLM_API:
+        for record in records:
+            llm_api.count_tokens(record, tokens, count)
     return records
 
 
@@ -96,16 +106,23 @@ def main() -> None:
 
     lab = context.load(sys.argv[1])
     tokenizer = Tokenizer.from_file(f"{lab.tokenizer_dir}/tokenizer.json")
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text).ids)
+
     endpoint, tokens = lab.endpoints["grpc"], int(lab.settings["output_tokens"])
     wanted = int(lab.settings["prompts"])
-    more = dataset.chat(lambda text: len(tokenizer.encode(text).ids), max(0, wanted - len(PROMPTS)), seed=3)
+    more = dataset.chat(count, max(0, wanted - len(PROMPTS)), seed=3)
     prompts = [*PROMPTS, *(item.prompt for item in more)][:wanted]
     streaming = lab.settings["decoupled_mode"]
     asked = {ENGINE: LLM_API} if lab.settings["engine"] == "llmapi" else {}
     models = (ENGINE,) if streaming else (UNBATCHED, BATCHED, ENGINE)
 
-    def send(model: str, texts: list[str], count: int, tell: Tell | None = None) -> list[RequestRecord]:
-        return (streamed if streaming else at_once)(endpoint, asked.get(model, model), texts, count, tell)
+    def send(model: str, texts: list[str], length: int, tell: Tell | None = None) -> list[RequestRecord]:
+        name = asked.get(model, model)
+        if streaming:
+            return streamed(endpoint, name, texts, length, tell)
+        return at_once(endpoint, name, texts, length, tell, count)
 
     print(f"\n{lab.phase}: {len(prompts)} prompts at once, {tokens} tokens each")
     data: dict = {"models": {}, "lanes": {}}

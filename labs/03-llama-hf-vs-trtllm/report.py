@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from labctl.measure.lane import Lane
-from labctl.measure.pictures import batches
-from labctl.measure.report import Report
+from labkit.lane import Lane
+from labkit.pictures import batches
+from labkit.report import Report
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
 PHASES = ("default", "exact", "streaming")

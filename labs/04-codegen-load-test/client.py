@@ -8,10 +8,10 @@ import sys
 
 from locustfile import PROMPTS, CodegenGrpc, CodegenHttp, payload
 
-from labctl.measure import context, stats
-from labctl.measure.lane import Lane
-from labctl.measure.workloads import stepped
-from labctl.tables import table
+from labkit import context, stats
+from labkit.lane import Lane
+from labkit.tables import table
+from labkit.workloads import stepped
 
 GENERATOR, NOTHING = "codegen-350M-mono-gptj", "nothing"
 SIDES = ("preprocessing", "postprocessing")

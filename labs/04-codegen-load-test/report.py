@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from labctl.measure.lane import Lane
-from labctl.measure.pictures import loadplot
-from labctl.measure.report import Report
+from labkit.lane import Lane
+from labkit.pictures import loadplot
+from labkit.report import Report
 
 BATCHED, UNBATCHED = "batching", "one-by-one"
 GENERATOR = "codegen-350M-mono-gptj"

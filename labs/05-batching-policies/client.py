@@ -5,14 +5,17 @@ policies. The phases with little memory run half of the chat-like workload alone
 """
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
-from labctl.measure import context
-from labctl.measure.lane import Lane
-from labctl.measure.pictures.live import Progress
-from labctl.measure.workloads import dataset, identity
-from labctl.tables import table
+from labkit import context
+from labkit.evidence import trtllm
+from labkit.lane import Lane
+from labkit.pictures.live import Progress
+from labkit.tables import table
+from labkit.workloads import dataset, identity
 
+ENGINE = "tensorrt_llm"
 MAX_INPUT_LEN = 1900
 QUICK_REQUESTS, QUICK_ARTICLES, QUICK_SCALE = 24, 20, 0.05
 
@@ -31,7 +34,10 @@ def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
 
 
 def scheduling(steps: list) -> dict[str, float]:
-    """What the step log says of a run; nothing where the engine is NVIDIA's, whose backend writes none."""
+    """What the step log says of a run; nothing where the engine is NVIDIA's, whose backend writes none.
+
+    Its own metrics say the same then (``labkit.evidence.trtllm``), from release 0.8.0 on.
+    """
     if not steps:
         return {}
     return {
@@ -41,6 +47,8 @@ def scheduling(steps: list) -> dict[str, float]:
         "max_kv_blocks_used": max(step.more["kv_blocks_used"] for step in steps),
         "kv_blocks": steps[0].more["kv_blocks"],
         "preemptions": sum(step.more["preempted"] for step in steps),
+        "iterations": len(steps),
+        "iterations_seen": len(steps),
     }
 
 
@@ -58,19 +66,20 @@ def main() -> None:
     for name, items in workloads(lab, lambda text: len(ids_of(text))).items():
         requests = identity.encode(items, ids_of, MAX_INPUT_LEN)
         print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
-        with Progress(name) as progress:
+        watch = trtllm.Watch(lab.endpoints["metrics"], ENGINE) if lab.settings["engine"] == "tensorrt-llm" else None
+        with Progress(name) as progress, watch or nullcontext():
             if lab.settings["engine"] == "llmapi":
-                print("the LLM API tells no token ids: lengths are those of its texts, and are not checked")
+                print("the LLM API tells no token ids: an answer that ends early is counted by its text")
                 records = identity.run_as_text(
                     lab.endpoints["grpc"], requests, lambda text: len(ids_of(text)), tell=progress
                 )
             else:
                 records = identity.run(lab.endpoints["grpc"], requests, tell=progress)
-        steps = lab.steps("tensorrt_llm", records)
+        steps = lab.steps(ENGINE, records)
         columns[name] = identity.table(records)
         data["workloads"][name] = {
             "table": columns[name],
-            "scheduling": scheduling(steps),
+            "scheduling": watch.counted(records) if watch else scheduling(steps),
             **Lane(name, records, steps).to_json(),
         }
         every += records

@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from labctl.measure.lane import Lane
-from labctl.measure.pictures import batches
-from labctl.measure.report import Report
-from labctl.measure.workloads import identity
+from labkit.lane import Lane
+from labkit.pictures import batches
+from labkit.report import Report
+from labkit.workloads import identity
 
 STATIC, INFLIGHT, NO_EVICT, UTILIZATION = "static", "inflight", "no-evict", "max-utilization"
 SHORT = {
@@ -31,7 +31,7 @@ def main() -> None:
             metrics["ratios"][name] = {short: other[row] / one[row] for row, short in SHORT.items()}
             if "steps" in static["scheduling"] and "steps" in inflight["scheduling"]:
                 steps = static["scheduling"]["steps"], inflight["scheduling"]["steps"]
-                rows.append(("Engine steps", f"{steps[0]:,}", f"{steps[1]:,}", f"{steps[1] / steps[0]:.3f}"))
+                rows.append(("Engine steps", f"{steps[0]:,.0f}", f"{steps[1]:,.0f}", f"{steps[1] / steps[0]:.3f}"))
                 metrics["ratios"][name]["engine_steps"] = steps[1] / steps[0]
             report.table(f"{name}: V1 against inflight_fused_batching", rows, ("", STATIC, INFLIGHT, "ratio"))
             lanes += [
@@ -53,7 +53,7 @@ def main() -> None:
     for phase in policies:
         run = phases[phase]["chat"]
         metrics["policies"][phase] = run["scheduling"] | {short: run["table"][row] for row, short in SHORT.items()}
-        blocks = f"{run['scheduling']['kv_blocks']} KV blocks" if run["scheduling"] else "a small KV cache"
+        blocks = f"{run['scheduling']['kv_blocks']:.0f} KV blocks" if run["scheduling"] else "a small KV cache"
         lanes.append(Lane.from_json(f"chat, {blocks}, {phase}", run))
     if policies:
         names = ("requests_per_second", "average_latency", "steps", "mean_batch", "max_kv_blocks_used", "preemptions")

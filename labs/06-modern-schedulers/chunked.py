@@ -5,10 +5,10 @@ import sys
 from itertools import pairwise
 from statistics import median
 
-from labctl.errors import LabError
-from labctl.measure import context
-from labctl.measure.lane import Lane
-from labctl.measure.workloads.engine_stream import EngineStream, steps_of
+from labkit import context
+from labkit.errors import LabError
+from labkit.lane import Lane
+from labkit.workloads.engine_stream import EngineStream, steps_of
 
 LONG, QUICK_LONG = 700, 384  # tokens of the long prompt
 TOKENS = (100, 200, 400, 800, 1200)  # that the first one asks for: it must not be done when the other arrives

@@ -3,7 +3,7 @@
 Counts are of the step log; an engine of NVIDIA's writes none, and then there is a dash in their place.
 """
 
-from labctl.measure.pictures.panels import Panel, draw
+from labkit.pictures.panels import Panel, draw
 
 NONE = "-"
 

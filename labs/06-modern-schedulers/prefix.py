@@ -3,10 +3,10 @@
 import random
 import sys
 
-from labctl.measure import context
-from labctl.measure.lane import Lane
-from labctl.measure.workloads.engine_stream import EngineStream, steps_of
-from labctl.trtllm import interface
+from labkit import context
+from labkit.clients import trtllm
+from labkit.lane import Lane
+from labkit.workloads.engine_stream import EngineStream, steps_of
 
 SHARED, QUICK_SHARED = 480, 160  # tokens of an instruction
 OWN, ANSWER = 24, 4  # tokens of each question, and of its answer
@@ -43,7 +43,7 @@ def main() -> None:
             )
         data["orders"][name] = found
         every += records
-    lab.finish({**data, **Lane(lab.phase, every, lab.steps(interface.MODEL)).to_json()}, every)
+    lab.finish({**data, **Lane(lab.phase, every, lab.steps(trtllm.MODEL)).to_json()}, every)
 
 
 def ask(lab, prompts):

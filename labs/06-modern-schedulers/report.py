@@ -5,8 +5,8 @@ from pathlib import Path
 
 import lessons
 
-from labctl.measure.lane import Lane
-from labctl.measure.report import Report
+from labkit.lane import Lane
+from labkit.report import Report
 
 PHASES = {
     "chunked": (lessons.chunked, [f"budget-{tokens}" for tokens in (8192, 1024, 512, 256, 128, 64)]),

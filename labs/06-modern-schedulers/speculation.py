@@ -3,9 +3,9 @@
 import sys
 import time
 
-from labctl.measure import context
-from labctl.measure.lane import Lane
-from labctl.measure.workloads.engine_stream import EngineStream, steps_of
+from labkit import context
+from labkit.lane import Lane
+from labkit.workloads.engine_stream import EngineStream, steps_of
 
 PROMPTS = (
     "I have lived in Seoul",

@@ -6,10 +6,10 @@ A request that fills the KV cache runs before: all others are there when it ends
 import random
 import sys
 
-from labctl.errors import LabError
-from labctl.measure import context
-from labctl.measure.lane import Lane
-from labctl.measure.workloads.engine_stream import EngineStream, steps_of
+from labkit import context
+from labkit.errors import LabError
+from labkit.lane import Lane
+from labkit.workloads.engine_stream import EngineStream, steps_of
 
 PROMPT = 16  # tokens of every prompt
 FLOOD, LIGHT = "flood", "light"

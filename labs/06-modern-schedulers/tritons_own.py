@@ -8,13 +8,13 @@ from statistics import median
 
 import numpy as np
 
-from labctl.errors import LabError
-from labctl.measure import context
-from labctl.measure.clients.tensors import tensor
-from labctl.measure.clients.text_model import TextModel
-from labctl.measure.clients.unary import UnaryClient
-from labctl.measure.evidence import metrics
-from labctl.measure.lane import Lane
+from labkit import context
+from labkit.clients.tensors import tensor
+from labkit.clients.text_model import TextModel
+from labkit.clients.unary import UnaryClient
+from labkit.errors import LabError
+from labkit.evidence import metrics
+from labkit.lane import Lane
 
 DOOR, JOB = "door", "night_job"
 JOBS, JOB_MS = 6, 40

@@ -1,7 +1,10 @@
 """What the phases of each part add up to: a table, a picture, and the numbers for its verdicts."""
 
-from labctl.measure.pictures import replicas
-from labctl.measure.pictures.panels import Panel, draw
+import re
+from collections import Counter
+
+from labkit.pictures import replicas
+from labkit.pictures.panels import Panel, draw
 
 CLIENTS = ("one", "eight")
 
@@ -40,8 +43,8 @@ def sequences(report, runs):
     title = "2. Sequences need affinity"
     report.table(title, rows, ("balance", "requests", "failed", "answered wrongly", "whole sequences"))
     for phase, run in runs.items():
-        for reason in run["reasons"]:
-            report.say(f"{phase}: `{reason}`")
+        for reason, count in grouped(run["reasons"]).items():
+            report.say(f"{phase}: {count} times `{reason}`")
         if died := run.get("kill"):
             report.say(
                 f"Replica 1 was killed with {died['sequences']} sequences under way on two replicas: {died['lost']} "
@@ -53,6 +56,14 @@ def sequences(report, runs):
     panels = [Panel(title, "requests", bars=bars, names=["failed", "answered wrongly"])]
     picture(report, panels, "sequences.png", "Requests that broke")
     return {phase.removeprefix("sequences-"): numbers(run) for phase, run in runs.items()}
+
+
+def grouped(reasons):
+    """How often each error was said. Errors that differ in a sequence's number only are one."""
+    found = Counter()
+    for reason, count in reasons.items():
+        found[re.sub(r"\bsequence \d+", "sequence N", reason)] += count
+    return found
 
 
 def speed_up(report, runs):

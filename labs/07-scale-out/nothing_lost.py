@@ -4,12 +4,12 @@ import sys
 import threading
 import time
 
-from labctl.errors import LabError
-from labctl.measure import context
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.clients.tensors import text_tensor
-from labctl.measure.clients.unary import UnaryClient
-from labctl.measure.evidence import steplog
+from labkit import context
+from labkit.clients.stream import TextStream
+from labkit.clients.tensors import text_tensor
+from labkit.clients.unary import UnaryClient
+from labkit.errors import LabError
+from labkit.evidence import steplog
 
 USERS = 3  # of each kind
 BREATH_S = 0.5  # before, between and after what happens

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import lessons
 
-from labctl.measure.report import Report
+from labkit.report import Report
 
 PARTS = {
     "spread": (lessons.spread, ["spread-l4", "spread-client", "spread-l7"]),

@@ -4,10 +4,10 @@ import random
 import sys
 import time
 
-from labctl.errors import LabError
-from labctl.measure import context
-from labctl.measure.clients.sequences import SequenceClient
-from labctl.measure.records import RequestRecord
+from labkit import context
+from labkit.clients.sequences import SequenceClient
+from labkit.errors import LabError
+from labkit.records import RequestRecord
 
 MODEL = "remembers"
 SEQUENCES, LENGTH = 50, 4

@@ -5,9 +5,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from labctl.measure import context
-from labctl.measure.clients.tensors import text_tensor
-from labctl.measure.clients.unary import UnaryClient
+from labkit import context
+from labkit.clients.tensors import text_tensor
+from labkit.clients.unary import UnaryClient
 
 USERS = 16
 REQUESTS, QUICK_REQUESTS = {"waits": 96, "computes": 32}, {"waits": 32, "computes": 12}

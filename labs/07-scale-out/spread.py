@@ -4,11 +4,11 @@ import sys
 import time
 from contextlib import ExitStack
 
-from labctl.errors import LabError
-from labctl.measure import context
-from labctl.measure.clients.tensors import text_tensor
-from labctl.measure.clients.unary import UnaryClient
-from labctl.measure.evidence import metrics
+from labkit import context
+from labkit.clients.tensors import text_tensor
+from labkit.clients.unary import UnaryClient
+from labkit.errors import LabError
+from labkit.evidence import metrics
 
 MODEL, REQUESTS = "waits", 40
 

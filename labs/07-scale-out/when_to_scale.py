@@ -6,11 +6,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from labctl.measure import context
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.clients.tensors import text_tensor
-from labctl.measure.clients.unary import UnaryClient
-from labctl.measure.evidence import metrics, steplog
+from labkit import context
+from labkit.clients.stream import TextStream
+from labkit.clients.tensors import text_tensor
+from labkit.clients.unary import UnaryClient
+from labkit.evidence import metrics, steplog
 
 TOKENS = 8
 TEXT = "one word after the other until all are said"

@@ -1,1 +1,1 @@
-"""labctl: the orchestrator of Triton Serving Labs."""
+"""labctl: the command line of Triton Serving Labs."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 NEW, OLD = ".new-", ".old-"
@@ -42,16 +43,7 @@ def sweep(parents: Iterable[Path]) -> list[str]:
     """Remove what killed makers left in these folders, and put back what they had moved aside; the paths."""
     swept = []
     for parent in parents:
-        for left in sorted(parent.glob(f".*{NEW}*")):
-            with contextlib.suppress(OSError):
-                handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                try:
-                    promised = HELD in left.name or time.time() - os.fstat(handle).st_mtime > STALE_S
-                    if promised and _lock(handle, wait=False):
-                        shutil.rmtree(left)
-                        swept.append(str(left))
-                finally:
-                    os.close(handle)
+        swept += [str(left) for left in sorted(parent.glob(f".*{NEW}*")) if _swept(left)]
         for left in sorted(parent.glob(f".*{OLD}*")):
             target = parent / left.name[1:].rpartition(OLD)[0]
             with contextlib.suppress(OSError):
@@ -61,6 +53,31 @@ def sweep(parents: Iterable[Path]) -> list[str]:
                     left.rename(target)
                 swept.append(str(left))
     return swept
+
+
+def sweep_beside(target: Path, first: Callable[[Path], None]) -> list[str]:
+    """Remove what killed makers of ``target`` left beside it, wherever that is; the paths.
+
+    Args:
+        first: called with each such folder before it goes.
+    """
+    left = sorted(target.parent.glob(f".{glob.escape(target.name)}{HELD}*"))
+    return [str(folder) for folder in left if _swept(folder, first)]
+
+
+def _swept(left: Path, first: Callable[[Path], None] = lambda folder: None) -> bool:
+    """Whether the folder was a killed maker's, and has gone."""
+    with contextlib.suppress(OSError):
+        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            promised = HELD in left.name or time.time() - os.fstat(handle).st_mtime > STALE_S
+            if promised and _lock(handle, wait=False):
+                first(left)
+                shutil.rmtree(left)
+                return True
+        finally:
+            os.close(handle)
+    return False
 
 
 def _lock(handle: int, wait: bool) -> bool:

@@ -63,7 +63,7 @@ def gpt2(word: Word) -> Serve:
 
 def inflight(word: Word) -> Serve:
     """The engine of `tensorrt_llm` with its scheduler."""
-    from labserve.inflight.job import Job
+    from labserve.inflight.request import Request
     from labserve.inflight.sampling_options import Sampling
     from labserve.inflight.scheduler import Scheduler
     from labserve.inflight.setup import set_up
@@ -72,14 +72,14 @@ def inflight(word: Word) -> Serve:
 
     def serve(requests: Requests) -> list[Stepped]:
         for number, (ids, new) in enumerate(requests):
-            scheduler.submit(Job(str(number), list(ids), new, Sampling()))
+            scheduler.submit(Request(str(number), list(ids), new, Sampling()))
         steps = []
         while not scheduler.idle:
             began = time.monotonic()
-            turn = scheduler.turn()
-            if failed := [job.error for job in turn.ended if job.error]:
+            step = scheduler.step()
+            if failed := [request.error for request in step.ended if request.error]:
                 raise failed[0]
-            steps.append((began, time.monotonic(), turn.engine_s))
+            steps.append((began, time.monotonic(), step.engine_s))
         return steps
 
     return serve

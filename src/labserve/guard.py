@@ -44,6 +44,15 @@ class Guard:
         pb_utils.Logger.log_error(f"{message}\n{''.join(traceback.format_exception(error))}")
         return message
 
+    def refuse(self, request: Any, error: Exception) -> None:
+        """Answer a request with an error, its last answer. Where that cannot be sent either, only the log is told."""
+        words = self.words(error)
+        try:
+            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(words))
+            request.get_response_sender().send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        except Exception as failed:
+            pb_utils.Logger.log_error(f"{self.model} could not send an error ({words}): {failed}")
+
     def failed(self, error: Exception) -> Any:
         """The response that tells it."""
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(self.words(error)))

@@ -26,6 +26,16 @@ def parameter(args: dict[str, str], name: str, default: str | None = None) -> st
     return value
 
 
+def words(args: dict[str, str]) -> Callable[[str], str]:
+    """The parameters of the model's config.pbtxt by name, "" for one that it does not have."""
+    return lambda name: parameter(args, name, "")
+
+
+def decoupled(args: dict[str, str]) -> bool:
+    """Whether a request of the model may have several responses."""
+    return bool(json.loads(args["model_config"])["model_transaction_policy"]["decoupled"])
+
+
 def device(args: dict[str, str]) -> str:
     """Where the instance is to run, as PyTorch calls it: "cpu" or "cuda:N"."""
     if args["model_instance_kind"] == "GPU":
@@ -55,6 +65,12 @@ def reader(request: Any) -> Callable[[str], Any]:
         return None if tensor is None else tensor.as_numpy()
 
     return read
+
+
+def control(request: Any, name: str, default: Any = 0) -> Any:
+    """A control input of the sequence batcher (READY, START, END, CORR_ID), one number; `default` if there is none."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return default if tensor is None else int(tensor.as_numpy().reshape(-1)[0])
 
 
 def text_of(request: Any, name: str) -> bytes:

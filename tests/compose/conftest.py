@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from machinery import ROOT, copy_of_the_checkout, labctl, runtime, status, taken_down, with_faults_lab
 
-from labctl.orchestrator import ports
 from labctl.runtimes import images
+from labctl.stack import ports
 from labctl.workspace import Workspace
 
 

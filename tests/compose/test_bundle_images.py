@@ -13,10 +13,10 @@ import pytest
 from machinery import labctl, runtime
 
 from labctl.bundle import pack
+from labctl.labs.bundle import create
 from labctl.listener import Silent
-from labctl.orchestrator.bundle import create
-from labctl.orchestrator.session import Session
 from labctl.runtimes import images
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
 pytestmark = pytest.mark.skipif(

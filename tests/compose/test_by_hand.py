@@ -8,7 +8,7 @@ from typing import Any
 from machinery import labctl, status
 from pytest_docker.plugin import Services
 
-from labctl.server_api import call
+from labctl.triton.server_api import call
 
 STACK = "iterative"
 

@@ -14,9 +14,9 @@ from gradio_client import Client
 from machinery import ROOT
 from pytest_docker.plugin import Services
 
-from labctl.orchestrator import ports
 from labctl.runtimes import docker_engine, images
-from labctl.server_api import call
+from labctl.stack import ports
+from labctl.triton.server_api import call
 from labctl.workspace import Workspace
 
 MODEL = "iterative-gpt2"

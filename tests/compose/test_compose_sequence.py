@@ -8,9 +8,9 @@ import pytest
 from gpt2_reference import Reference
 from machinery import labctl, leftovers, status
 
-from labctl.measure.clients.sequences import SequenceClient, identifiers, together
-from labctl.measure.evidence import slot_log, slots, steplog
-from labctl.measure.records import RequestRecord
+from labkit.clients.sequences import SequenceClient, identifiers, together
+from labkit.evidence import slot_log, slots, steplog
+from labkit.records import RequestRecord
 
 MODEL = "ensemble_pipeline"
 STACK = "sequence-batcher"

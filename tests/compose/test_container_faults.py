@@ -104,7 +104,7 @@ def test_a_container_of_clients_that_is_killed_is_the_failure_of_the_phase_at_wo
     assert leftovers(own, STACK) == []
 
 
-def test_an_engine_that_dies_during_the_wait_ends_it(own: Path, mortal: EngineThatDies) -> None:
+def test_fault_50_an_engine_that_dies_during_the_wait_ends_it(own: Path, mortal: EngineThatDies) -> None:
     loading = ("--set", "behaviour=slow", "--set", "seconds=100")
     with started(own, "up", STACK, *loading, *ON, DOCKER_HOST=mortal.host) as process:
         eventually(lambda: (c := container(own, STACK)) and c.status == "running")
@@ -128,7 +128,7 @@ def test_a_network_that_is_still_in_use_is_named_and_down_may_be_said_again(own:
         assert network in done.stderr and guest.name in done.stderr
     finally:
         guest.kill()
-    eventually(lambda: guest.id not in {c.id for c in engine.containers.list(all=True)})
+    eventually(lambda: guest.id not in {c.id for c in engine.containers.list(all=True, ignore_removed=True)})
     labctl("down", STACK, root=own)
     assert leftovers(own, STACK) == []
     assert "was not up" in labctl("down", STACK, root=own).stdout
@@ -163,7 +163,9 @@ def test_what_a_killed_labctl_left_of_its_builder_goes_with_down_all(own: Path) 
     assert leftovers(own, "builder") == []
 
 
-def test_the_gpu_profile_without_an_nvidia_runtime_is_refused_before_anything_is_made(own: Path, engine: Any) -> None:
+def test_fault_22_the_gpu_profile_without_an_nvidia_runtime_is_refused_before_anything_is_made(
+    own: Path, engine: Any
+) -> None:
     if "nvidia" in engine.info()["Runtimes"]:
         pytest.skip("this engine has an NVIDIA runtime")
     assert "NVIDIA" in failing_up(own, "--profile", "gpu")
@@ -176,7 +178,9 @@ def test_the_gpu_profile_without_an_nvidia_runtime_is_refused_before_anything_is
         ("FROM localhost:9/no/such:image\n", "localhost:9"),
     ],
 )
-def test_an_image_that_cannot_be_made_is_found_before_any_container(own: Path, dockerfile: str, words: str) -> None:
+def test_fault_22_an_image_that_cannot_be_made_is_found_before_any_container(
+    own: Path, dockerfile: str, words: str
+) -> None:
     (own / "docker" / "server.cpu.Dockerfile").write_text(dockerfile)
     said = failing_up(own)
     assert "cannot be built" in said and words in said

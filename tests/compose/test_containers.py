@@ -11,10 +11,10 @@ import pytest
 from machinery import container, labctl, runtime
 
 from labctl.listener import Silent
-from labctl.orchestrator.session import Session
 from labctl.runtimes import docker_engine
 from labctl.runtimes.actions import carry_out
-from labctl.server_api import call
+from labctl.stack.session import Session
+from labctl.triton.server_api import call
 
 QUESTION = {"text_input": "hello"}
 TOKEN = "hf_secret_of_the_person"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,8 @@ from machinery import copy_of_the_checkout, labctl, runtime
 from waiting import eventually
 
 from labctl.listener import Silent
-from labctl.orchestrator import ports
 from labctl.runtimes.actions import carry_out
+from labctl.stack import ports
 
 PATIENCE_S = 240.0
 NAME = f"labs-test-{os.getpid()}"
@@ -81,6 +82,16 @@ def answers(http: str) -> bool:
         return False
 
 
+def judged(http: str) -> int:
+    """The status of a request with a doubled member, of which Triton takes one and the judge none."""
+    body = b'{"text_input": "The", "max_tokens": 1, "max_tokens": 1}'
+    try:
+        with urllib.request.urlopen(f"http://{http}/v2/models/simple-gpt2/generate", body, timeout=60) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
 def generate(http: str) -> bool:
     body = json.dumps({"text_input": "The", "max_tokens": 1}).encode()
     with urllib.request.urlopen(f"http://{http}/v2/models/simple-gpt2/generate", body, timeout=60) as response:
@@ -95,6 +106,7 @@ def test_an_update_under_load_fails_no_request_and_removal_leaves_nothing(deploy
     http, grpc = deployed
     (answer,) = gpt2_streams.ask(grpc, "iterative-gpt2", [b"The"], {"max_tokens": 4, "ignore_eos": True})
     assert (answer.error, len(answer.finals)) == ("", 4), "a client of the lab"
+    assert judged(http) == 400, "Envoy listens on every address of its node: its judge sees every request"
 
     before, end, done, failed = tasks(), threading.Event(), [0], []
 

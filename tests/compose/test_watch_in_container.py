@@ -11,8 +11,8 @@ from browsing import browser
 from machinery import labctl
 from watch_page import Visitor, watch
 
-from labctl.measure.evidence import steplog
-from labctl.measure.evidence.steplog import Step
+from labkit.evidence import steplog
+from labkit.evidence.steplog import Step
 
 __all__ = ["browser"]
 

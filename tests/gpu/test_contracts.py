@@ -1,6 +1,7 @@
-"""Labs 03's and 05's own clients in front of each release's contracts, in a real Triton around a stub.
+"""The labs' own clients, and lab 04's model, in front of each release's contracts, in a real Triton around a stub.
 
-Upstream's files are not in this repository: the models here are ours, with the same names, shapes, datatypes, refusals.
+Upstream's files are not in this repository: the models here are ours, with the same names, shapes, datatypes, refusals
+and metrics. Each of them names upstream's file and tag.
 """
 
 from __future__ import annotations
@@ -8,43 +9,78 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 from environments import COSTLY
 from machinery import ROOT, copy_of_the_checkout, labctl
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from labctl.measure.clients import ask, conversation
-from labctl.measure.clients.tensors import kind_of
-from labctl.measure.workloads import identity
 from labctl.trtllm.releases import table
+from labkit.clients import ask, conversation
+from labkit.clients.base import connect
+from labkit.clients.tensors import kind_of
+from labkit.evidence import trtllm
+from labkit.workloads import identity
 
 LAB = Path(__file__).parent / "contracts_lab"
-CONTRACTS = sorted({(it.integers, it.name == "0.5.0") for it in table().values() if it.steps})
+CONTRACTS = [name for name, it in table().items() if it.steps]
 
 pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("contracts"), COSTLY]
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator[Callable[..., str]]:
+@dataclass
+class Serving:
     """``serving(STACK, setting=value)``: the gRPC endpoint of that stack, up on the local runtime."""
-    root = copy_of_the_checkout(tmp_path_factory.mktemp("contracts") / "checkout", snapshot)
-    shutil.copytree(LAB, root / "labs" / "98-contracts", ignore=shutil.ignore_patterns("models", "llmapi"))
-    shutil.copytree(LAB / "models", root / "model_repos" / "contracts")
-    shutil.copytree(LAB / "llmapi", root / "model_repos" / "contracts-llmapi")
 
-    def up(stack: str, **settings: Any) -> str:
-        labctl("down", stack, root=root, check=False)
+    root: Path
+    endpoints: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, stack: str, **settings: Any) -> str:
+        labctl("down", "--all", root=self.root)
         chosen = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        labctl("up", stack, "--runtime", "local", "--ports", "auto", *chosen, root=root)
+        labctl("up", stack, "--runtime", "local", "--ports", "auto", *chosen, root=self.root)
         kind_of.cache_clear()
-        found: str = json.loads(labctl("status", stack, "--json", root=root).stdout)["endpoints"]["grpc"]
-        return found
+        self.endpoints = json.loads(labctl("status", stack, "--json", root=self.root).stdout)["endpoints"]
+        return self.endpoints["grpc"]
 
-    yield up
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator[Serving]:
+    root = copy_of_the_checkout(tmp_path_factory.mktemp("contracts") / "checkout", snapshot)
+    (root / "labs" / "98-contracts").mkdir()
+    shutil.copyfile(LAB / "lab.yaml", root / "labs" / "98-contracts" / "lab.yaml")
+    for folder in (path for path in LAB.iterdir() if path.is_dir()):
+        shutil.copytree(folder, root / "model_repos" / f"contracts-{folder.name}".replace("-models", ""))
+    yield Serving(root)
     labctl("down", "--all", root=root)
+
+
+def inputs(**tensors: Any) -> list[Any]:
+    made = []
+    for name, values in tensors.items():
+        array = np.array(values)
+        item = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+        made.append(item.set_data_from_numpy(array))
+    return made
+
+
+def refusal(client: Any, outputs: list[str] | None = None, end_id: int = -1, streaming: bool = False) -> str:
+    """Why tensorrt_llm refuses a request; "" where it answers."""
+    asked = inputs(
+        input_ids=np.array([[7, 8]], np.int32), input_lengths=np.array([[2]], np.int32),
+        request_output_len=np.array([[1]], np.int32), end_id=np.array([[end_id]], np.int32), streaming=[[streaming]],
+    )  # fmt: skip
+    try:
+        client.infer("tensorrt_llm", asked, outputs=[grpcclient.InferRequestedOutput(name) for name in outputs or ()])
+    except InferenceServerException as error:
+        return str(error.message())
+    return ""
 
 
 @pytest.fixture(scope="module")
@@ -56,31 +92,98 @@ def lab_03() -> Any:
     return module
 
 
-@pytest.mark.parametrize(("integers", "plain_ids"), CONTRACTS)
-def test_both_labs_clients_are_answered_through_the_releases_contracts(
-    serving: Callable[..., str], lab_03: Any, integers: str, plain_ids: bool
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_the_clients_of_labs_03_and_05_are_answered_through_a_releases_contract(
+    serving: Serving, lab_03: Any, contract: str
 ) -> None:
-    endpoint = serving("upstream", integers=integers, plain_ids=str(plain_ids).lower())
+    endpoint = serving("upstream", contract=contract)
     answers = lab_03.at_once(endpoint, "ensemble", ["one", "two"], 3)
-    assert [record.text for record in answers] == ["onebbb", "twobbb"]
+    assert [record.text for record in answers] == ["onebb", "twobb"]  # the third token is EOS, which is no text
     records = identity.run(endpoint, [identity.Ids("x", [7, 8], 4)] * 5)
     assert [record.tokens for record in records] == [4] * 5
 
 
-def test_the_llm_api_is_asked_in_its_own_words(serving: Callable[..., str], lab_03: Any) -> None:
+def test_an_early_end_of_text_does_not_shorten_an_answer_that_is_booked_whole(serving: Serving, lab_03: Any) -> None:
+    endpoint = serving("upstream", contract="0.17.0")
+    (record,) = lab_03.at_once(endpoint, "ensemble", ["one"], 6)
+    assert (record.text, record.output_tokens) == ("one" + "b" * 5, 6)
+
+
+@pytest.mark.parametrize("contract", [*CONTRACTS, "25.05"])
+def test_lab_04s_model_is_answered_through_a_releases_contract(serving: Serving, contract: str) -> None:
+    endpoint = serving("in-front", contract=contract)  # its own probe is a first request
+    with connect(endpoint) as client:
+        asked = inputs(
+            input_ids=np.array([[5, 6, 7]], np.uint32), input_lengths=np.array([[3]], np.uint32),
+            request_output_len=np.array([[4]], np.uint32), is_return_log_probs=[[contract != "0.5.0"]],
+        )  # fmt: skip
+        found = client.infer("codegen-350M-mono-gptj", asked)
+    assert found.as_numpy("sequence_length").tolist() == [[7]]
+    assert found.as_numpy("output_ids").tolist() == [[[5, 6, 7, 98, 98, 2, 98]]]
+
+
+def test_the_stub_refuses_what_upstream_refuses(serving: Serving) -> None:
+    endpoint = serving("upstream", contract="0.17.0")
+    with connect(endpoint) as client:
+        said = refusal(client, end_id=99_999)
+        assert "EndId (99999) is not within acceptable range" in said
+        assert "Streaming is only supported" in refusal(client, streaming=True)
+        assert "sequence_length tensor must be present" in refusal(client, outputs=["output_ids"])
+        assert refusal(client) == ""
+
+
+def figures(serving: Serving, **settings: Any) -> dict[str, float]:
+    """Lab 05's figures of scheduling for eight answers of four tokens by an engine with four slots."""
+    endpoint = serving("upstream", iteration_ms=200, **settings)
+    with trtllm.Watch(serving.endpoints["metrics"], "tensorrt_llm") as watch:
+        records = identity.run(endpoint, [identity.Ids("x", [7, 8], 4)] * 8)
+    return watch.counted(records)
+
+
+@pytest.mark.parametrize("contract", ["0.11.0", "0.19.0"])
+def test_the_backends_own_metrics_give_lab_05_its_engine_steps_and_paused_requests(
+    serving: Serving, contract: str
+) -> None:
+    found = figures(serving, contract=contract, paused=2)
+    assert 8 <= found["steps"] <= 12, "two rounds of four steps; requests that arrive apart take a few more"
+    assert found["max_batch"] == found["max_kv_blocks_used"] == 4
+    assert 2 < found["mean_batch"] <= 4
+    assert found["kv_blocks"] == 100
+    assert found["preemptions"] == 2 * found["iterations_seen"] > 0
+    assert found["iterations_seen"] <= found["iterations"] == found["steps"]
+
+
+def test_an_iteration_of_v1_is_a_batch_of_as_many_steps_as_its_longest_answer(serving: Serving) -> None:
+    found = figures(serving, contract="0.17.0", static="true")
+    assert found["steps"] == 4 * found["iterations"] >= 8
+    assert found["preemptions"] == 0
+
+
+def test_a_release_without_metrics_leaves_lab_05s_figures_out(serving: Serving) -> None:
+    assert figures(serving, contract="0.5.0") == {}
+
+
+def test_the_llm_api_is_asked_in_its_own_words(serving: Serving, lab_03: Any) -> None:
     endpoint = serving("llm-api")
-    assert "".join(ask.generate(endpoint, "tensorrt_llm", "one", 3, stream=False)) == "bbb"
+    assert "".join(ask.generate(endpoint, "tensorrt_llm", "one", 3, stream=False)) == "onebbb"
     (record,) = lab_03.at_once(endpoint, "tensorrt_llm", ["one"], 3)
-    assert record.text == "bbb"
+    assert (record.text, record.tokens) == ("bbb", 3)
     asked = [identity.Ids("x", [7, 8], 4, "one"), identity.Ids("y", [7], 2, "two")]
-    records = identity.run_as_text(endpoint, asked, len)
+    # A text of four tokens may be none when it is read again: the count of the text is not believed.
+    records = identity.run_as_text(endpoint, asked, lambda text: 1)
     assert [(record.text, record.tokens) for record in records] == [("bbbb", 4), ("bb", 2)]
     assert identity.table(records)["Avg. IP tokens per request"] == 1.5
 
 
-def test_the_llm_api_streams_where_the_model_says_that_it_is_decoupled(
-    serving: Callable[..., str], lab_03: Any
-) -> None:
+def test_an_answer_of_the_llm_api_that_ends_early_is_counted_by_its_text(serving: Serving, lab_03: Any) -> None:
+    endpoint = serving("llm-api")
+    (record,) = identity.run_as_text(endpoint, [identity.Ids("x", [7], 9, "stop here")], len)
+    assert (record.text, record.tokens, record.finish_reason) == ("bbbbb", 5, "stop")
+    (record,) = lab_03.at_once(endpoint, "tensorrt_llm", ["stop here"], 9)
+    assert (record.text, record.tokens) == ("bbbbb", 5)
+
+
+def test_the_llm_api_streams_where_the_model_says_that_it_is_decoupled(serving: Serving, lab_03: Any) -> None:
     endpoint = serving("llm-api", decoupled="true")
     (record,) = lab_03.streamed(endpoint, "tensorrt_llm", ["one"], 3)
     assert [text for _, text in record.responses] == ["b", "b", "b"]

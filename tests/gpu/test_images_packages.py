@@ -14,9 +14,8 @@ import pytest
 from environments import COSTLY, OURS, WITH_TORCH, environment, packages, python310
 from machinery import ROOT
 
+from labctl.artifacts import weights
 from labctl.trtllm.releases import release
-from labctl.weights.source import parse
-from labctl.weights.store import pull
 from labctl.workspace import Workspace
 
 # Of 0.5.0's own list, then on both sides of where transformers changed what our code depends on: 4.39 (a stop for each
@@ -89,7 +88,7 @@ def test_models_without_pytorch_refuse_bad_input_on_python_310(old: str) -> None
 @pytest.fixture(scope="module")
 def answers(cache: Path) -> tuple[Path, dict[str, Any]]:
     """A tiny Llama, and what it answers with the transformers of the project."""
-    folder = pull(parse("random:tiny-llama"), Workspace(ROOT, cache), print).path
+    folder = weights.parse("random:tiny-llama").make(Workspace(ROOT, cache), print)
     return folder, json.loads(ran([OURS, "tests/gpu/asked_llama.py", str(folder)]))[1]
 
 
@@ -101,6 +100,19 @@ def test_llama_answers_the_same_with_the_transformers_of_an_image(
     wanted = (f"transformers=={number}", f"tokenizers=={TRANSFORMERS[number]}", HUB)
     said = ran([OURS, "tests/gpu/asked_llama.py", str(folder)], packages(cache, OURS, *wanted))
     assert json.loads(said) == [number, ours]
+
+
+@pytest.mark.parametrize("number", TRANSFORMERS)
+def test_the_type_of_random_weights_is_read_by_the_transformers_of_an_image(cache: Path, number: str) -> None:
+    """TensorRT-LLM 0.19.0 (transformers 4.51) makes weights of the type in ``torch_dtype``, without a fallback."""
+    folder = weights.parse("random:tiny-llama@float16").make(Workspace(ROOT, cache), print)
+    code = (
+        "import sys, transformers; found = transformers.AutoConfig.from_pretrained(sys.argv[1]); "
+        "print(transformers.__version__, found.torch_dtype, found.to_dict().get('rope_theta'))"
+    )
+    wanted = (f"transformers=={number}", f"tokenizers=={TRANSFORMERS[number]}", HUB)
+    said = ran([OURS, "-c", code, str(folder)], packages(cache, OURS, *wanted))
+    assert said.split() == [number, "torch.float16", "10000.0"]
 
 
 @pytest.fixture(scope="module")

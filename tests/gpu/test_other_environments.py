@@ -6,16 +6,19 @@ They are made from the package index and kept in the tests' cache.
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from environments import COSTLY, OURS, WITH_TORCH, environment, uv_pip
+from environments import COSTLY, OURS, WITH_TORCH, environment, python310, uv_pip
 from machinery import ROOT
 
-from labctl import engines
+from labctl.artifacts import engines
 from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 
@@ -47,6 +50,26 @@ def test_what_a_release_installs_resolves_to_what_its_builder_was_made_for(tmp_p
     assert {word.partition("==")[0] for word in wanted} >= RESOLVED[name].keys()
     installed = resolved(tmp_path, wanted)
     assert {key: installed[key] for key in RESOLVED[name]} == RESOLVED[name]
+
+
+def constrained(folder: Path) -> dict[str, str]:
+    """The environment in which docker/server.gpu.Dockerfile installs a release's builder, by the file's own line."""
+    text = (ROOT / "docker/server.gpu.Dockerfile").read_text()
+    (wanted,) = re.findall(r"echo '(.*)' > /build/constraints.txt", text)
+    (folder / "constraints.txt").write_text(wanted)
+    names = re.findall(r"(PIP_\w*CONSTRAINT)=/build/constraints.txt", text)
+    return {**os.environ, **dict.fromkeys(names, str(folder / "constraints.txt"))}
+
+
+@pytest.mark.skipif(not shutil.which("mpicc"), reason="no MPI to build against here (apt-get install libopenmpi-dev)")
+def test_what_0_5_0_installs_from_sources_can_be_built(cache: Path, tmp_path: Path) -> None:
+    """mpi4py 3.1.5 is no wheel, and a setuptools of today has no distutils that it builds with."""
+    (package,) = (word for word in release("0.5.0").install.split() if word.startswith("mpi4py=="))
+    python = environment(cache, "pip-of-the-images", python310(), "pip==23.3.2")
+    argv = [python, "-m", "pip", "wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(tmp_path), package]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=constrained(tmp_path))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert list(tmp_path.glob("mpi4py-3.1.5-*.whl"))
 
 
 def test_the_exported_onnx_file_gives_the_same_logits_in_the_images_onnxruntime(cache: Path) -> None:

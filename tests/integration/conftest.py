@@ -12,8 +12,8 @@ from browsing import browser
 from lab_server import LabServer
 from machinery import PARTS, ROOT, labctl, taken_down
 
-from labctl import server_api
-from labctl.orchestrator.stuck import stuck
+from labctl.stack.stuck import stuck
+from labctl.triton import server_api
 
 __all__ = ["browser"]
 WITHOUT_ENGINES = ("iterative", "scaled")

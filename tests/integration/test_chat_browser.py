@@ -103,6 +103,14 @@ def test_a_prompt_is_continued_and_the_speed_is_told(code_page: Visitor) -> None
 
 
 @CODEGEN
+def test_the_button_is_in_the_window_of_a_laptop(code_page: Visitor) -> None:
+    code_page.page.set_viewport_size({"width": 1280, "height": 720})
+    code_page.page.evaluate("scrollTo(0, 0)")
+    box = code_page.page.get_by_role("button", name="Continue it").bounding_box()
+    assert box["y"] + box["height"] <= 720
+
+
+@CODEGEN
 def test_the_dials_change_the_answer_and_a_seed_repeats_it(code_page: Visitor) -> None:
     code_page.set("tokens", 7)
     plain, speed = code_page.answer("# return the maximum of a list\ndef")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from labctl.measure.clients.stream import TextStream
-from labctl.orchestrator.clock import Clock
-from labctl.orchestrator.pause import SHARE, pause_limit
+from labctl.clock.clock import Clock
+from labctl.clock.pause import SHARE, pause_limit
+from labkit.clients.stream import TextStream
 
 pytestmark = pytest.mark.xdist_group("iterative")
 MODELS = ("simple-gpt2", "iterative-gpt2")

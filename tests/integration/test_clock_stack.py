@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import labctl
+from machinery import labctl, started
 from waiting import eventually
 
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.evidence import steplog
-from labctl.measure.records import RequestRecord
-from labctl.orchestrator.clock import Clock
+from labctl.clock.clock import Clock
+from labkit.clients.stream import TextStream
+from labkit.evidence import steplog
+from labkit.records import RequestRecord
 
 pytestmark = pytest.mark.xdist_group("iterative")
 MODELS = ("simple-gpt2", "iterative-gpt2")
@@ -143,10 +143,26 @@ def test_the_command_line_pauses_steps_and_says_so(server: Any, clock: Clock, ch
         assert "iterative-gpt2: 2 steps" in told
         # On a busy machine the third was not yet held when that was printed.
         eventually(lambda: "the next step is of" in labctl("clock", "iterative", "pause", root=checkout).stdout)
+        (name,) = held(clock, "iterative-gpt2")["ids"]
+        shown = labctl("explain", name, "iterative", root=checkout).stdout
+        assert f"{name} in iterative-gpt2: did not wait" in shown
+        assert re.search(r"next step +the clock holds it$", shown, re.MULTILINE)
         labctl("clock", "iterative", "slow", "2", root=checkout)
         stream.wait(record, timeout=WAIT_S)
     labctl("clock", "iterative", "run", root=checkout)
     assert json.loads(labctl("status", "iterative", "--json", root=checkout).stdout)["state"] == "ready"
+
+
+def test_infer_says_that_the_clock_stands_still_and_how_it_goes_on(server: Any, clock: Clock, checkout: Path) -> None:
+    clock.pause()
+    words = ("infer", "iterative", "-m", "iterative-gpt2", "-p", "The", "-o", "2")
+    with started(checkout, *words) as process:
+        assert process.stdout and process.stderr
+        told = process.stderr.readline()
+        assert "stands still, so no answer comes: labctl clock iterative run" in told
+        clock.run()
+        assert process.stdout.readline().strip()
+        assert process.wait(WAIT_S) == 0
 
 
 def test_down_does_not_wait_for_a_clock_that_stands_still(server: Any, clock: Clock, checkout: Path) -> None:

@@ -17,7 +17,7 @@ from codegen_requests import USUAL, ensemble, generator, tensor, texts
 from machinery import ROOT
 from tritonclient.utils import InferenceServerException
 
-from labctl.measure.evidence import metrics, steplog
+from labkit.evidence import metrics, steplog
 
 pytestmark = pytest.mark.xdist_group("codegen")
 GENERATOR = "codegen-350M-mono-gptj"

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from machinery import copy_of_the_checkout, labctl, share_server, taken_down, with_faults_lab
 
-from labctl import secret
-from labctl.orchestrator import ports
 from labctl.runtimes.local import LocalRuntime
+from labctl.stack import ports
+from labctl.triton import secret
 from labctl.workspace import Workspace
 
 STACK = "quick"

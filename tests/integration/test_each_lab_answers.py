@@ -4,32 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from each_lab import LABS, PROMPT
 from lab_server import LabServer
 from machinery import labctl
 
 from labctl.manifest.catalog import load
-from labctl.measure.clients.sequences import SequenceClient
 from labctl.workspace import Workspace
-
-SEQUENCES = {
-    "strategy": "direct", "generator": "onnx", "sampling": "greedy", "log_verbose": True, "threads": 1,
-    "max_sequence_idle_microseconds": 60_000_000,
-}  # fmt: skip
-TINY = {"model": "random:tiny-llama"}
-# lab: (stack, the model that is asked, settings, group of the tests that share the server)
-LABS: dict[str, tuple[str, str, dict[str, Any], str]] = {
-    "sequence": ("sequence-batcher", "", SEQUENCES, "test_lab_sequence"),
-    "iterative": ("iterative", "iterative-gpt2", {}, "iterative"),
-    "llama": ("llama", "ensemble", TINY, "llama"),
-    "codegen": ("codegen", "ensemble", {}, "codegen"),
-    "batching": ("inflight-batching", "ensemble", TINY, "llm"),
-    "schedulers": ("modern", "door", TINY, "modern"),
-    "scale": ("scaled", "streams", {}, "scaled"),
-}
-PROMPT = "I have lived in"
+from labkit.clients.sequences import SequenceClient
 
 
 def test_every_lab_of_the_catalogue_is_asked() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl import engines
+from labctl.artifacts import engines
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,9 +55,9 @@ def test_the_engine_continues_as_the_weights_do(engine: Path, fresh: Path) -> No
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from labctl import weights
+    from labctl.artifacts import weights
 
-    path = weights.locate(weights.parse(SPEC), Workspace(ROOT, fresh))
+    path = weights.parse(SPEC).locate(Workspace(ROOT, fresh))
     prompt = AutoTokenizer.from_pretrained(path)("Programming is like", return_tensors="pt")
     model = AutoModelForCausalLM.from_pretrained(path)
     with torch.inference_mode():

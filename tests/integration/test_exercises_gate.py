@@ -9,15 +9,16 @@ import page_files
 import pytest
 from machinery import ROOT, copy_of_the_checkout
 
-from labctl.learn import gate, server
+from benchmarks import gate
+from labctl.learn import server
 from labctl.learn.exercise import Exercise, find_all, named
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.orchestrator.session import Session
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
 SEEDS = (1, 2, 3) if os.environ.get("LABS_GATE") == "full" else (1,)  # of a solution
-PAGE = "writing-an-exercise.md"
+EXAMPLE = "example-exercise"
 EXERCISES = find_all(Workspace(ROOT, ROOT / ".cache"), load(Workspace(ROOT, ROOT / ".cache")))
 # The exercise server is meant to outlive the check that started it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -33,7 +34,7 @@ def by_server() -> list[object]:
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """A checkout of the gate's own, with the page's exercise; its server stays up from one exercise to the next."""
     root = copy_of_the_checkout(tmp_path_factory.mktemp("gate") / "checkout")
-    page_files.put_into(root, PAGE)
+    page_files.put_into(root, EXAMPLE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABS_ROOT", str(root))
         session = Session.open(Silent())

@@ -35,6 +35,7 @@ def test_a_reloaded_configuration_that_triton_refuses_is_told_and_the_former_one
     done = labctl("reload", STACK, root=own, check=False)
     assert done.returncode == 1
     assert "model input 'extra' must specify 'data_type'" in done.stderr
+    assert "the version of simple-gpt2 that was loaded before serves on" in done.stderr
     assert labctl("infer", STACK, "-m", "simple-gpt2", "-p", "I have", "-o", "2", root=own).stdout.strip()
 
 

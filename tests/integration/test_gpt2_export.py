@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from labctl import engines, weights
-from labctl.engines.gpt2_export import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
-from labctl.errors import LabError
+from labctl.artifacts import engines, weights
+from labctl.artifacts.gpt2_export import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 from labserve.logits.ragged import cut, pad
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ def workspace(cache: Path) -> Workspace:
 @pytest.fixture(scope="module")
 def original(workspace: Workspace) -> Any:
     torch.set_num_threads(1)
-    path = weights.pull(weights.parse(SPEC), workspace, print).path
+    path = weights.parse(SPEC).make(workspace, print)
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
@@ -106,10 +106,10 @@ def test_an_export_that_computes_something_else_is_refused(
     workspace: Workspace, original: Any, tmp_path: Path, spoil: Any
 ) -> None:
     with torch.inference_mode(), pytest.raises(LabError, match="does not compute what the model computes"):
-        Wrong(spoil).make(weights.locate(weights.parse(SPEC), workspace), {}, tmp_path, print, None)
+        Wrong(spoil).make(weights.parse(SPEC).locate(workspace), {}, tmp_path, print, None)
 
 
 def test_another_architecture_is_refused(workspace: Workspace, tmp_path: Path) -> None:
-    llama = weights.pull(weights.parse("random:tiny-llama"), workspace, print).path
+    llama = weights.parse("random:tiny-llama").make(workspace, print)
     with pytest.raises(LabError, match="is not a GPT-2"):
         TorchScript().make(llama, {}, tmp_path, print, None)

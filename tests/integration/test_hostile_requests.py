@@ -43,7 +43,7 @@ def test_no_request_silences_ends_or_disables_anything(
 def test_behind_the_guard_not_even_shared_sequence_ids_silence_anybody(
     lab_server: Callable[..., LabServer], checkout: Path, cache: Path
 ) -> None:
-    """Of those that share an id, on loopback, Triton forgets some (docs/security.md)."""
+    """Of those that share an id, on loopback, Triton forgets some (docs/operate/security.md)."""
     lab_server("iterative", "--expose", threads=1)
     runtime = LocalRuntime(Workspace(checkout, cache))
     record: Any = runtime.find("iterative")

@@ -12,7 +12,7 @@ from machinery import labctl
 def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     labctl(
         "run", "batching", "--quick", "--runtime", "local", "--ports", "auto", "--set", "model=random:tiny-llama",
-        "--json", "r.json", root=own,
+        "--output", "r.json", root=own,
     )  # fmt: skip
     result = json.loads((own / "r.json").read_text())
     assert {verdict["name"] for verdict in result["verdicts"] if verdict["met"]} == {
@@ -28,3 +28,17 @@ def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
         assert of_phase == sum(request["phase"] == phase for request in sent) > 0
     assert (out / "timeline.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((out / "trace.json").read_text())["traceEvents"]
+    (story,) = json.loads(labctl("explain", waiting_for_memory(out), str(out), "--json", root=own).stdout)
+    refused = [row["because"] for row in story["rows"] if row["what"] == "waits" and row["because"]]
+    assert refused and all(by["need"] + by["used"] + by["reserve"] > by["blocks"] for by in refused)
+    phases = [str(out / f"steps-{phase}.jsonl") for phase in ("no-evict", "max-utilization")]
+    (parting,) = json.loads(labctl("explain", "--diff", *phases, "--json", root=own).stdout)
+    assert parting["requests"] > 0 and parting["sides"]
+
+
+def waiting_for_memory(out: Path) -> str:
+    """A request that is first in the queue and waits for a block."""
+    for line in map(json.loads, (out / "steps-no-evict.jsonl").read_text().splitlines()):
+        if line.get("why") == "no KV block" and not line.get("warm_up"):
+            return str(line["waiting"][0])
+    raise AssertionError("no request waited for a block")

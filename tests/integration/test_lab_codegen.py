@@ -20,7 +20,7 @@ STACK = "codegen"
 @pytest.mark.alone
 def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     done = labctl(
-        "run", STACK, "--quick", "--strict", "--runtime", "local", "--ports", "auto", "--json", "r.json",
+        "run", STACK, "--quick", "--strict", "--runtime", "local", "--ports", "auto", "--output", "r.json",
         "--set", "lengths=16", "--set", "step_seconds=2", root=own,
     )  # fmt: skip
     result = json.loads((own / "r.json").read_text())
@@ -49,7 +49,7 @@ def test_metrics_shows_what_each_second_brought_until_it_is_stopped(
 ) -> None:
     lab_server(STACK)
     watching = subprocess.Popen(
-        [sys.executable, "-m", "labctl", "metrics", STACK, "--watch"],
+        [sys.executable, "-m", "labctl", "metrics", STACK, "--follow"],
         cwd=checkout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     assert watching.stdout is not None

@@ -64,7 +64,7 @@ def test_bench_against_the_engine_accounts_for_all_of_the_time(
 ) -> None:
     lab_server(STACK)
     few = ("--request-count", "4", "--output-tokens", "5", "--rounds", "1")
-    shown = labctl("bench", STACK, "--against-engine", *few, "--json", str(tmp_path / "r.json"), root=checkout).stdout
+    shown = labctl("bench", STACK, "--against-engine", *few, "--output", str(tmp_path / "r.json"), root=checkout).stdout
     assert "Served, the work is done at" in shown
     found = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["metrics"]["against_engine"]
     served, alone = found["served"], found["alone"]

@@ -11,7 +11,7 @@ from machinery import labctl
 def test_the_whole_lab_runs_its_exact_answers_agree_and_every_model_is_drawn(own: Path) -> None:
     labctl(
         "run", "llama", "--quick", "--runtime", "local", "--ports", "auto", "--set", "model=random:tiny-llama",
-        "--json", "r.json", root=own,
+        "--output", "r.json", root=own,
     )  # fmt: skip
     result = json.loads((own / "r.json").read_text())
     # How much faster the engine is says nothing with a model this small; that its answers are the same does.

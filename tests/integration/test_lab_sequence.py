@@ -23,12 +23,12 @@ from machinery import labctl
 from tritonclient.utils import InferenceServerException
 from waiting import eventually
 
-from labctl import engines
-from labctl.errors import LabError
-from labctl.measure.clients.sequences import SequenceClient, identifiers, together
-from labctl.measure.evidence import slot_log, slots, steplog
-from labctl.measure.records import RequestRecord
+from labctl.artifacts import engines
 from labctl.workspace import Workspace
+from labkit.clients.sequences import SequenceClient, identifiers, together
+from labkit.errors import LabError
+from labkit.evidence import slot_log, slots, steplog
+from labkit.records import RequestRecord
 
 MODEL = "ensemble_pipeline"
 STACK = "sequence-batcher"
@@ -264,7 +264,17 @@ def test_a_damaged_export_is_refused_before_anything_starts(
 
 def test_the_lab_proves_its_lesson_and_draws_the_slots(own: Path) -> None:
     labctl(
-        "run", "sequence", "--quick", "--strict", "--runtime", "local", "--ports", "auto", "--json", "r.json", root=own
+        "run",
+        "sequence",
+        "--quick",
+        "--strict",
+        "--runtime",
+        "local",
+        "--ports",
+        "auto",
+        "--output",
+        "r.json",
+        root=own,
     )
     (folder,) = (own / "results" / "01-sequence-batcher").iterdir()
     assert {verdict["name"] for verdict in json.loads((own / "r.json").read_text())["verdicts"] if verdict["met"]} == {

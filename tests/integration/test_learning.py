@@ -15,6 +15,9 @@ from machinery import copy_of_the_checkout, labctl, runtime, started, taken_down
 
 pytestmark = pytest.mark.xdist_group("learning")
 MODEL = "model_repos/iterative/iterative-gpt2/1/model.py"
+LINE = "            batch = self.choose(sequences)\n"
+# Whether the first request of an execution has this text: not the tiny question that a reload asks.
+ASKED = "b'{}' in pb_utils.get_input_tensor_by_name(sequences[0].request, 'text_input').as_numpy().ravel()[0]"
 STUCK_S = 8.0  # an execution that takes longer is named
 
 
@@ -92,29 +95,28 @@ def edit(root: Path, before: str, after: str) -> Iterator[int]:
         model.write_text(shipped)
 
 
-def test_an_exception_in_a_models_own_try_is_told_with_type_message_and_the_edited_line(up: Path) -> None:
+def test_an_exception_in_an_execution_is_told_with_type_message_and_the_edited_line(up: Path) -> None:
     """Not at the tiny question that a reload asks, but at this prompt."""
-    line = "        if flags & START:\n"
-    guilty = "        if flags & START and b'fox' in text_of(request, 'text_input'):\n            {}['b']\n"
-    with edit(up, line, guilty + line) as number:
+    guilty = f"            if sequences and {ASKED.format('fox')}:\n                {{}}['b']\n"
+    with edit(up, LINE, guilty + LINE) as number:
         labctl("reload", "iterative", root=up)
         asked = labctl("infer", "iterative", "-m", "iterative-gpt2", "-p", "A fox", "-o", "4", root=up, check=False)
-        assert f"KeyError: 'b' ({MODEL}:{number + 1})" in asked.stderr
+        assert "KeyError: 'b'" in asked.stderr and f"{MODEL}({number + 1}): execute" in asked.stderr
         assert "Traceback" not in asked.stderr
-        log = labctl("logs", "iterative", root=up).stdout
-        assert f'File "{MODEL}", line {number + 1}, in sequence_of\n' in log and "\nKeyError: 'b'\n" in log
     labctl("reload", "iterative", root=up)
 
 
 def test_status_and_results_name_the_edited_files(up: Path) -> None:
-    with edit(up, "PATIENCE = 1.0", "PATIENCE = 1.5"):
+    with edit(up, "self.running.close()", "self.running.close()  # one"):
         [told] = json.loads(labctl("status", "iterative", "--json", root=up).stdout)["edited"]
         assert told == {"model": "iterative-gpt2", "file": MODEL, "loaded": False}
         labctl("reload", "iterative", root=up)
         [told] = json.loads(labctl("status", "iterative", "--json", root=up).stdout)["edited"]
         assert told == {"model": "iterative-gpt2", "file": MODEL, "loaded": True}
         assert MODEL in labctl("status", "iterative", root=up).stdout
-        bench = labctl("bench", "iterative", "--request-count", "2", "--concurrency", "1", "--json", "r.json", root=up)
+        bench = labctl(
+            "bench", "iterative", "--request-count", "2", "--concurrency", "1", "--output", "r.json", root=up
+        )
         assert f"edited: {MODEL}" in bench.stdout
         assert json.loads((up / "r.json").read_text())["edited"] == [MODEL]
     labctl("reload", "iterative", root=up)
@@ -124,7 +126,7 @@ def test_status_and_results_name_the_edited_files(up: Path) -> None:
 def test_a_reload_loads_the_edited_model_alone_into_the_server_that_runs(up: Path) -> None:
     """Why it takes seconds: benchmarks/start_up.py measures them."""
     server, before = served(up)
-    with edit(up, "PATIENCE = 1.0", "PATIENCE = 1.25"):
+    with edit(up, "self.running.close()", "self.running.close()  # two"):
         labctl("reload", "iterative", root=up)
     labctl("reload", "iterative", root=up)
     assert served(up)[0] == server
@@ -132,7 +134,7 @@ def test_a_reload_loads_the_edited_model_alone_into_the_server_that_runs(up: Pat
     assert set(before) == {"simple-gpt2", "iterative-gpt2"} and changed == {"iterative-gpt2"}
 
 
-def test_a_syntax_error_is_told_in_the_edited_file_and_the_old_model_serves_on(up: Path) -> None:
+def test_fault_25_a_syntax_error_is_told_in_the_edited_file_and_the_old_model_serves_on(up: Path) -> None:
     model = up / MODEL
     shipped = model.read_text()
     model.write_text(shipped + "\ndef broken(:\n")
@@ -158,17 +160,18 @@ def test_a_restart_for_a_file_that_cannot_be_read_is_refused_and_the_server_serv
 
 
 def test_an_edit_that_loads_and_then_fails_leaves_the_former_model_serving(up: Path) -> None:
-    with edit(up, "        sequences = [", "        {}['b']\n        sequences = [") as number:
+    with edit(up, LINE, f"            {{}}['b']\n{LINE}") as number:
         refused = labctl("reload", "iterative", root=up, check=False)
         assert "KeyError: 'b'" in refused.stderr and f"{MODEL}({number})" in refused.stderr
         assert "returncode=0" in ask(up)
 
 
-def test_an_endless_execution_is_named_to_who_waits_and_by_status(up: Path) -> None:
+def test_fault_25_an_endless_execution_is_named_to_who_waits_and_by_status(up: Path) -> None:
     """Whose model, since when, at which line; and `restart` after the edit serves again."""
-    line = "        sequences = ["
-    with edit(up, line, f"        while len(batch) > 0 and 'LOOP' in text_of(batch[0][0], 'text_input').decode():\n"
-                        f"            time.sleep(0.1)\n{line}") as number:  # fmt: skip
+    endless = (
+        f"            while sequences and {ASKED.format('LOOP')}:\n                __import__('time').sleep(0.1)\n"
+    )
+    with edit(up, LINE, endless + LINE) as number:
         labctl("reload", "iterative", root=up)
         asking = ["infer", "iterative", "-m", "iterative-gpt2", "-p", "LOOP", "-o", "4"]
         with started(up, *asking) as waiting:
@@ -192,7 +195,9 @@ def test_a_syntax_error_ends_the_start_as_soon_as_triton_has_seen_it(up: Path) -
     slow = up / "model_repos/iterative/simple-gpt2/1/model.py"
     shipped = slow.read_text()
     slow.write_text(
-        shipped.replace("    def initialize(self, args):", "    def initialize(self, args):\n        time.sleep(300)")
+        shipped.replace(
+            "    def initialize(self, args):", "    def initialize(self, args):\n        __import__('time').sleep(300)"
+        )
     )
     try:
         with edit(up, "    def finalize(self):", "    def finalize(self:") as number:

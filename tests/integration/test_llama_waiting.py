@@ -13,7 +13,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 from waiting import eventually
 
-from labctl.measure.evidence import metrics
+from labkit.evidence import metrics
 
 MODELS = ("llama-python", "llama-python-batched")
 LONG = 1900  # tokens: minutes

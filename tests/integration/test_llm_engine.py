@@ -12,11 +12,11 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 from waiting import eventually
 
-from labctl import server_api
-from labctl.measure.clients import tensors
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.evidence import metrics, steplog
-from labctl.measure.workloads import identity
+from labctl.triton import server_api
+from labkit.clients import tensors
+from labkit.clients.stream import TextStream
+from labkit.evidence import metrics, steplog
+from labkit.workloads import identity
 
 pytestmark = pytest.mark.xdist_group("llm")
 TINY = {"model": "random:tiny-llama"}

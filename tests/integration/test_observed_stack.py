@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import threading
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,36 +16,15 @@ import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 from board_tables import dashboards
-from machinery import ROOT, engine, labctl
+from machinery import ROOT, labctl
+from prometheus_here import prometheus, query
 from waiting import eventually
 
-from labctl.measure.clients import tensors
+from labkit.clients import tensors
 
-IMAGE = "labs-test-prometheus"
+__all__ = ["prometheus"]
 PATIENCE_S = 240.0
 pytestmark = pytest.mark.xdist_group("observe")
-
-
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with Debian's prometheus and promtool: this machine's, or out of an image of ours."""
-    if found := shutil.which("promtool"):
-        return Path(found).parent
-    docker = engine()
-    if isinstance(docker, str):
-        if os.environ.get("LABS_REQUIRE_DOCKER"):
-            pytest.fail(docker)
-        pytest.skip(f"no prometheus on this machine, and {docker}")
-    recipe = ["docker", "build", "-q", "-t", IMAGE, "-f", "docker/prometheus.Dockerfile", "."]
-    subprocess.run(recipe, cwd=ROOT, check=True, capture_output=True)
-    folder = tmp_path_factory.mktemp("prometheus")
-    made = subprocess.run(["docker", "create", IMAGE], check=True, capture_output=True, text=True).stdout.strip()
-    try:
-        for name in ("prometheus", "promtool"):
-            subprocess.run(["docker", "cp", f"{made}:/usr/bin/{name}", str(folder)], check=True, capture_output=True)
-    finally:
-        subprocess.run(["docker", "rm", made], check=True, capture_output=True)
-    return folder
 
 
 def test_rules_are_good_and_do_what_their_tests_say(prometheus: Path) -> None:
@@ -95,15 +71,6 @@ def ask(endpoint: str, end: threading.Event) -> None:
     while not end.is_set():
         client.infer("ensemble", inputs)
     client.close()
-
-
-def query(address: str, expression: str) -> list[dict[str, Any]]:
-    url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-    with urllib.request.urlopen(url, timeout=30) as response:
-        answer = json.load(response)
-    assert answer["status"] == "success", answer
-    found: list[dict[str, Any]] = answer["data"]["result"]
-    return [one for one in found if one["value"][1] != "NaN"]
 
 
 def test_every_panel_of_every_dashboard_has_data_of_a_stack_under_load(observed: tuple[dict[str, Any], str]) -> None:

@@ -1,39 +1,43 @@
-"""Whatever the scheduler is asked for, alone or together: greedy answers in fp32 are those of the plain engine."""
+"""Whatever the scheduler is asked for, alone or together: answers in fp32 are those of the plain engine (fault 43)."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from labctl import engines, weights
-from labctl.measure.evidence.near_tie import NEAR, margin
+from labctl.artifacts import engines, weights
 from labctl.workspace import Workspace
+from labkit.evidence.near_tie import NEAR, margin
 from labserve.inflight.features import DRAFT, NONE, PROMPT_LOOKUP, Features
-from labserve.inflight.job import Job
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine
 from labserve.inflight.order import ORDERS, order
 from labserve.inflight.policy import Policy
+from labserve.inflight.request import Request
 from labserve.inflight.sampling_options import Sampling
 from labserve.inflight.scheduler import Scheduler
+from labserve.params import BadInput
 
 SPEC = "random:tiny-llama"
 SEEDS = range(12)
 BATCH, GUESSES = 4, 3
 
-Plain = Callable[[tuple[int, ...], int], list[int]]
+GREEDY = Sampling()
+Plain = Callable[..., list[int]]  # of a prompt, a limit and how tokens are chosen
 
 
 @dataclass
-class Request:
+class Arrival:
     prompt: tuple[int, ...]
     limit: int
     at: int  # the turn before which it comes
     leaves: int | None  # the turn before which its client leaves
+    sampling: Sampling = GREEDY
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +48,24 @@ def folder(cache: Path) -> str:
 
 @pytest.fixture(scope="module")
 def of_the_weights(cache: Path) -> str:
-    return str(weights.locate(weights.parse(SPEC), Workspace(Path(__file__).resolve().parents[2], cache)))
+    return str(weights.parse(SPEC).locate(Workspace(Path(__file__).resolve().parents[2], cache)))
 
 
 @pytest.fixture(scope="module")
 def plain(folder: str) -> Plain:
     """What the plain engine answers to each alone; the longest answer to a prompt begins with all the others."""
     engine = OpenVinoEngine(folder, KVBudget(64, BLOCK_SIZE), 1, True, 1, Features(max_num_tokens=2048))
-    known: dict[tuple[int, ...], list[int]] = {}
+    known: dict[tuple[tuple[int, ...], Sampling], tuple[int, list[int]]] = {}
 
-    def answer(prompt: tuple[int, ...], limit: int) -> list[int]:
-        if len(known.get(prompt, ())) < limit:
-            handle, known[prompt], over = engine.add(list(prompt), limit, Sampling()), [], False
+    def answer(prompt: tuple[int, ...], limit: int, sampling: Sampling = GREEDY) -> list[int]:
+        if known.get((prompt, sampling), (0, []))[0] < limit:
+            handle, made, over = engine.add(list(prompt), limit, sampling), list[int](), False
             while not over:
                 engine.step()
                 tokens, over = engine.read(handle)
-                known[prompt] += tokens
-        return known[prompt][:limit]
+                made += tokens
+            known[prompt, sampling] = limit, made
+        return known[prompt, sampling][1][:limit]
 
     return answer
 
@@ -77,7 +82,26 @@ def mix(rng: random.Random, folder: str) -> tuple[Features, Policy, str, int, bo
     return features, policy, rng.choice(list(ORDERS)), rng.randint(11, 14), not everything and rng.random() < 0.2
 
 
-def requests(rng: random.Random, plain: Plain) -> list[Request]:
+def chosen(rng: random.Random, plain: Plain, prompt: tuple[int, ...], limit: int, guessed: bool) -> Sampling:
+    """How tokens are chosen: half of the requests are greedy and nothing else.
+
+    With guesses a seed gives the same distribution, not the same answer, and the engine refuses `min_length`.
+    """
+    if rng.random() < 0.5:
+        return GREEDY
+    options: dict[str, Any] = {}
+    if rng.random() < 0.5:  # a token of the answer would end it, but for its least length
+        options |= {"end_id": rng.choice(plain(prompt, limit)), "min_length": 0 if guessed else rng.randint(0, 60)}
+    if rng.random() < 0.4:
+        options["repetition_penalty"] = rng.choice([0.8, 1.3])
+    if rng.random() < 0.4:
+        options["presence_penalty"] = rng.choice([-1.0, 2.0])
+    if not guessed and rng.random() < 0.4:
+        options |= {"sample": True, "temperature": 0.8, "top_k": rng.choice([0, 20]), "seed": rng.randint(1, 99)}
+    return Sampling(**options)
+
+
+def requests(rng: random.Random, plain: Plain, guessed: bool) -> list[Arrival]:
     """A stream in which many begin alike, some are the same or go on where others end, and some clients leave.
 
     Some ask a beginning alone, for one token: its last block stays half full, and several who go on from there come
@@ -85,7 +109,7 @@ def requests(rng: random.Random, plain: Plain) -> list[Request]:
     """
     beginnings = [[rng.randrange(5, 2990) for _ in range(n)] for n in (32, 50, 100, 160)]
     alone = rng.choice(beginnings[1:])[: rng.choice([20, 45, 100])]
-    found = [Request(tuple(alone), 1, 0, None)]
+    found = [Arrival(tuple(alone), 1, 0, None)]
     together = rng.randint(3, 8)
     for number in range(17):
         prompt, chance = [], rng.random()
@@ -102,7 +126,8 @@ def requests(rng: random.Random, plain: Plain) -> list[Request]:
             prompt = prompt + [rng.randrange(5, 2990) for _ in range(rng.randint(1, 30))] * rng.choice([1, 1, 3])
         at = together if number < 4 else together + rng.randint(0, 20)
         leaves = at + rng.randint(1, 12) if rng.random() < 0.25 else None
-        found.append(Request(tuple(prompt[:260]), rng.randint(1, 90), at, leaves))
+        short, limit = tuple(prompt[:260]), rng.randint(1, 90)
+        found.append(Arrival(short, limit, at, leaves, chosen(rng, plain, short, limit, guessed)))
     return found
 
 
@@ -115,14 +140,16 @@ def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
     kv = KVBudget(blocks, BLOCK_SIZE)
     engine = OpenVinoEngine(folder, kv, BATCH, True, 1, features)
     scheduler = Scheduler(engine, kv, policy, BATCH, static, features, order(word))
-    coming = sorted(requests(rng, plain), key=lambda request: request.at)
-    asked: list[tuple[Request, Job]] = []
+    coming = sorted(requests(rng, plain, features.speculation != NONE), key=lambda request: request.at)
+    asked: list[tuple[Arrival, Request]] = []
     left: set[int] = set()
-    there: dict[Job, int] = {}  # tokens of each that must be in the cache
+    there: dict[Request, int] = {}  # tokens of each that must be in the cache
     for turn in range(5000):
         while coming and coming[0].at <= turn:
             request = coming.pop(0)
-            job = Job(str(len(asked)), list(request.prompt), request.limit, Sampling(), tenant=rng.choice("abc"))
+            job = Request(
+                str(len(asked)), list(request.prompt), request.limit, request.sampling, tenant=rng.choice("abc")
+            )
             job.priority = rng.randint(1, 9)
             asked.append((request, job))
             scheduler.submit(job)
@@ -131,9 +158,9 @@ def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
                 scheduler.cancel(job)
                 left.add(number)
         if not scheduler.idle:
-            done = scheduler.turn()
+            done = scheduler.step()
             assert done.blocks <= kv.blocks + BATCH
-            assert all(right <= guesses for right, guesses in zip(done.accepted, done.guessed, strict=True))
+            assert all(right <= guesses for right, guesses in zip(done.accepted, done.drafted, strict=True))
             # What the log says of cached and computed tokens is what the engine did: the first token comes just then.
             made = {job: len(tokens) for job, tokens in done.produced}
             for job, letter, count in zip(done.batch, done.phase, done.computed, strict=True):
@@ -143,13 +170,54 @@ def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
         elif not coming:
             break
     for number, (request, job) in enumerate(asked):
-        expected = plain(request.prompt, request.limit)
+        expected = plain(request.prompt, request.limit, request.sampling)
         if number in left:
             expected = expected[: len(job.output)]
         if job.output != expected:
+            assert request.sampling is GREEDY, (number, features, policy, word, request.sampling)
             same = next(n for n, (a, b) in enumerate(zip(job.output, expected, strict=False)) if a != b)
             near = margin(of_the_weights, [*request.prompt, *expected[:same]])
             assert near is not None and near < NEAR, (number, features, policy, word, same, near)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "evicted"),
+    [
+        (Sampling(min_length=20), True),
+        (Sampling(repetition_penalty=1.3), True),
+        (Sampling(presence_penalty=2.0), False),
+        (Sampling(sample=True, temperature=0.8, seed=7), False),
+    ],
+    ids=["min_length", "repetition_penalty", "presence_penalty", "seed"],
+)
+def test_an_eviction_with_min_length_penalties_and_seeds_changes_no_answer(
+    sampling: Sampling, evicted: bool, folder: str, plain: Plain
+) -> None:
+    """Fault 43. What the engine cannot go on with after an eviction is never evicted: it has its memory to its end."""
+    rng = random.Random(1)
+    kv, features = KVBudget(6, BLOCK_SIZE), Features(max_num_tokens=256)
+    scheduler = Scheduler(
+        OpenVinoEngine(folder, kv, BATCH, True, 1, features), kv, Policy.MAX_UTILIZATION, BATCH, False
+    )
+    jobs: list[Request] = []
+    for _ in range(5):
+        prompt, limit = [rng.randrange(5, 2990) for _ in range(rng.randint(20, 40))], rng.randint(60, 90)
+        asked = replace(sampling, end_id=plain(tuple(prompt), limit)[15] if sampling.min_length else None)
+        jobs.append(Request(str(len(jobs)), prompt, limit, asked))
+        scheduler.submit(jobs[-1])
+    evictions = 0
+    while not scheduler.idle:
+        evictions += len(scheduler.step().preempted)
+    assert (evictions > 0) == evicted
+    for job in jobs:
+        assert job.output == plain(tuple(job.prompt), job.limit, job.sampling)
+
+
+def test_min_length_beside_guesses_is_refused_by_name(folder: str) -> None:
+    features = Features(True, 256, False, PROMPT_LOOKUP, GUESSES)
+    engine = OpenVinoEngine(folder, KVBudget(20, BLOCK_SIZE), BATCH, True, 1, features)
+    with pytest.raises(BadInput, match="min_length: engine=openvino cannot keep it beside speculation=prompt_lookup"):
+        engine.add([5, 6], 9, Sampling(min_length=3, end_id=7))
 
 
 @pytest.mark.parametrize("tokens", [16, 40])
@@ -162,16 +230,18 @@ def test_half_a_prompt_in_the_cache_is_nobodys_beginning(tokens: int, folder: st
     found = 0
     for steps in range(1, 6):
         prompt = [rng.randrange(5, 2990) for _ in range(150)]
-        gone, beside, after = (Job(name, prompt[:n], 8, Sampling()) for name, n in (("a", 150), ("b", 140), ("c", 150)))
+        gone, beside, after = (
+            Request(name, prompt[:n], 8, Sampling()) for name, n in (("a", 150), ("b", 140), ("c", 150))
+        )
         scheduler.submit(gone)
         for _ in range(steps):
-            scheduler.turn()
+            scheduler.step()
         scheduler.submit(beside)
-        scheduler.turn()
+        scheduler.step()
         scheduler.cancel(gone)
         scheduler.submit(after)
         while not scheduler.idle:
-            scheduler.turn()
+            scheduler.step()
         assert [job.output for job in (beside, after)] == [plain(tuple(j.prompt), 8) for j in (beside, after)]
         found += after.found
     assert found > 0

@@ -13,10 +13,10 @@ from machinery import labctl
 from transformers import AutoModelForCausalLM
 from waiting import eventually
 
-from labctl import server_api
-from labctl.measure.clients import tensors
-from labctl.measure.evidence import steplog
-from labctl.measure.evidence.near_tie import NEAR, margin
+from labctl.triton import server_api
+from labkit.clients import tensors
+from labkit.evidence import steplog
+from labkit.evidence.near_tie import NEAR, margin
 
 pytestmark = pytest.mark.xdist_group("llm")
 SETTINGS: dict[str, Any] = {

@@ -100,8 +100,9 @@ def test_a_clients_trace_goes_on_in_triton_and_in_the_model(
                         headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})  # fmt: skip
     client.async_stream_infer("simple-gpt2", [gpt2_streams.text_input(b"The")],
                               parameters={"max_tokens": 3, "ignore_eos": True})  # fmt: skip
-    eventually(lambda: len(answers) >= 3)
+    eventually(lambda: len(answers) >= 3 or any(error for _, error in answers))
     client.stop_stream()
+    assert [error for _, error in answers if error] == []
     client.close()
 
     # Each sends its spans when it has some, not in their order.

@@ -12,7 +12,7 @@ import tritonclient.grpc as grpcclient
 from transformers import AutoModelForCausalLM
 from tritonclient.utils import InferenceServerException
 
-from labctl.measure.clients import tensors
+from labkit.clients import tensors
 
 pytestmark = pytest.mark.xdist_group("llm")
 SETTINGS = {"model": "random:tiny-llama", "exact": True}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import step_logs
 
-from labctl.watch import replay
-from labctl.watch.feed import Feed
-from labctl.watch.page import document
-from labctl.watch.state import ModelView, State
+from labctl.pages.live import replay
+from labctl.pages.live.feed import Feed
+from labctl.pages.live.page import document
+from labctl.pages.live.state import ModelView, State
 
 SEEDS, STEPS = (1, 2), 400
 SHOWN = """(index, place, time) => {

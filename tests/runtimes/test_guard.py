@@ -8,6 +8,7 @@ import http.client
 import json
 import queue
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,20 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, taken_down, with_faults_lab
+from machinery import ROOT, copy_of_the_checkout, labctl, processes_about, runtime, status, taken_down, with_faults_lab
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput, service_pb2, service_pb2_grpc
 from waiting import eventually
 
+sys.path.insert(0, str(ROOT))  # benchmarks/ is no package that anybody installs
+from benchmarks.hostile import http2
+from benchmarks.hostile.framing import SERVICE, pseudo
+from benchmarks.hostile.messages import message
 from labctl.runtimes import docker_engine
 from labctl.runtimes.marks import ROOT as OF_CHECKOUT
-from labctl.server_api import is_live
+from labctl.triton.server_api import is_live
 
 STACK = "quick"
+LENGTH = "Inference-Header-Content-Length"
 INFER, GENERATE = "/v2/models/echo/infer", "/v2/models/echo/generate"
 
 
@@ -37,6 +43,7 @@ def body(**document: Any) -> bytes:
 
 
 CLASSIFICATION = [{"name": "text_output", "parameters": {"classification": 1}}]
+CLASSIFIED = {"inputs": [text()], "outputs": CLASSIFICATION}
 # Each of these ends or fills a Triton 2.51 that nothing stands before (tests/runtimes/test_deaths.py).
 DEADLY: dict[str, Callable[[str], int]] = {
     "classification": lambda at: post(at, INFER, body(inputs=[text()], outputs=CLASSIFICATION)),
@@ -44,6 +51,10 @@ DEADLY: dict[str, Callable[[str], int]] = {
     "shape of 8 GB": lambda at: post(at, INFER, body(inputs=[text(shape=[1, 2**31], datatype="INT32", data=[1])])),
     "nesting": lambda at: post(at, GENERATE, b"[" * 200_000),
     "nesting elsewhere": lambda at: post(at, "/v2/repository/index", b"[" * 200_000),
+    "nesting behind a length of 0": lambda at: post(at, GENERATE, b"[" * 200_000, **{LENGTH: "0"}),
+    "classification behind two lengths": lambda at: bytewise(
+        at, INFER, body(inputs=[text()], outputs=CLASSIFICATION), f"{LENGTH}: 0\r\n{LENGTH}: 9"
+    ),
     "a million chunks": lambda at: chunked(at, INFER, 1_000_000),
     "gzip bomb": lambda at: post(at, INFER, gzip.compress(bytes(2**28)), **{"Content-Encoding": "gzip"}),
 }
@@ -58,10 +69,14 @@ def exposed(
     if where == "compose":
         request.getfixturevalue("images")
     root = with_faults_lab(copy_of_the_checkout(tmp_path_factory.mktemp("guard") / "own", snapshot))
-    labctl("up", STACK, "--runtime", where, "--ports", "auto", "--expose", "--timeout", "120", root=root, timeout=600)
+    told = labctl("up", STACK, "--runtime", where, "--ports", "auto", "--expose", "--timeout", "120", root=root,
+                  timeout=600).stdout  # fmt: skip
     try:
+        assert "Exposed: these ports listen on 0.0.0.0" in told
         if where == "compose":
             only_the_guard_is_published(root)
+        assert status(root, STACK)["exposed"] == "0.0.0.0"
+        assert "Exposed: these ports listen on 0.0.0.0" in labctl("status", STACK, root=root).stdout
         yield status(root, STACK)["endpoints"]
         assert status(root, STACK)["state"] == "ready"
     finally:
@@ -101,6 +116,23 @@ def chunked(endpoint: str, path: str, count: int) -> int:
         return int(connection.recv(100).split()[1])
 
 
+def bytewise(endpoint: str, path: str, sent: bytes, headers: str) -> int:
+    """A request with headers that no library sends."""
+    host, _, port = endpoint.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}\r\n{headers}\r\n\r\n"
+        connection.sendall(head.encode() + sent)
+        return int(connection.recv(100).split()[1])
+
+
+def called(endpoint: str, path: str, headers: list[tuple[str, str]], sent: bytes) -> tuple[int, bytes]:
+    """A call on the gRPC port with headers that no library sends: status and body of the answer."""
+    host, _, port = endpoint.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(http2.call([*pseudo(path, "POST"), ("te", "trailers"), *headers], [http2.message(sent)]))
+        return http2.reply(connection)
+
+
 def request(outputs: bool = False) -> service_pb2.ModelInferRequest:
     made = service_pb2.ModelInferRequest(model_name="echo")
     made.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(b"hello")
@@ -123,6 +155,65 @@ def test_classification_is_refused_over_grpc_in_words(exposed: dict[str, str]) -
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "classification" in refused.value.details()
         assert stub.ModelInfer(request(), timeout=30).model_name == "echo"
+
+
+MODEL_INFER = f"{SERVICE}ModelInfer"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [[], [("content-type", "application/json")], [("content-type", "application/grpc, text/plain")],
+     [(LENGTH.lower(), "0")], [("content-type", "application/grpc"), (LENGTH.lower(), "0")],
+     [("content-type", "application/grpc"), ("content-encoding", "gzip")]],
+    ids=str,
+)  # fmt: skip
+def test_a_call_that_only_triton_would_take_for_grpc_is_refused(
+    exposed: dict[str, str], headers: list[tuple[str, str]]
+) -> None:
+    for asked in ({"inputs": [text()]}, CLASSIFIED):
+        status, answer = called(exposed["grpc"], MODEL_INFER, headers, message("echo", asked))
+        assert status == 415 or (status, answer) == (200, b"")  # gRPC's own refusals have no body
+    assert is_live(exposed["http"])
+    good = called(
+        exposed["grpc"], MODEL_INFER, [("content-type", "application/grpc")], message("echo", {"inputs": [text()]})
+    )
+    assert good[0] == 200 and b"hello" in good[1]
+
+
+def test_a_message_on_the_port_for_http_is_refused(exposed: dict[str, str]) -> None:
+    connection = http.client.HTTPConnection(exposed["http"], timeout=60)
+    connection.request("POST", INFER, message("echo", CLASSIFIED), {"Content-Type": "application/grpc"})
+    answer = connection.getresponse()
+    assert "gRPC has a port of its own" in str(answer.getheader("grpc-message"))  # Envoy refuses gRPC in gRPC's words
+    connection.close()
+
+
+def test_a_length_is_honoured_on_the_one_route_where_triton_honours_it(exposed: dict[str, str]) -> None:
+    header, tensor = body(inputs=[text(data=None, parameters={"binary_data_size": 9})]), b"\5\0\0\0hello"
+    header = header.replace(b', "data": null', b"")
+    assert post(exposed["http"], INFER, header + tensor, **{LENGTH: str(len(header))}) == 200
+    assert post(exposed["http"], GENERATE, body(text_input="hello"), **{LENGTH: "0"}) == 400
+
+
+@pytest.mark.parametrize("path", ["/v2/logging", "/v2/trace/setting", "/v2/systemsharedmemory/status", "/v2/nothing"])
+def test_a_route_that_the_guard_does_not_open_is_refused(exposed: dict[str, str], path: str) -> None:
+    assert post(exposed["http"], path, b"{}") == 403
+    headers = [("content-type", "application/grpc")]
+    assert called(exposed["grpc"], f"{SERVICE}LogSettings", headers, b"") == (200, b"")
+    assert called(exposed["grpc"], f"{SERVICE}{path}", headers, b"") == (200, b"")
+
+
+def test_no_body_reaches_the_server_of_the_counters(exposed: dict[str, str]) -> None:
+    connection = http.client.HTTPConnection(exposed["metrics"], timeout=30)
+    connection.request("GET", "/metrics", b"x" * 1000)
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_a_sequence_id_longer_than_triton_takes_is_refused(exposed: dict[str, str]) -> None:
+    sent = body(inputs=[text()], parameters={"sequence_id": "x" * 2**20, "sequence_start": True})
+    assert post(exposed["http"], INFER, sent) == 400
+    assert is_live(exposed["http"])
 
 
 def test_a_prompt_that_holds_the_word_is_served(exposed: dict[str, str]) -> None:

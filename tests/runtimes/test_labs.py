@@ -13,7 +13,7 @@ import pytest
 from machinery import ROOT, labctl, runtime
 from step_logs import recorded
 
-OPTIONS = ("--quick", "--strict", "--ports", "auto", "--json", "r.json")
+OPTIONS = ("--quick", "--strict", "--ports", "auto", "--output", "r.json")
 SAID = {"local": "runtime local: no Docker engine answers", "compose": "runtime compose: a Docker engine answers"}
 
 

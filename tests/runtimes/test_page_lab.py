@@ -1,4 +1,4 @@
-"""A lab is a folder: the one of docs/writing-a-lab.md runs on both runtimes with no edit anywhere else."""
+"""A lab is a folder: the one of docs/develop/writing-a-lab.md runs on both runtimes with no edit anywhere else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from machinery import labctl, runtime
 
 def test_the_lab_of_the_page_runs_in_a_fresh_checkout(own: Path, where: str) -> None:
     page_lab.put_into(own)
-    done = labctl("run", "till", "--strict", "--runtime", where, "--ports", "auto", "--json", "r.json", root=own)
+    done = labctl("run", "till", "--strict", "--runtime", where, "--ports", "auto", "--output", "r.json", root=own)
     found = json.loads((own / "r.json").read_text())
     assert [verdict["met"] for verdict in found["verdicts"]] == [True, True], done.stdout
     assert found["metrics"]["alone"]["executions"] == 24

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,14 +17,15 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as grpcclient
+from killing import kill_front, kill_server
 from machinery import copy_of_the_checkout, labctl, processes_about, runtime, status, taken_down, with_faults_lab
 from waiting import eventually
 
-from labctl.measure.evidence import metrics
 from labctl.runtimes import docker_engine
-from labctl.runtimes.marks import REPLICA, SERVER
 from labctl.runtimes.marks import ROOT as OF_CHECKOUT
+from labctl.runtimes.marks import SERVER
 from labctl.runtimes.yielding import NICE
+from labkit.evidence import metrics
 
 STACK, MODEL = "quick", "echo"
 GENERATE = f"/v2/models/{MODEL}/generate"
@@ -47,17 +47,7 @@ class Replicated:
         return shown["state"], {one["number"]: one["state"] for one in shown["replicas"]}
 
     def kill(self, number: int) -> None:
-        if self.where == "compose":
-            (found,) = [c for c in docker_engine.containers(str(self.root), STACK, "triton")
-                        if docker_engine.replica(c) == number]  # fmt: skip
-            found.kill()
-        for process in psutil.process_iter(["name"]):
-            with contextlib.suppress(psutil.Error):
-                env = process.environ()
-                if process.info["name"] == SERVER and (env.get(OF_CHECKOUT), env.get(REPLICA)) == (
-                    str(self.root), str(number)
-                ):  # fmt: skip
-                    process.send_signal(signal.SIGKILL)
+        kill_server(self.root, STACK, self.where, number)
 
 
 @pytest.fixture(scope="module", params=["local", "compose"])
@@ -211,7 +201,7 @@ def test_a_rolling_restart_and_scaling_lose_nothing(replicated: Replicated) -> N
 
 def test_a_model_is_unloaded_and_loaded_on_every_replica(replicated: Replicated) -> None:
     for action, readies in (("unload", 0), ("load", 2)):
-        labctl("models", action, MODEL, STACK, root=replicated.root)
+        labctl("models", action, STACK, MODEL, root=replicated.root)
         places = [one["endpoints"]["http"] for one in replicated.shown["replicas"]]
         assert sum(_ready(place) for place in places) == readies
 
@@ -224,12 +214,7 @@ def _ready(place: str) -> bool:
 
 
 def test_without_its_balancer_a_stack_is_degraded_and_restart_brings_it_back(replicated: Replicated) -> None:
-    if replicated.where == "compose":
-        docker_engine.containers(str(replicated.root), STACK, "guard")[0].kill()
-    else:
-        (envoy,) = [p for p in psutil.process_iter(["name", "cmdline"])
-                    if p.info["name"] == "envoy" and str(replicated.root) in " ".join(p.info["cmdline"])]  # fmt: skip
-        os.kill(envoy.pid, signal.SIGKILL)
+    kill_front(replicated.root, STACK, replicated.where)
     eventually(lambda: replicated.shown["state"] == "degraded")
     assert "balancer" in replicated.shown["ended"]
     labctl("restart", STACK, root=replicated.root)

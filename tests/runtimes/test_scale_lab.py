@@ -7,20 +7,19 @@ from pathlib import Path
 
 from machinery import labctl
 
-TIMES = {"waiting-scales-computing-does-not", "first-tokens-come-back"}  # a busy machine may decide these
 PICTURES = ("spread", "sequences", "speed-up", "nothing-lost", "when-to-scale")
 
 
 def test_lab_07_proves_every_part_and_leaves_nothing(own: Path, where: str) -> None:
     done = labctl(
-        "run", "scale", "--quick", "--runtime", where, "--ports", "auto", "--json", "r.json",
+        "run", "scale", "--quick", "--runtime", where, "--ports", "auto", "--output", "r.json",
         root=own, timeout=900,
     )  # fmt: skip
     assert done.stderr.count("READY after") == 1, done.stderr
     turned = [line.split()[5] for line in done.stderr.splitlines() if "ok  the balancer of scaled, " in line]
     assert turned == ["client", "l7", "hash"]
     verdicts = json.loads((own / "r.json").read_text())["verdicts"]
-    assert {verdict["name"] for verdict in verdicts if not verdict["met"]} <= TIMES
+    assert [verdict["name"] for verdict in verdicts if verdict["word"] not in ("met", "busy")] == []
     assert all(verdict["value"] is not None for verdict in verdicts)
     (out,) = (own / "results" / "07-scale-out").iterdir()
     for picture in PICTURES:

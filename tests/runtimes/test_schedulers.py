@@ -13,7 +13,7 @@ PICTURES = ("chunked", "prefix", "speculation", "tenants", "triton")
 def test_lab_06_proves_every_lesson_on_one_server(own: Path, where: str) -> None:
     done = labctl(
         "run", "schedulers", "--quick", "--strict", "--runtime", where, "--ports", "auto",
-        "--set", "model=random:tiny-llama", "--json", "r.json", root=own, timeout=900,
+        "--set", "model=random:tiny-llama", "--output", "r.json", root=own, timeout=900,
     )  # fmt: skip
     assert done.stderr.count("READY after") == 1, done.stderr
     verdicts = json.loads((own / "r.json").read_text())["verdicts"]

@@ -12,9 +12,9 @@ import pytest
 from machinery import container, labctl, status
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from labctl import secret
 from labctl.runtimes.marks import regions
-from labctl.server_api import call, model_states
+from labctl.triton import secret
+from labctl.triton.server_api import call, model_states
 from labctl.workspace import Workspace
 
 STACK = "quick"
@@ -44,7 +44,7 @@ def grpc_code(endpoint: str, method: str, message: object, key: str = "") -> grp
     with grpc.insecure_channel(endpoint) as channel:
         try:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            getattr(stub, method)(message, timeout=20, metadata=[*secret.grpc_header(key).items()])
+            getattr(stub, method)(message, timeout=20, metadata=[(f"triton-grpc-protocol-{secret.KEY}", key)])
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK
@@ -76,7 +76,7 @@ def test_a_foreign_web_page_cannot_set_the_log(own: Path, where: str) -> None:
 
 def test_the_secret_lies_in_one_file_for_the_caller_alone_and_goes_with_the_stack(own: Path, where: str) -> None:
     done = labctl("up", STACK, "--runtime", where, "--ports", "auto", "-v", root=own)
-    file = secret.path(Workspace(own, own / "cache"), STACK)
+    file = Workspace(own, own / "cache").folder(STACK).secret
     first = file.read_text()
     assert len(first) >= 32 and stat.S_IMODE(file.stat().st_mode) == 0o600
     assert first not in done.stdout + done.stderr
@@ -116,4 +116,4 @@ def test_shared_memory_can_be_opened_for_those_who_measure_with_it(own: Path, wh
     assert call(endpoint, "GET", "/v2/systemsharedmemory/status")[0] == 200
     assert call(endpoint, "POST", "/v2/logging", {})[0] == 403
     other = labctl("up", STACK, "--runtime", where, root=own, check=False)
-    assert other.returncode == 1 and "client_shm" in other.stderr
+    assert other.returncode == 1 and "--allow-client-shm" in other.stderr

@@ -9,7 +9,7 @@ from model_cases import load
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load as load_catalogue
-from labctl.orchestrator.session import Session
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
 __all__ = ["load"]

@@ -14,13 +14,14 @@ import pytest
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.orchestrator import replicas
-from labctl.orchestrator.down import take_down
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import UpOptions, dry_up, up
 from labctl.runtimes import compose_once, docker_engine, images
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack import replicas
+from labctl.stack.down import take_down
+from labctl.stack.session import Session
+from labctl.stack.todo import Todo
+from labctl.stack.up import up
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,13 +82,21 @@ def session(tmp_path: Path) -> Session:
     return Session(workspace, load(workspace), Silent())
 
 
+def planned(session: Session, options: UpOptions) -> Todo:
+    """What a dry run of ``up`` records."""
+    dry = session.dry_run()
+    up(dry, *dry.catalog.stack(STACK), options)
+    assert dry.todo
+    return dry.todo
+
+
 @pytest.mark.parametrize("expose", [False, True])
 def test_up_runs_the_commands_and_writes_the_files_that_its_dry_run_lists(
     docker: Docker, session: Session, expose: bool
 ) -> None:
     lab, name = session.catalog.stack(STACK)
     options = replace(OPTIONS, expose=expose)
-    todo = dry_up(session, lab, name, options)
+    todo = planned(session, options)
     listed = [command for action in todo.actions for command in action.commands]
     files = [file for action in todo.actions for file in action.files]
     assert docker.told() == []
@@ -111,5 +120,5 @@ def test_up_runs_the_commands_and_writes_the_files_that_its_dry_run_lists(
 def test_images_that_are_there_are_not_listed_again(docker: Docker, session: Session) -> None:
     lab, name = session.catalog.stack(STACK)
     up(session, lab, name, OPTIONS)
-    titles = [action.title for action in dry_up(session, lab, name, OPTIONS).actions]
+    titles = [action.title for action in planned(session, OPTIONS).actions]
     assert not [title for title in titles if title.startswith("image ")]

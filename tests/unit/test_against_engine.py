@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from labctl.cli.against import account
 from labctl.cli.main import cli
-from labctl.errors import LabError
-from labctl.measure.evidence import overhead
-from labctl.measure.evidence.overhead import PARTS, Comparison
-from labctl.measure.evidence.steplog import Step
+from labkit.errors import LabError
+from labkit.evidence import overhead
+from labkit.evidence.overhead import PARTS, Comparison
+from labkit.evidence.steplog import Step
 from labserve.alone import run
 
 MODELS_DIR = Path(__file__).resolve().parents[2] / "models"

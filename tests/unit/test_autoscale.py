@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -12,14 +13,15 @@ from fake_triton import FakeTriton, serve
 
 from labctl.cli import options
 from labctl.cli.edit import scale_command
-from labctl.errors import LabError
 from labctl.guard.admin import Seen
-from labctl.listener import Silent
-from labctl.orchestrator.autoscale import Scaler, bounds
-from labctl.orchestrator.session import Session
+from labctl.listener import Listener, Silent
+from labctl.replicas.autoscale import Scaler, bounds, follow
 from labctl.runtimes.actions import Action
-from labctl.runtimes.base import Endpoints, Record, Replica
+from labctl.runtimes.record import Endpoints, Record, Replica
+from labctl.stack.lock import stack_lock
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 LOOKS = 10  # after which the stream that is open on the second replica ends
 
@@ -58,11 +60,11 @@ class TwoReplicas:
     name = "local"
 
     def __init__(self, record: Record) -> None:
-        self._record: Record | None = record
+        self.record: Record | None = record
         self._looks = 0
 
     def find(self, stack: str) -> Record | None:
-        return self._record
+        return self.record
 
     def front_ended(self, record: Record) -> str:
         return ""
@@ -76,7 +78,7 @@ class TwoReplicas:
         return {n: Seen(n, draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there}
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        self._record = None
+        self.record = None
         return Action("", lambda listener: None)
 
 
@@ -88,24 +90,69 @@ class Heard(Silent):
         self.words.append(text)
 
 
+@contextmanager
+def two_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
+) -> Iterator[tuple[Session, TwoReplicas]]:
+    """A session in which such a stack is up."""
+    session = Session(Workspace(tmp_path, tmp_path / "cache"), Session.open(listener).catalog, listener)
+    session.workspace.folder("iterative").path.mkdir(parents=True)
+    with serve(FakeTriton()) as where:
+        there = Endpoints(where, "127.0.0.1:1", where)
+        servers = [Replica(1, there), Replica(2, there)]
+        runtime = TwoReplicas(
+            Record("iterative", "02", "local", "cpu", {}, ["m"], there, balance="l7", servers=servers)
+        )
+        monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
+        yield session, runtime
+
+
+def test_the_loop_goes_on_after_another_command_has_held_the_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with two_replicas(tmp_path, monkeypatch, Silent()) as (session, _), ExitStack() as held:
+        lab = session.catalog.stack("iterative")[0]
+        held.enter_context(stack_lock(session.workspace, "iterative", "reload"))
+        lines = follow(session, lab, "iterative", Scaler(1, 1), lambda seconds: held.close())
+        assert next(lines) == "2 -> 1: nothing waits for 2"
+        assert next(lines).startswith("2 stay: another 'labctl reload' of iterative is in progress")
+        assert next(lines) == "2 -> 1: nothing waits for 2"
+        with pytest.raises(LabError, match="iterative is not up"):  # it goes with its last replica
+            next(lines)
+
+
+def test_the_loop_goes_on_while_a_restart_takes_the_stack_down_and_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with two_replicas(tmp_path, monkeypatch, Silent()) as (session, runtime), ExitStack() as held:
+        record, looks = runtime.find(""), 0
+
+        def pause(seconds: float) -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 1:  # at first nobody holds it: the restart has just let go of it after its down
+                held.enter_context(stack_lock(session.workspace, "iterative", "up"))
+            elif looks == 3:
+                runtime.record = record
+                held.close()
+
+        runtime.record = None
+        lines = follow(session, session.catalog.stack("iterative")[0], "iterative", Scaler(1, 1), pause)
+        assert next(lines) == "2 -> 1: nothing waits for 2"
+        assert looks == 3
+
+
 @pytest.mark.parametrize("words, said", [([], "nothing is in flight"), (["--drain", "0"], "1 stream is cut")])
 def test_the_loop_waits_for_a_replica_that_goes_as_long_as_drain_says_and_writes_what_it_decided_and_when(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = Heard()
-    session = Session(Workspace(tmp_path, tmp_path / "cache"), Session.open(listener).catalog, listener)
-    session.workspace.stack_dir("iterative").mkdir(parents=True)
-    with serve(FakeTriton()) as where:
-        there = Endpoints(where, "127.0.0.1:1", where)
-        servers = [Replica(1, there), Replica(2, there)]
-        record = Record("iterative", "02", "local", "cpu", {}, ["m"], there, balance="l7", servers=servers)
-        runtime = TwoReplicas(record)
-        monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
+    with two_replicas(tmp_path, monkeypatch, listener) as (session, _):
         monkeypatch.setattr(options, "open_session", lambda verbose: session)
         done = CliRunner().invoke(scale_command, ["iterative", "--auto", "1:1", *words])
     assert isinstance(done.exception, LabError), done.output  # the loop ends where the stack does
     assert listener.words == [said]
-    (line,) = (session.workspace.stack_dir("iterative") / "scale.log").read_text().splitlines()
+    (line,) = (session.workspace.folder("iterative").path / "scale.log").read_text().splitlines()
     moment, _, decision = line.partition(" ")
     assert datetime.fromisoformat(moment).tzinfo
     assert decision == "2 -> 1: nothing waits for 2"

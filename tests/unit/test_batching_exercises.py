@@ -1,4 +1,4 @@
-"""Lab 05's exercises on an engine that counts: the hook for a scheduler of one's own, the margins of the checks."""
+"""Schedulers and orders of one's own (labs 05 and 06) on an engine that counts: the hook, the margins of the checks."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ import pytest
 from counting_engine import CountingEngine
 from machinery import ROOT
 
-from labctl.learn import gate
+from benchmarks import gate
 from labctl.learn.exercise import Exercise, find_all
 from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
-from labserve.inflight.job import Job, Turn
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.own import scheduler_beside, with_line
 from labserve.inflight.policy import Policy
+from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler
+from labserve.inflight.step import Step
 from labserve.params import Refusal
 
 WORKSPACE = Workspace(ROOT, ROOT / ".cache")
-EXERCISES = [e for e in find_all(WORKSPACE, load(WORKSPACE)) if e.manifest.stack == "inflight-batching"]
+EXERCISES = [e for e in find_all(WORKSPACE, load(WORKSPACE)) if e.lab.number == "05" or e.id == "06b"]
 ATTEMPTS = [(exercise, attempt) for exercise in EXERCISES for attempt in gate.attempts(exercise)]
 SEEDS = range(1, 1 + int(os.environ.get("LABS_SEEDS", "3")))
-POLICY = "batch_scheduler_policy"
+POLICY, BLOCKS = "batch_scheduler_policy", "max_tokens_in_paged_kv_cache"
 
 
 def module(path: Path) -> Any:
@@ -43,22 +44,30 @@ def module(path: Path) -> Any:
 
 def turns(
     kind: type[Scheduler], requests: Sequence[tuple[Sequence[int], int]], blocks: int, policy: Policy, places: int
-) -> list[Turn]:
+) -> list[Step]:
     scheduler = kind(CountingEngine(), KVBudget(blocks, 32), policy, places, static=False)
-    for number, (prompt, limit) in enumerate(requests):
-        scheduler.submit(Job(str(number), list(prompt), limit))
-    done = []
-    while not scheduler.idle:
-        done.append(scheduler.turn())
+    return played(scheduler, [Request(str(n), list(prompt), limit) for n, (prompt, limit) in enumerate(requests)])
+
+
+def played(scheduler: Scheduler, jobs: Sequence[Request], later: Sequence[tuple[int, Request]] = ()) -> list[Step]:
+    """The turns until all are done; ``later`` are jobs that arrive after a number of turns."""
+    for job in jobs:
+        scheduler.submit(job)
+    done: list[Step] = []
+    coming = list(later)
+    while coming or not scheduler.idle:
+        while coming and coming[0][0] <= len(done):
+            scheduler.submit(coming.pop(0)[1])
+        done.append(scheduler.step())
         assert len(done) < 5000, "it does not end"
     return [turn for turn in done if turn.batch]
 
 
 @dataclass
-class Step:
-    """A turn, as the step log has it."""
+class Logged:
+    """A step, as the step log has it."""
 
-    turn: Turn
+    turn: Step
 
     @property
     def ids(self) -> list[str]:
@@ -69,8 +78,12 @@ class Step:
         return len(self.turn.batch)
 
     @property
-    def more(self) -> dict[str, int]:
-        return {"preempted": len(self.turn.preempted)}
+    def more(self) -> dict[str, Any]:
+        made = {job.id: len(tokens) for job, tokens in self.turn.produced}
+        return {
+            "preempted": len(self.turn.preempted), "phase": self.turn.phase, "tokens": self.turn.computed,
+            "made": [made.get(id, 0) for id in self.ids], "waiting": [job.id for job in self.turn.waiting],
+        }  # fmt: skip
 
 
 @dataclass
@@ -83,28 +96,44 @@ class Record:
 
 
 class CountingTrial:
-    """What lab 05's checks use of a trial, on an engine that counts."""
+    """What the checks of a batching engine use of a trial, on an engine that counts."""
 
     def __init__(self, exercise: Exercise, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.checks: list[tuple[bool, str]] = []
-        self._folder, self._set = folder, {POLICY: "guaranteed_no_evict"} | exercise.manifest.settings
+        self.folder, self._set = folder, {POLICY: "guaranteed_no_evict"} | exercise.manifest.settings
+        self._count = 0
+        self._load()
 
-    def queued(self, requests: Sequence[tuple[Sequence[int], int]]) -> tuple[list[Record], list[Step]]:
-        blocks, places = self._set["max_tokens_in_paged_kv_cache"] // 32, self._set["max_num_sequences"]
-        done = turns(scheduler_beside(self._folder), requests, blocks, Policy(self._set[POLICY]), places)
-        jobs = {job.id: job for turn in done for job in turn.batch}
-        found = [jobs[str(number)] for number in range(len(requests))]
-        return [Record(job.id, len(job.output), str(job.output)) for job in found], [Step(turn) for turn in done]
+    def _load(self) -> None:
+        kv, places = KVBudget(int(self._set[BLOCKS]) // 32, 32), self._set["max_num_sequences"]
+        kind = scheduler_beside(self.folder)
+        self._scheduler = kind(CountingEngine(), kv, Policy(self._set[POLICY]), places, static=False)
+
+    def queued(
+        self, requests: Sequence[Any], later: Sequence[tuple[int, Any]] = ()
+    ) -> tuple[list[Record], list[Logged]]:
+        jobs = [self._job(request) for request in requests]
+        others = [(after, self._job(request)) for after, request in later]
+        done = played(self._scheduler, jobs, others)
+        found = [*jobs, *(job for _, job in others)]
+        return [Record(job.id, len(job.output), str(job.output)) for job in found], [Logged(turn) for turn in done]
+
+    def _job(self, request: Any) -> Request:
+        self._count += 1
+        job = Request(str(self._count), list(request[0]), request[1])
+        job.tenant = request[2]["tenant"] if len(request) > 2 else ""
+        return job
 
     def call(self, script: str, function: str, *arguments: Any) -> Any:
-        return json.loads(json.dumps(getattr(module(self._folder / script), function)(*arguments)))
+        return json.loads(json.dumps(getattr(module(self.folder / script), function)(*arguments)))
 
     def parameters(self, model: str) -> dict[str, str]:
-        return {POLICY: self._set[POLICY]}
+        return {POLICY: self._set[POLICY], BLOCKS: str(self._set[BLOCKS])}
 
     def load_with(self, model: str, **parameters: str) -> None:
         self._set |= parameters
+        self._load()
 
     def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
         self.checks.append((ok, sentence))
@@ -160,7 +189,85 @@ def test_an_error_without_such_a_file_stays_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("exercise", "attempt"), ATTEMPTS, ids=lambda value: getattr(value, "name", None) or value.id)
 def test_every_answer_is_judged_as_foreseen(exercise: Exercise, attempt: gate.Attempt, seed: int) -> None:
     """With all requests there at the beginning a seed decides every step: what holds here holds on a server."""
-    trial = CountingTrial(exercise, attempt.folder, seed)
+    assert failures(exercise.id, attempt.folder, seed)[:1] == ([attempt.says] if attempt.says else [])
+
+
+ROOM = "sum(self.kv.needed(len(job.prompt) + job.limit) - self.kv.needed(job.tokens) for job in self.running)"
+SENSIBLE_RESERVES = {
+    "half of what the others may still need": f"{ROOM} // 2",
+    "half of it, rounded up": f"-(-{ROOM} // 2)",
+    "all that the others may still need": ROOM,
+    "one block for each that will want one": "sum(self.kv.needed(len(j.prompt) + j.limit) > self.kv.needed(j.tokens)"
+    " for j in self.running)",
+    "one more than there are": "len(self.running) + 1",
+}
+FAIR = """from labserve.inflight import order, scheduler
+
+
+class Fair(order.Order):
+    def __init__(self):
+        self.served = {{}}
+
+    def arrived(self, job, waiting):
+        tenants = {{other.tenant for other in waiting}} - {{job.tenant}}
+        here = any(other.tenant == job.tenant for other in waiting)
+        mine = self.served.setdefault(job.tenant, 0)
+        if tenants and not here:
+            self.served[job.tenant] = max(mine, min(self.served[tenant] for tenant in tenants))
+
+    def line(self, waiting):
+        {line}
+
+    def joined(self, job, waiting):
+        self.served[job.tenant] += {joined}
+
+    def made(self, job, tokens):
+        self.served[job.tenant] += {made}
+
+
+class Scheduler(scheduler.Scheduler):
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.order = Fair()
+"""
+SORTED = "return sorted(waiting, key=lambda job: self.served[job.tenant])"
+SENSIBLE_ORDERS = {
+    "names only the next": (
+        "return [min(waiting, key=lambda job: self.served[job.tenant])]",
+        "len(job.prompt)",
+        "2 * tokens",
+    ),
+    "pays for its answer at once": (SORTED, "len(job.prompt) + 2 * job.limit", "0"),
+    "counts in halves": (SORTED, "len(job.prompt) / 2", "tokens"),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", SENSIBLE_RESERVES)
+def test_a_sensible_reserve_passes_with_every_seed(tmp_path: Path, name: str, seed: int) -> None:
+    own(tmp_path, f"    def reserve(self):\n        return {SENSIBLE_RESERVES[name]}")
+    assert failures("05b", tmp_path, seed) == []
+
+
+@pytest.mark.parametrize("name", SENSIBLE_ORDERS)
+def test_a_sensible_order_passes(tmp_path: Path, name: str) -> None:
+    line, joined, made = SENSIBLE_ORDERS[name]
+    (tmp_path / "scheduler.py").write_text(FAIR.format(line=line, joined=joined, made=made))
+    assert failures("06b", tmp_path, 1) == []
+
+
+def test_a_line_that_names_only_the_next_is_made_whole_and_is_not_asked_of_nobody(tmp_path: Path) -> None:
+    """``min(waiting)`` of an empty queue would raise; and a log without the others would look like a busy machine."""
+    kind = scheduler_beside(
+        own(tmp_path, "    def line(self):\n        return [min(self.waiting, key=lambda j: -j.came)]")
+    )
+    done = turns(kind, [([1, 2], 3)] * 4, 32, Policy.GUARANTEED_NO_EVICT, 1)
+    assert [job.id for job in done[0].waiting] == ["2", "0", "1"]
+    assert [turn.batch[0].id for turn in done[::3]] == ["3", "2", "1", "0"]
+
+
+def failures(id: str, folder: Path, seed: int) -> list[str]:
+    exercise = next(exercise for exercise in EXERCISES if exercise.id == id)
+    trial = CountingTrial(exercise, folder, seed)
     module(exercise.folder / "check.py").check(trial)
-    failed = [sentence for ok, sentence in trial.checks if not ok]
-    assert failed[:1] == ([attempt.says] if attempt.says else [])
+    return [sentence for ok, sentence in trial.checks if not ok]

@@ -1,39 +1,118 @@
-"""``labctl bench`` of a server that died in the middle: the death is the message, not the request that met it."""
+"""``labctl bench`` of a server that died or stalled in the middle: that is the message, not the request that met it."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labctl.errors import LabError
-from labctl.listener import Silent
-from labctl.measure.workloads.bench import PROMPTS, Workload
-from labctl.orchestrator import bench
-from labctl.orchestrator.up import UpOptions
+from labctl.cli import bench as command
+from labctl.labs import bench
+from labctl.labs.servers import as_it_runs
+from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Choices, Endpoints, Record, UpOptions
+from labctl.stack import ports, up
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack, Stack
+from labctl.stack.up import bring_up
+from labkit.errors import LabError
+from labkit.workloads.bench import PROMPTS, Workload
 
 
 @pytest.mark.parametrize(("dead", "said"), [(True, "died: killed by SIGFPE"), (False, "no first response")])
 def test_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_was_one(
-    monkeypatch: pytest.MonkeyPatch, dead: bool, said: str
+    session: Session, monkeypatch: pytest.MonkeyPatch, dead: bool, said: str
 ) -> None:
+    lab = session.catalog.lab("iterative")
+
     @contextmanager
-    def up(*_: Any) -> Iterator[Any]:
-        yield SimpleNamespace(
-            runtime=None, record=SimpleNamespace(endpoints=SimpleNamespace(http="", grpc="", metrics=""), asked={})
-        )
+    def brought_up(*_: Any) -> Iterator[Any]:
+        record = Record("quick", "02", "local", "cpu", {}, ["echo"], Endpoints("h:1", "h:2", "h:3"))
+        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
     def failed(*_: Any) -> Any:
         raise LabError("echo had no first response")
 
-    monkeypatch.setattr(bench, "ephemeral", up)
-    monkeypatch.setattr("labctl.orchestrator.running.explainer", lambda *_: str)
-    monkeypatch.setattr("labctl.measure.workloads.bench.run", failed)
+    monkeypatch.setattr(bench, "ephemeral", brought_up)
+    monkeypatch.setattr("labctl.stack.running.explainer", lambda *_: str)
+    monkeypatch.setattr("labkit.workloads.bench.run", failed)
     monkeypatch.setattr(bench, "death", lambda *_: LabError("quick died: killed by SIGFPE") if dead else None)
-    session: Any = SimpleNamespace(listener=Silent())
-    lab: Any = None
     with pytest.raises(LabError, match=said):
         bench.bench(session, lab, "quick", UpOptions(), "echo", Workload(PROMPTS, 1, 1, 0, None, 0, None), [1])
+
+
+def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record("iterative", "02", "local", "cpu", {}, ["iterative-gpt2"], Endpoints("h:1", "h:2", "h:3"))
+    mark = {"model": "iterative-gpt2", "steps": 3, "since": time.time() - 21, "file": "model.py", "line": 31}
+    lab, told = session.catalog.lab("iterative"), []
+
+    @contextmanager
+    def brought_up(*_: Any) -> Iterator[Any]:
+        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
+
+    def measured(endpoints: Any, model: str, workload: Workload, number: int, progress: Any) -> Any:
+        progress("0 of 1 answered")
+        told.append("went on")
+        run_dir = session.workspace.folder("iterative").run_dir()
+        run_dir.mkdir(parents=True)
+        (run_dir / "stuck-iterative-gpt2.json").write_text(json.dumps(mark))
+        progress("0 of 1 answered")
+        told.append("went on for ever")
+
+    monkeypatch.setattr(bench, "ephemeral", brought_up)
+    monkeypatch.setattr("labkit.workloads.bench.run", measured)
+    with pytest.raises(LabError, match=r"iterative-gpt2 has not come back .* it is at model\.py:31"):
+        bench.bench(session, lab, "iterative", UpOptions(), "iterative-gpt2", Workload(), [1])
+    assert told == ["went on"]
+
+
+def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, stack = session.catalog.stack("iterative")
+    runtime = LocalRuntime(session.workspace)
+    given = UpOptions(Choices(set={"max_batch_size": "2"}), expose=True)
+    runs = bring_up(Stack(session, lab, stack, runtime, given), ports.places(1)[0]).record
+    there = RunningStack.of(session, lab, runtime, runs, already=True)
+    monkeypatch.setattr(LocalRuntime, "find", lambda self, name: runs)
+    monkeypatch.setattr("labctl.stack.replicas.await_ready", lambda *_: None)
+    asked = as_it_runs(session, stack, UpOptions())
+    assert asked.choices.set["max_batch_size"] == 2
+    assert up._already(there, asked).already
+    other = UpOptions(Choices(set={"max_batch_size": "8"}), expose=True)
+    assert as_it_runs(session, stack, other) == other
+    with pytest.raises(LabError, match="already up with other settings"):
+        up._already(there, other)
+
+
+def test_a_stack_that_is_down_is_measured_as_asked(session: Session) -> None:
+    assert as_it_runs(session, "iterative", UpOptions(ports="auto")) == UpOptions(ports="auto")
+
+
+def measured(tokens: float, scheduler: float | None, tritons: float) -> dict[str, Any]:
+    numbers: dict[str, Any] = {"output_token_throughput": tokens, "request_throughput": 1.0}
+    numbers |= {"scheduler": {"mean_batch": scheduler}} if scheduler else {}
+    return numbers | {"triton": {"mean_batch": tritons}}
+
+
+def test_the_mean_batch_is_the_schedulers_own_and_tritons_is_told_apart() -> None:
+    outcome = bench.BenchResult(Path(), {"4 in flight": measured(10.0, 2.0, 3.9)}, "iterative")
+    assert command._row("4 in flight", outcome.metrics["4 in flight"])[-1] == "2.0"
+    said = " ".join(command._explained("iterative-gpt2", outcome, None, [4]))
+    assert "as the model's own scheduler counts them" in said
+    assert "Triton counts up to 3.9" in said
+    assert command._row("x", measured(1.0, None, 1.5))[-1] == "1.5"
+
+
+def test_a_load_that_suits_a_model_of_whole_batches_is_told_as_such() -> None:
+    outcome = bench.BenchResult(Path(), {"4 in flight": measured(10.0, 2.0, 2.0)}, "dynamic")
+    assert "this load suits m: all answers have one length" in " ".join(command._explained("m", outcome, None, [1, 4]))
+    assert "suits" not in " ".join(command._explained("m", outcome, 5.0, [1]))  # arrivals at random
+    assert "suits" not in " ".join(command._explained("m", outcome, None, [1]))  # one at a time

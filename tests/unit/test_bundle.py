@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from labctl.bundle import checkout, pack
-from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Stands in for make: says that it was called, and with what.
@@ -58,8 +58,7 @@ def extracted(bundle: Path, tmp_path: Path) -> Path:
     """The bundle on another machine."""
     there = tmp_path / "there"
     there.mkdir()
-    with tarfile.open(bundle) as tar:
-        tar.extractall(there, filter="data")
+    subprocess.run(["tar", "-xf", bundle, "-C", there], check=True)  # as people do
     return there
 
 
@@ -151,6 +150,37 @@ def test_only_what_is_committed_or_staged_is_taken_from_a_clone(workspace: Works
     subprocess.run([*git, "add", "README.md"], check=True)
     (workspace.root / "token.txt").write_text("secret")
     assert checkout.files(workspace.root) == [Path("README.md")]
+
+
+def test_a_copy_without_git_keeps_the_folders_that_only_the_root_ignores(workspace: Workspace) -> None:
+    """`/exercises/` is the learner's folder; labs/*/exercises/ is shipped."""
+    for name in ("labs/02/exercises/02a/task.md", "exercises/02a/mine.py", "labs/02/__pycache__/x.pyc", "install",
+                 "src/install", "m/model.py.yours-1"):  # fmt: skip
+        (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace.root / name).touch()
+    taken = {path.as_posix() for path in checkout.files(workspace.root)}
+    assert {"labs/02/exercises/02a/task.md", "src/install"} <= taken
+    assert not taken & {"exercises/02a/mine.py", "labs/02/__pycache__/x.pyc", "install", "m/model.py.yours-1"}
+
+
+def test_every_file_that_git_has_is_in_a_bundle_of_a_copy_without_git(tmp_path: Path) -> None:
+    if not shutil.which("git") or not (ROOT / ".git").exists():
+        pytest.skip("this checkout is no clone")
+    tracked = checkout.files(ROOT)
+    for path in tracked:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, tmp_path / path)
+    assert checkout.files(tmp_path) == tracked
+
+
+def test_fault_50_a_clone_without_git_is_told_before_anything_is_made(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace.root / ".git").mkdir()
+    monkeypatch.setenv("PATH", str(workspace.root))
+    with pytest.raises(LabError, match="its files cannot be listed") as caught:
+        checkout.files(workspace.root)
+    assert caught.value.why == "git is not installed"
 
 
 def test_nothing_is_left_when_the_wheels_cannot_be_had(

@@ -7,34 +7,34 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from labctl.cli import chat_page
 from labctl.cli.main import cli
-from labctl.errors import LabError
-from labctl.measure.clients import conversation
-from labctl.measure.clients.conversation import Answer
-from labctl.measure.clients.text_model import TextModel
-from labctl.measure.records import RequestRecord
+from labctl.pages import chat
+from labkit.clients import conversation
+from labkit.clients.conversation import Answer
+from labkit.clients.text_model import TextModel
+from labkit.errors import LabError
+from labkit.records import RequestRecord
 
 
 def test_every_dial_is_said_but_a_seed_that_is_off() -> None:
     values = {"temperature": 0, "top_k": 7.0, "top_p": 0.5, "repetition_penalty": 1, "seed": -1.0}
-    assert chat_page.wishes(values) == {"temperature": 0.0, "top_k": 7, "top_p": 0.5, "repetition_penalty": 1.0}
-    assert chat_page.wishes({"seed": 3.0}) == {"seed": 3}
+    assert chat.wishes(values) == {"temperature": 0.0, "top_k": 7, "top_p": 0.5, "repetition_penalty": 1.0}
+    assert chat.wishes({"seed": 3.0}) == {"seed": 3}
 
 
 @pytest.mark.parametrize("text", ["def f():\n    return '*not* **Markdown**'", "a ``` b ```` c"])
 def test_a_text_is_shown_as_it_is_whatever_is_in_it(text: str) -> None:
-    shown = chat_page.fenced(text)
+    shown = chat.fenced(text)
     fence = shown.split("\n")[0]
     assert shown == f"{fence}\n{text}\n{fence}"
     assert fence not in text
 
 
-def page(monkeypatch: pytest.MonkeyPatch, ask: Any) -> chat_page.Page:
+def page(monkeypatch: pytest.MonkeyPatch, ask: Any) -> chat.Page:
     model = TextModel("m", {}, "text_input", "", "text_output", decoupled=True)
     monkeypatch.setattr(TextModel, "of", lambda endpoint, name: model)
     monkeypatch.setattr(conversation, "ask", ask)
-    return chat_page.Page("nowhere:1", ["m"], "m", "", "A lab")
+    return chat.Page("nowhere:1", ["m"], "m", "", "A lab")
 
 
 def test_an_answer_grows_under_the_prompt_and_the_speed_is_told_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +47,18 @@ def test_an_answer_grows_under_the_prompt_and_the_speed_is_told_at_its_end(monke
     run = page(monkeypatch, ask).answer(("temperature", "seed"))
     shown = [*run("a", [], "m", 5.0, 0.5, 9.0)]
     assert [(history[-1]["content"], speed) for history, speed in shown] == [
-        (chat_page.fenced("a"), ""),
-        (chat_page.fenced("a b"), ""),
-        (chat_page.fenced("a b c"), "fast"),
+        (chat.fenced("a"), ""),
+        (chat.fenced("a b"), ""),
+        (chat.fenced("a b c"), "fast"),
     ]
     assert asked == [("nowhere:1", "m", "a", 5, {"temperature": 0.5, "seed": 9}, "")]
+
+
+def test_a_clock_that_stands_still_is_said_while_no_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault of a paused stack: the page seemed to hang."""
+    chatting = page(monkeypatch, lambda *arguments: iter([Answer("a b", "fast")]))
+    chatting.scheduler = chat.Scheduler("labctl watch x", str, lambda: "The clock stands still")
+    assert [speed for _, speed in chatting.answer(())("a", [], "m", 5.0)] == ["The clock stands still", "fast"]
 
 
 def test_an_error_is_an_answer_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,15 +79,15 @@ def test_an_error_stands_below_what_came_of_the_text(monkeypatch: pytest.MonkeyP
 
     *_, (history, speed) = page(monkeypatch, ask).answer(())("a", [], "m", 5.0)
     assert [message["content"] for message in history] == [
-        chat_page.fenced("a"),
-        chat_page.fenced("a b"),
+        chat.fenced("a"),
+        chat.fenced("a b"),
         "**the connection to the server broke**",
     ]
     assert speed == ""
 
 
 def test_an_error_is_shown_with_no_markdown_or_html_of_its_own() -> None:
-    shown = chat_page.told(LabError("__init__ failed", "<b>1 * 2 * 3</b>", "labctl status"))
+    shown = chat.told(LabError("__init__ failed", "<b>1 * 2 * 3</b>", "labctl status"))
     assert shown == "**\\_\\_init\\_\\_ failed**\n\n\\<b\\>1 \\* 2 \\* 3\\</b\\>\n\nlabctl status"
 
 
@@ -90,7 +97,7 @@ def test_an_empty_prompt_asks_nobody_and_says_what_to_do(monkeypatch: pytest.Mon
         raise AssertionError("nobody is to be asked")
 
     before = [{"role": "user", "content": "earlier"}]
-    assert [*page(monkeypatch, ask).answer(())(prompt, before, "m", 5.0)] == [(before, chat_page.NOTHING)]
+    assert [*page(monkeypatch, ask).answer(())(prompt, before, "m", 5.0)] == [(before, chat.NOTHING)]
 
 
 def test_the_speed_of_a_streamed_and_of_a_whole_answer_is_told_differently() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from labctl.watch.gate import is_own
+from labctl.pages.gate import is_own
 
 HISTORY = [{"role": "user", "content": [{"type": "text", "text": "earlier"}]}]
 DIALS = [0, 50, 0, -1]
@@ -30,19 +30,19 @@ JSON = {"Content-Type": "application/json"}
 PAGE = """
 import sys
 from pathlib import Path
-from labctl.cli import chat_page
-from labctl.measure.clients import conversation
-from labctl.measure.clients.text_model import TextModel
+from labctl.pages import chat
+from labkit.clients import conversation
+from labkit.clients.text_model import TextModel
 
 TextModel.of = lambda endpoint, name: TextModel("m", {}, "text_input", "", "text_output", decoupled=True)
 conversation.ask = lambda *asked: iter([conversation.Answer("a b", "fast")])
 def live_page():
     return Path(sys.argv[1]).read_text() if Path(sys.argv[1]).exists() else ""
 
-page = chat_page.Page("nowhere:1", ["m"], "m", "", "A lab", chat_page.Scheduler("labctl watch lab", live_page))
-with chat_page.serve(page, "127.0.0.1", 0) as where:
+page = chat.Page("nowhere:1", ["m"], "m", "", "A lab", chat.Scheduler("labctl watch lab", live_page))
+with chat.serve(page, "127.0.0.1", 0) as where:
     print(where.removeprefix("http://"), flush=True)
-    chat_page.wait()
+    chat.wait()
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from labctl.errors import LabError
-from labctl.orchestrator.clock import Clock as Remote
-from labctl.orchestrator.pause import PauseLimit, pause_limit
-from labserve.clock import Clock
+from labctl.clock.clock import Clock as Remote
+from labctl.clock.pause import PauseLimit, pause_limit
+from labctl.runtimes.record import Endpoints, Record, Replica
+from labctl.stack.running import standing_still
+from labctl.stack.session import Session
+from labkit.errors import LabError
+from labserve.observe.clock import Clock
 
 WAIT_S = 20.0
 
@@ -21,8 +26,13 @@ WAIT_S = 20.0
 class Model:
     """One instance that computes steps in a thread, as long as it has some left; ``done`` counts them."""
 
-    def __init__(self, folder: Path, left: int, name: str = "m", instance: str = "0", takes: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, left: int, name: str = "m", instance: str = "0", takes: float = 0.0, held: bool = False
+    ) -> None:
         self.left, self.done, self.takes = left, 0, takes
+        self.going_on = threading.Event()  # unless it is set, a step does not end
+        if not held:
+            self.going_on.set()
         self.clock = Clock(str(folder), name, instance)
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -31,6 +41,7 @@ class Model:
         while self.left and not self.stop.is_set():
             if self.clock.ready(lambda: {"ids": ["7"], "waiting": ["8"], "queue": 1}):
                 time.sleep(self.takes)
+                self.going_on.wait(WAIT_S)
                 self.left -= 1
                 self.done += 1
                 self.clock.done(left=self.left)
@@ -48,6 +59,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Model]]:
     yield start
     for model in made:
         model.stop.set()
+        model.going_on.set()
         model.thread.join(WAIT_S)
 
 
@@ -138,6 +150,39 @@ def test_step_returns_only_when_the_step_is_over(tmp_path: Path, start: Callable
     assert remote.step() == {"m": 1}
     assert time.monotonic() - began >= 0.3
     assert model.done == 1
+
+
+@pytest.mark.parametrize("model", ["", "m"])
+def test_run_wins_while_a_step_is_pending(tmp_path: Path, start: Callable[..., Model], model: str) -> None:
+    remote = Remote(tmp_path, ("m", "other"))
+    remote.pause()
+    computing = start(3, held=True)
+    until(lambda: held(remote))
+    steps: list[dict[str, int]] = []
+    stepping = threading.Thread(target=lambda: steps.append(remote.step(2)))
+    stepping.start()
+    until(lambda: any(state["state"] == "running" for state in remote.states("m")))
+    remote.run(model)
+    computing.going_on.set()
+    stepping.join(WAIT_S)
+    assert not stepping.is_alive()
+    computing.thread.join(WAIT_S)
+    assert computing.done == 3, "the pending step stopped a clock that runs"
+    assert remote.paused == ([] if not model else ["other"])
+    assert steps in ([{"m": 1}], [{"m": 2}])  # it may have taken the second one before Run came
+
+
+def test_a_pause_of_somebody_else_ends_a_step_that_waits(tmp_path: Path) -> None:
+    remote = Remote(tmp_path, ("m",))
+    remote.pause()
+    (tmp_path / "clock-m-0.json").write_text(json.dumps({"model": "m", "state": "held"}))  # and never takes a step
+    stepping = threading.Thread(target=remote.step)
+    stepping.start()
+    until(lambda: "grant" in remote.mode("m"))
+    remote.pause()
+    stepping.join(WAIT_S)
+    assert not stepping.is_alive()
+    assert remote.paused == ["m"]
 
 
 def test_slow_motion_makes_a_step_and_the_time_after_it_so_many_times_as_long(
@@ -240,3 +285,17 @@ def test_one_model_can_stand_still_while_the_others_run(tmp_path: Path, start: C
     remote.run("other")
     stopped.thread.join(WAIT_S)
     assert stopped.done == 5
+
+
+def test_who_is_about_to_wait_is_told_that_the_clock_stands_still(session: Session) -> None:
+    record = Record("iterative", "02", "local", "cpu", {}, ["m", "n"], Endpoints("h:1", "h:2", "h:3"))
+    run_dir = session.workspace.folder("iterative").run_dir()
+    run_dir.mkdir(parents=True)
+    assert standing_still(session, record) == ""
+    Remote(run_dir, ("m", "n")).pause("n")
+    assert "The clock of n stands still" in standing_still(session, record)
+    replicas = [Replica(number, record.endpoints) for number in (1, 2)]
+    Remote(run_dir, ("m", "n")).run()
+    Remote(session.workspace.folder("iterative").run_dir(2), ("m", "n")).pause()
+    record = dataclasses.replace(record, balance="l7", servers=replicas)
+    assert "The clock of m, n stands still" in standing_still(session, record)

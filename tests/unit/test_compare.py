@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.cli.compare import compare_command
-from labctl.errors import LabError
-from labctl.measure.compare import compare
+from labkit.compare import compare
+from labkit.errors import LabError
 
 
 def result(folder: Path, **changed: Any) -> Path:
@@ -31,6 +31,49 @@ def test_the_settings_that_differ_are_told(tmp_path: Path) -> None:
     one = result(tmp_path / "x", settings={"threads": 2, "model": "m", "kv_cache": True})
     other = result(tmp_path / "y", settings={"threads": 1, "model": "m"})
     assert compare([one, other]).settings == {"threads": ["2", "1"], "kv_cache": ["True", "-"]}
+
+
+def test_two_files_of_one_folder_are_compared_by_their_names(tmp_path: Path) -> None:
+    files = []
+    for name, rate in (("before", 10.0), ("after", 25.0)):
+        made = result(tmp_path / f"of-{name}", metrics={"tps": rate}) / "result.json"
+        files.append(made.rename(tmp_path / f"{name}.json"))
+    found = compare(files)
+    assert (found.names, found.metrics) == (["before", "after"], {"tps": [10.0, 25.0]})
+
+
+def test_two_results_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+    paths = [result(tmp_path / folder / "same") for folder in ("x", "y")]
+    assert compare(paths).names == [str(path) for path in paths]
+
+
+def test_a_result_named_twice_is_refused_with_its_name(tmp_path: Path) -> None:
+    one = result(tmp_path / "x")
+    with pytest.raises(LabError, match="fewer than two") as caught:
+        compare([one, one / "result.json"])
+    assert "x: it is named twice" in caught.value.why
+
+
+def test_how_it_was_run_is_a_setting_that_differs(tmp_path: Path) -> None:
+    one = result(tmp_path / "x", runtime="local", quick=True)
+    assert compare([one, result(tmp_path / "y", runtime="compose", quick=False)]).settings == {
+        "runtime": ["local", "compose"],
+        "quick": ["True", "False"],
+    }
+    assert compare([one, result(tmp_path / "z")]).settings["quick"] == ["True", "unknown"]
+
+
+@pytest.mark.parametrize(("whole", "said"), [(1401.0, True), (900.0, False)])
+def test_where_a_model_of_whole_batches_wins_a_sentence_says_why(tmp_path: Path, whole: float, said: bool) -> None:
+    paths = []
+    for model, kind, rate in (("it", "iterative", 1012.0), ("simple", "dynamic", whole)):
+        settings = {"bench_model": model, "scheduling": kind}
+        loads = {"4 in flight": {"output_token_throughput": rate}}
+        paths.append(str(result(tmp_path / model, settings=settings, metrics=loads)))
+    output = " ".join(CliRunner().invoke(compare_command, paths).output.split())
+    assert ("simple makes more tokens/s than it: all answers have one length" in output) == said
 
 
 def test_a_run_without_a_result_and_a_bench_beside_runs_are_skipped_and_told(tmp_path: Path) -> None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
-import socketserver
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from labctl.errors import LabError
+from labctl.artifacts.store import WEIGHTS
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine, processes
 from labctl.runtimes.actions import Command
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_projects import Projects
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 
 def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,56 +27,45 @@ def fake_docker(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_a_dead_docker_host_is_named_without_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_5_a_dead_docker_host_is_named_without_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     began = time.monotonic()
     with pytest.raises(LabError) as caught:
         docker_engine.engine()
     assert time.monotonic() - began < 20
-    assert "no Docker engine answers" in caught.value.what and "127.0.0.1:9" in caught.value.remedy
+    assert "no Docker engine answers" in caught.value.what and "127.0.0.1:9" in caught.value.why
 
 
-class Engine(http.server.BaseHTTPRequestHandler):
-    """Answers every question with what the test put into ``said``."""
-
-    said = b"[]"
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.said)))
-        self.end_headers()
-        self.wfile.write(self.said)
-
-    def address_string(self) -> str:
-        return "a socket of this machine"
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Engine]]:
-    place = tmp_path / "engine.sock"
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{place}")
-    with socketserver.UnixStreamServer(str(place), type("Fake", (Engine,), {})) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server.RequestHandlerClass  # type: ignore[misc]
-        server.shutdown()
-        thread.join()
-
-
-def test_an_engine_with_nothing_of_ours_is_not_asked_through_the_sdk(
-    listening: type[Engine], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("tcp://127.0.0.1:9", "Connection refused"),
+        ("tcp://no-such-host.invalid:2375", "not known"),
+        ("unix:///nobody/listens.sock", "No such file or directory"),
+    ],
+)
+def test_why_an_engine_does_not_answer_is_one_short_sentence_with_its_address(
+    address: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never() -> None:
-        raise LabError("the SDK was used")
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with pytest.raises(LabError) as caught:
+        docker_engine.engine()
+    assert reason in caught.value.why and caught.value.why.endswith(f"({address})")
+    assert len(caught.value.why) < 90 and "DOCKER_HOST" in caught.value.remedy
 
-    monkeypatch.setattr(docker_engine, "engine", never)
-    assert docker_engine.containers("/checkout", "iterative", "triton") == docker_engine.networks("/checkout") == []
-    listening.said = b'[{"Id": "1"}]'
-    with pytest.raises(LabError, match="the SDK was used"):
-        docker_engine.containers("/checkout", "iterative", "triton")
+
+def test_a_machine_without_engine_and_plugin_hears_of_both_and_of_the_script_that_installs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_docker(tmp_path, "exit 1", monkeypatch)
+    monkeypatch.setattr(docker_engine, "_client", lambda host: "No such file or directory")  # one may answer here
+    monkeypatch.setenv("HOME", str(tmp_path))  # no context of the docker command
+    with pytest.raises(LabError) as caught:
+        ComposeRuntime(Workspace(tmp_path, tmp_path / "cache")).check("cpu")
+    assert f"No such file or directory ({docker_engine.DEFAULT_SOCKET})" in caught.value.why
+    assert "there is no docker compose plugin" in caught.value.why
+    script = next(word for word in caught.value.remedy.split() if word.endswith(".sh"))
+    assert (Path(__file__).resolve().parents[2] / script).is_file()
 
 
 def test_rendering_where_no_engine_listens_imports_nothing_large(tmp_path: Path) -> None:
@@ -105,20 +91,22 @@ assert tritonclient.grpc.model_config_pb2 is schema._schema()
 def test_a_compose_that_is_too_old_is_named(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_docker(tmp_path, f"echo {version}", monkeypatch)
     with pytest.raises(LabError, match=version.removeprefix("v")):
-        docker_engine.require_compose()
+        docker_engine.require_plugin()
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo nonsense"])
-def test_a_missing_compose_plugin_is_named(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_50_a_missing_compose_plugin_is_named(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_docker(tmp_path, script, monkeypatch)
     with pytest.raises(LabError, match="there is no docker compose"):
-        docker_engine.require_compose()
+        docker_engine.require_plugin()
 
 
 @pytest.mark.parametrize("version", ["2.20.0", "v2.26.1-4", "5.0.1"])
 def test_a_new_enough_compose_is_accepted(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_docker(tmp_path, f"echo {version}", monkeypatch)
-    docker_engine.require_compose()
+    docker_engine.require_plugin()
 
 
 @pytest.mark.parametrize(
@@ -155,8 +143,8 @@ def test_what_a_command_says_on_stdout_is_progress_where_that_is_asked_for(
 def test_paths_are_those_of_the_mounts(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, tmp_path / "cache")
     runtime = ComposeRuntime(workspace)
-    assert runtime.server_path(workspace.run_dir("s") / "a.jsonl") == "/labs/run/a.jsonl"
-    assert runtime.server_path(workspace.weights_cache / "x") == "/labs/cache/weights/x"
+    assert runtime.server_path(workspace.folder("s").run_dir() / "a.jsonl") == "/labs/run/a.jsonl"
+    assert runtime.server_path(WEIGHTS.folder(workspace) / "x") == "/labs/cache/weights/x"
     assert runtime.server_path(workspace.models / "tiny") == "/labs/models/tiny"
     assert runtime.client_path(workspace.results_dir("l") / "1") == "/labs/results/l/1"
     assert runtime.client_path(workspace.labs / "l" / "client.py") == "/labs/checkout/labs/l/client.py"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,30 +9,32 @@ import compose_view
 import pytest
 
 from labctl.manifest.catalog import load
-from labctl.orchestrator.plan import Choices, make_plan
-from labctl.orchestrator.up import launch_of
+from labctl.plan import make_plan
 from labctl.runtimes import calls
-from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes.record import Choices, Endpoints, Record
+from labctl.stack.stack import launch_of
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = [stack for lab in load(Workspace(ROOT, ROOT)).labs for stack in lab.stacks]
 
 
-def services(tmp_path: Path, stack: str, **settings: Any) -> dict[str, Any]:
+def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
     """What Compose makes of the files and the variables that ``labctl up --profile gpu`` gives it."""
     workspace = Workspace(ROOT, tmp_path / "cache")
     projects = Projects(workspace)
     lab, name = load(workspace).stack(stack)
-    plan = make_plan(workspace, lab, name, Choices("gpu", settings), lambda path: projects.inside(path, server=True))
+    choices = Choices("gpu", settings, gpus=gpus)
+    plan = make_plan(workspace, lab, name, choices, lambda path: projects.inside(path, server=True))
     record = Record(
         name, lab.folder, "compose", "gpu", plan.settings, plan.stack.models,
         Endpoints("127.0.0.1:8100", "127.0.0.1:8101", "127.0.0.1:8102"),
     )  # fmt: skip
-    launch = launch_of(workspace, plan, record)
-    override = tmp_path / "override.json"
-    override.write_text(json.dumps({"services": calls.services(projects, launch)}).replace("$", "$$"))
+    launch = launch_of(workspace.folder(name), plan, record)
+    override = projects.override_path(name)
+    projects.write_override(name, calls.services(projects, launch))
     serve = calls.serve(projects, launch)
     build = next(iter(calls.builds(projects, "gpu", plan.image).values()))
     with pytest.MonkeyPatch.context() as patch:
@@ -82,13 +83,55 @@ def test_an_engine_over_two_gpus_reserves_both_and_goes_through_the_launch_scrip
     assert not triton["command"]
 
 
-def test_plain_down_knows_the_chat_page_and_plain_up_starts_none() -> None:
+SLICE = "MIG-5c89852c-d268-45f3-8c1a-f9d0c3e6f2a1"
+
+
+CHOICES = [(("3",), 1, ["3"]), (("1", "3"), 2, ["1", "3"]), (("2", "3"), 1, ["2"]), ((SLICE,), 1, [SLICE])]
+
+
+@pytest.mark.parametrize(("gpus", "tp_size", "reserved"), CHOICES)
+def test_chosen_gpus_and_slices_are_reserved_in_the_place_of_the_first_ones(
+    tmp_path: Path, gpus: tuple[str, ...], tp_size: int, reserved: list[str]
+) -> None:
+    (device,) = services(tmp_path, "inflight-batching", gpus, tp_size=tp_size)["triton"]["deploy"]["resources"][
+        "reservations"
+    ]["devices"]
+    assert device["device_ids"] == reserved
+    assert "count" not in device
+
+
+def planned(workspace: Workspace, gpus: tuple[str, ...], **settings: Any) -> Any:
+    lab, name = load(workspace).stack("inflight-batching")
+    return make_plan(workspace, lab, name, Choices("gpu", settings, gpus=gpus), str)
+
+
+def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_path: Path) -> None:
+    workspace = Workspace(ROOT, tmp_path)
+    with pytest.raises(LabError, match="spread over 2 GPUs, but --gpus names 1"):
+        planned(workspace, ("3",), tp_size=2)
+    with pytest.raises(LabError, match="cannot be spread over MIG slices"):
+        planned(workspace, (SLICE, SLICE), tp_size=2)
+
+
+def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
+    projects = Projects(Workspace(ROOT, tmp_path))
+    command = calls.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
+    assert "GPU 3" in command.container
+    assert str(projects.override_path(calls.BUILDER)) in command.argv
+    assert calls.reserved(("3",))["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] == ["3"]
+
+
+def test_plain_down_knows_the_chat_page_and_the_guard_and_plain_up_starts_neither() -> None:
     """`docker compose down` leaves what belongs to a profile that is not active."""
     found = compose_view.services([ROOT / "compose.yaml"])
-    assert set(found) == {"triton", "chat"}
-    assert found["chat"]["scale"] == 0
-    assert found["chat"]["pull_policy"] == "never"
-    assert "build" not in found["chat"]
+    assert set(found) == {"triton", "chat", "guard"}
+    for name in ("chat", "guard"):
+        assert found[name]["scale"] == 0
+        assert found[name]["pull_policy"] == "never"
+        assert "build" not in found[name]
+    guarded = compose_view.services([ROOT / "compose.yaml", ROOT / "compose.guard.yaml"])
+    assert guarded["guard"]["scale"] == 1 and len(guarded["guard"]["ports"]) == 3
+    assert not guarded["triton"].get("ports")
 
 
 @pytest.mark.parametrize("engine, twice", [("tensorrt-llm", False), ("llmapi", True)])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from labctl.errors import LabError
 from labctl.runtimes.streams import as_they_come
+from labkit.errors import LabError
 
 
 def test_two_streams_are_followed_to_the_end_of_both() -> None:

@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import compose_view
+import psutil
 import pytest
 from machinery import ROOT
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.orchestrator import ports
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import UpOptions, bring_up, launch_of
 from labctl.runtimes import calls
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack import ports
+from labctl.stack.session import Session
+from labctl.stack.stack import Stack
+from labctl.stack.up import bring_up
 from labctl.workspace import Workspace
 
 
@@ -27,8 +29,9 @@ def services(tmp_path: Path, balance: str = "") -> dict[str, Any]:
     session, projects = Session(workspace, load(workspace), Silent()), Projects(workspace)
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(workspace)
-    steps = bring_up(session, lab, name, UpOptions(Choices(), replicas=2, balance=balance), runtime, ports.places(1)[0])
-    launch = launch_of(workspace, steps.plan, steps.record)
+    stack = Stack(session, lab, name, runtime, UpOptions(Choices(), replicas=2, balance=balance))
+    steps = bring_up(stack, ports.places(1)[0])
+    launch = stack.launch(steps.record)
     override = tmp_path / "override.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Projects, "override_path", lambda self, stack: override)
@@ -58,6 +61,16 @@ def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Pa
     guard = found["guard"]
     assert guard["command"][-1] == calls.FRONT_DIR
     assert [(mount["target"], mount["read_only"]) for mount in guard["volumes"]] == [(calls.FRONT_DIR, True)]
+
+
+def test_replicas_share_the_machines_memory_and_all_logs_and_scratch_folders_have_an_end(tmp_path: Path) -> None:
+    found = services(tmp_path)
+    limits = [int(found[name]["mem_limit"]) for name in ("triton", "triton-2")]
+    assert sum(limits) <= psutil.virtual_memory().total * 9 // 10
+    for name, service in found.items():
+        if "image" in service and not name.endswith("-image"):
+            assert service["logging"]["options"]["max-size"], name
+            assert all("size=" in place for place in service["tmpfs"]), name
 
 
 def test_where_clients_spread_their_requests_no_port_is_published_twice(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from google.protobuf import text_format
 from machinery import ROOT
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from labctl.errors import LabError
-from labctl.measure.clients import conversation
-from labctl.measure.clients.ask import generate
-from labctl.measure.clients.text_model import TextModel
+from labkit.clients import conversation
+from labkit.clients.ask import generate
+from labkit.clients.text_model import TextModel
+from labkit.errors import LabError
+from labkit.evidence.metrics import Snapshot
+from labkit.workloads import bench
 
 PATIENCE_S = 20
 STREAMS = """
@@ -47,14 +49,19 @@ def token(request: Any, text: str, last: bool = False) -> Any:
 
 
 @contextmanager
-def triton(script: Script, config: str = STREAMS) -> Iterator[str]:
+def triton(script: Script, config: str = STREAMS, streams: bool = True) -> Iterator[str]:
     """The endpoint of a server with one model, which answers each request by ``script``."""
 
     class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         def ModelConfig(self, request: Any, context: Any) -> Any:
             return service_pb2.ModelConfigResponse(config=text_format.Parse(config, model_config_pb2.ModelConfig()))
 
+        def ModelInfer(self, request: Any, context: Any) -> Any:
+            return next(script(request, context)).infer_response
+
         def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
+            if not streams:  # as Triton 2.51 with a response cache
+                context.abort(grpc.StatusCode.INTERNAL, "response output count mismatch")
             for request in requests:
                 yield from script(request, context)
 
@@ -120,6 +127,34 @@ def test_a_whole_answers_tokens_are_counted_with_the_servers_own_tokenizer() -> 
     count = conversation.count_tokens(" upon a time", f"{ROOT}/models/tiny-gpt2")
     assert count > 0
     assert f"; {count} tokens in" in whole.speed
+
+
+CACHED = WHOLE + "response_cache { enable: true }"
+
+
+@contextmanager
+def without_streams() -> Iterator[str]:
+    def script(request: Any, context: Any) -> Iterator[Any]:
+        yield token(request, "Once upon a time", last=True)
+
+    with triton(script, CACHED, streams=False) as endpoint:
+        yield endpoint
+
+
+def test_a_model_with_a_response_cache_is_not_asked_over_a_stream() -> None:
+    with without_streams() as endpoint:
+        (whole,) = ask(endpoint)
+    assert whole.text == "Once upon a time"
+
+
+@pytest.mark.parametrize("rate", [None, 100.0])
+def test_such_a_model_is_measured_too(monkeypatch: pytest.MonkeyPatch, rate: float | None) -> None:
+    monkeypatch.setattr("labkit.evidence.metrics.scrape", lambda *_: Snapshot())
+    with without_streams() as endpoint:
+        workload = bench.Workload(output_tokens=3, requests=4, warmup=1, rate=rate)
+        found, records = bench.run({"grpc": endpoint, "metrics": ""}, "m", workload, 2, lambda text: None)
+    assert (found["request_count"], len(records)) == (4, 4)
+    assert "time_to_first_token" not in found
 
 
 def failing(script: Script) -> tuple[list[str], LabError]:

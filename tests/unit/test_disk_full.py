@@ -1,4 +1,4 @@
-"""A full disk (fault 7), on a real, tiny file system of the test's own."""
+"""A full disk (fault 7) and a read-only one (fault 45), on real file systems of the test's own."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ find "$LABS_ROOT/.labs" -name '.*-*' | wc -l
 """
 
 
+READ_ONLY = """
+set -e
+mount --bind "$LABS_ROOT/results" "$LABS_ROOT/results"
+mount -o remount,ro,bind "$LABS_ROOT/results"
+"$PYTHON" -m labctl "$@" iterative --runtime local --ports auto
+"""
+
+
 @pytest.fixture
 def unshare() -> list[str]:
     """The command that gives a test mounts of its own."""
@@ -34,11 +42,17 @@ def unshare() -> list[str]:
     return command
 
 
-def test_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unshare: list[str], tmp_path: Path) -> None:
+def checkout(folder: Path) -> dict[str, str]:
+    """A checkout in that folder, and the environment of a labctl that works on it."""
     for name in ("pyproject.toml", "labs", "model_repos", "models"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / ".labs").mkdir()
-    env = {**os.environ, "LABS_ROOT": str(tmp_path), "PYTHON": sys.executable}
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".labs").mkdir()
+    (folder / "results").mkdir()
+    return {**os.environ, "LABS_ROOT": str(folder), "PYTHON": sys.executable}
+
+
+def test_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unshare: list[str], tmp_path: Path) -> None:
+    env = checkout(tmp_path)
     done = subprocess.run([*unshare, "bash", "-c", SMALL], env=env, capture_output=True, text=True, check=False)
     before, after, left = done.stdout.splitlines()
     assert before == after
@@ -46,3 +60,18 @@ def test_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unshare: lis
     assert "no space left" in done.stderr
     assert str(tmp_path / ".labs") in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_fault_45_read_only_results_are_told_before_anything_is_started(
+    unshare: list[str], tmp_path: Path, command: str
+) -> None:
+    env = checkout(tmp_path)
+    done = subprocess.run(
+        [*unshare, "bash", "-c", READ_ONLY, "bash", command], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"error: cannot write {tmp_path}/results" in done.stderr
+    assert f"{tmp_path}/results is read-only" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / ".labs").glob("*/state.json"))

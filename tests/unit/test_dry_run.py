@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.cli.main import cli
-from labctl.errors import LabError
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "inflight-batching"
@@ -63,7 +63,7 @@ def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() ->
         "docker pull nvcr.io/nvidia/tritonserver:25.02-trtllm-python-py3",
         "build triton", "build triton", "build client",
         "docker create", ":/app/all_models/inflight_batcher_llm/.", "docker rm",
-        "labctl.weights pull random:llama-2-7b", "convert_checkpoint.py", "trtllm-build", "up --detach",
+        "labctl.artifacts pull random:llama-2-7b", "convert_checkpoint.py", "trtllm-build", "up --detach",
     ]  # fmt: skip
     assert [part in line for part, line in zip(told, lines(found), strict=True)] == [True] * len(told)
     assert found["runtime"] == "compose"
@@ -84,7 +84,7 @@ def test_an_engine_is_built_in_the_image_that_serves_it() -> None:
     build = next(c for c in commands if any("build.py" in word for word in c["argv"]))
     serve = next(c for c in commands if "--detach" in c["argv"])
     assert build["env"]["LABS_SERVER_IMAGE"] == serve["env"]["LABS_SERVER_IMAGE"]
-    weights = next(c for c in commands if "labctl.weights" in c["argv"])
+    weights = next(c for c in commands if "labctl.artifacts" in c["argv"])
     assert weights["env"]["LABS_SERVER_IMAGE"].startswith("labs-server:cpu-")
 
 
@@ -127,7 +127,7 @@ def test_templates_that_are_given_are_not_copied_out_of_the_image(tmp_path: Path
 def test_the_local_runtime_shows_the_server_itself() -> None:
     found = shown("--runtime", "local", "--set", "engine=transformers", "--set", "model=random:tiny-llama")
     *made, server = lines(found)
-    assert [line.split(" -m ")[1] for line in made] == ["labctl.weights pull random:tiny-llama"]
+    assert [line.split(" -m ")[1] for line in made] == ["labctl.artifacts pull random:tiny-llama"]
     assert "tritonserver --model-repository=" in server
     assert found["containers"] == []
 

@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 
 from labctl import repository, unfinished
-from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.orchestrator import edits, faults, shipped
-from labctl.orchestrator.plan import Choices, make_plan
-from labctl.orchestrator.session import Session
+from labctl.plan import make_plan
 from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack import edits, faults, ports, shipped
+from labctl.stack.session import Session
+from labctl.stack.stack import Stack
+from labctl.stack.up import bring_up
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,6 +66,44 @@ def test_a_checkout_that_knows_nothing_of_what_was_shipped_says_so(tmp_path: Pat
     with pytest.raises(LabError, match="does not know which files were shipped"):
         shipped.undo(Workspace(tmp_path, tmp_path / "cache"), [path])
     assert path.read_text() == "mine"
+
+
+def test_fault_50_without_git_what_was_shipped_is_not_known_and_told(
+    checkout: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
+    model.write_text("mine\n")
+    monkeypatch.setenv("PATH", str(checkout.root))
+    if (checkout.root / ".bundle").is_dir():
+        assert shipped.edited(checkout, [model]) == [model]
+        return
+    with pytest.raises(LabError, match="does not know which files were shipped") as caught:
+        shipped.undo(checkout, [model])
+    assert "git cannot be run: No such file" in caught.value.why
+    assert model.read_text() == "mine\n"
+
+
+def test_an_edit_that_is_committed_is_still_no_shipped_file(tmp_path: Path) -> None:
+    upstream, clone = tmp_path / "upstream", tmp_path / "clone"
+    model = clone / "m" / "model.py"
+    (upstream / "m").mkdir(parents=True)
+    (upstream / "m" / "model.py").write_text("shipped\n")
+    me = ["-c", "user.name=n", "-c", "user.email=e"]
+
+    def git(folder: Path, *words: str) -> None:
+        subprocess.run(["git", "-C", str(folder), *me, *words], check=True, capture_output=True)
+
+    git(upstream, "init", "-q")
+    git(upstream, "add", "-A")
+    git(upstream, "commit", "-qm", "one")
+    git(tmp_path, "clone", "-q", str(upstream), str(clone))
+    model.write_text("mine\n")
+    git(clone, "commit", "-qam", "mine")
+    workspace = Workspace(clone, tmp_path / "cache")
+    assert shipped.edited(workspace, [model]) == [model]
+    shipped.undo(workspace, [model])
+    assert model.read_text() == "shipped\n"
+    assert shipped.edited(workspace, [model]) == []
 
 
 def test_what_was_put_aside_is_not_served(tmp_path: Path) -> None:
@@ -156,8 +197,46 @@ def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path, name: s
     assert str(plan.request.output) not in text
 
 
-def test_every_lesson_says_how_to_edit_its_models_and_to_get_them_back() -> None:
+def test_every_lesson_says_how_to_edit_its_models_and_links_the_page_that_gets_them_back() -> None:
+    page = (ROOT / "docs" / "guide" / "edit-see-undo.md").read_text(encoding="utf-8")
+    assert [command for command in ("reload", "logs", "undo", "restart") if f"labctl {command} STACK" not in page] == []
     for lab in load(Workspace(ROOT, ROOT / ".cache")).labs:
         lesson = (ROOT / "labs" / lab.folder / "README.md").read_text(encoding="utf-8")
-        for command in ("reload", "logs", "undo", "restart"):
-            assert any(f"labctl {command} {name}" in lesson for name in (lab.short, *lab.stacks)), (lab.folder, command)
+        assert "(../../docs/guide/edit-see-undo.md)" in lesson, lab.folder
+        assert any(f"labctl reload {name}`" in lesson for name in (lab.short, *lab.stacks)), lab.folder
+
+
+@pytest.mark.parametrize(
+    ("comes_back", "said"),
+    [
+        (True, "the version of simple-gpt2 that was loaded before serves on"),
+        (False, "simple-gpt2 may be served as it was edited; to be sure: labctl restart iterative"),
+    ],
+)
+def test_a_reload_that_fails_says_which_version_serves(
+    session: Session, monkeypatch: pytest.MonkeyPatch, comes_back: bool, said: str
+) -> None:
+    """One that loads, and then answers with an error."""
+    lab, stack = session.catalog.stack("iterative")
+    runtime = LocalRuntime(session.workspace)
+    record = bring_up(Stack(session, lab, stack, runtime, UpOptions()), ports.places(1)[0]).record
+    plan = make_plan(session.workspace, lab, stack, Choices(), runtime.server_path)
+    served = repository.render(plan.request).path / "simple-gpt2" / "config.pbtxt"
+    served.write_text(f"{served.read_text()}# as it was loaded\n")
+    loads: list[str] = []
+
+    def load(http: str, model: str, patience: float, key: str) -> None:
+        loads.append(model)
+        if len(loads) > 1 and not comes_back:
+            raise LabError("no")
+
+    def fails(*_: Any) -> None:
+        raise LabError("model simple-gpt2 is READY but answers with an error")
+
+    monkeypatch.setattr("labctl.triton.server_api.load_model", load)
+    monkeypatch.setattr("labctl.triton.readiness.probe", fails)
+    with pytest.raises(LabError, match="READY but answers with an error") as caught:
+        edits.load_differing(session, plan, runtime, record, ["simple-gpt2"])
+    assert [said] == list(caught.value.details)
+    assert served.read_text().endswith("# as it was loaded\n")
+    assert loads == ["simple-gpt2"] * 2

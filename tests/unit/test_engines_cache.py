@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from labctl import engines, weights
-from labctl.engines import registry
-from labctl.engines.protocol import Option
-from labctl.errors import LabError
+from labctl.artifacts import engines, weights
+from labctl.artifacts.protocol import Option
+from labctl.artifacts.store import ENGINES, WEIGHTS, Artifact
+from labctl.cli.main import cli
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = "shipped:tiny-gpt2"
@@ -51,7 +53,7 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     engine = Fake()
-    monkeypatch.setitem(registry.ENGINES, "fake", engine)
+    monkeypatch.setitem(engines.ENGINES, "fake", engine)
     return engine
 
 
@@ -65,7 +67,7 @@ def quiet(text: str) -> None:
 
 
 def cached_names(workspace: Workspace) -> list[str]:
-    return [path.name for path in workspace.engines_cache.iterdir() if path.suffix != ".lock"]
+    return [path.name for path in ENGINES.folder(workspace).iterdir() if path.suffix != ".lock"]
 
 
 def test_an_engine_is_built_once_and_says_what_it_is_made_of(fake: Fake, workspace: Workspace) -> None:
@@ -77,7 +79,7 @@ def test_an_engine_is_built_once_and_says_what_it_is_made_of(fake: Fake, workspa
     assert build.ready(workspace)
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest["options"] == {"precision": "int8", "size": 8}
-    assert manifest["weights"] == weights.identity(weights.parse(SPEC), workspace)
+    assert manifest["weights"] == weights.parse(SPEC).identity(workspace)
     assert manifest["files"]["rank0.engine"]["size"] == 1000
     assert manifest["versions"] == {"fake": "1"}
 
@@ -133,6 +135,8 @@ def test_a_foreign_engine_is_refused(fake: Fake, workspace: Workspace) -> None:
     with pytest.raises(LabError, match="is not this engine") as caught:
         other.ready(workspace)
     assert ours.key in caught.value.why
+    ENGINES.prune(workspace, [caught.value.remedy.split()[3].rstrip(",")])
+    assert not other.ready(workspace)
 
 
 def test_a_folder_without_a_manifest_is_refused(fake: Fake, workspace: Workspace) -> None:
@@ -156,7 +160,7 @@ def test_changed_weights_make_a_new_engine_in_the_place_of_the_old(fake: Fake, w
 def test_an_engine_outlives_its_weights(fake: Fake, workspace: Workspace) -> None:
     build = engines.request("fake", "random:tiny-gpt2", {})
     build.make(workspace, quiet)
-    weights.prune(workspace)
+    WEIGHTS.prune(workspace)
     assert build.ready(workspace)
 
 
@@ -188,21 +192,20 @@ def test_a_killed_build_is_swept_by_the_next(fake: Fake, workspace: Workspace) -
         sys.path.insert(0, sys.argv[1])
         from pathlib import Path
         from test_engines_cache import ROOT, SPEC, Fake
-        from labctl import engines
-        from labctl.engines import registry
+        from labctl.artifacts import engines
         from labctl.workspace import Workspace
         class Dying(Fake):
             def make(self, *args):
                 super().make(*args)
                 os.kill(os.getpid(), signal.SIGKILL)
-        registry.ENGINES["fake"] = Dying()
+        engines.ENGINES["fake"] = Dying()
         engines.request("fake", SPEC, {}).make(Workspace(ROOT, Path(sys.argv[2])), print)
     """
     argv = [sys.executable, "-c", script, str(Path(__file__).parent), str(workspace.cache)]
     assert subprocess.run(argv, check=False, timeout=60).returncode == -signal.SIGKILL
     build = engines.request("fake", SPEC, {})
     assert not build.ready(workspace)
-    assert engines.list_cached(workspace) == []
+    assert ENGINES.rows(workspace) == []
     build.make(workspace, quiet)
     assert cached_names(workspace) == [build.key]
 
@@ -224,22 +227,47 @@ def test_engines_are_listed_and_pruned_by_key(fake: Fake, workspace: Workspace) 
     for build in (kept, gone):
         build.make(workspace, quiet)
     (gone.locate(workspace) / "manifest.json").write_text("{")
-    rows = {row["key"]: row for row in engines.list_cached(workspace)}
-    assert rows[kept.key]["bytes"] == 1002
+    rows = {row["key"]: row for row in ENGINES.rows(workspace)}
+    assert rows[kept.key]["bytes"] > 1002
     assert rows[gone.key]["engine"] == "damaged"
-    assert engines.prune(workspace, keep=[kept.key]) == [gone.key]
+    assert ENGINES.prune(workspace, [gone.key]) == [gone.key]
     assert cached_names(workspace) == [kept.key]
 
 
+def test_the_command_lists_and_prunes_what_is_cached(
+    fake: Fake, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_ROOT", str(ROOT))
+    monkeypatch.setenv("LABS_CACHE", str(workspace.cache))
+    build = engines.request("fake", "random:tiny-gpt2", {})
+    build.make(workspace, quiet)
+
+    def labctl(*words: str) -> str:
+        done = CliRunner().invoke(cli, [*words], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert labctl("engines", "list").splitlines()[2].split()[:4] == [
+        build.key, "random:tiny-gpt2", "precision=fp16", "size=8"
+    ]  # fmt: skip
+    assert labctl("engines", "prune", build.key) == f"removed: {build.key}\n"
+    assert labctl("engines", "list") == "nothing is cached\n"
+    (row,) = json.loads(labctl("weights", "list", "--json"))
+    assert (row["spec"], row["state"]) == ("random:tiny-gpt2", "whole")
+    assert labctl("weights", "prune", Path(row["path"]).name) == "removed: random:tiny-gpt2\n"
+    assert labctl("weights", "list").startswith("nothing is cached")
+
+
 def test_naming_an_engine_imports_nothing_heavy() -> None:
-    code = "import sys, labctl.engines; print([m for m in ('torch', 'transformers', 'openvino') if m in sys.modules])"
+    heavy = ("torch", "transformers", "openvino")
+    code = f"import sys, labctl.artifacts.engines; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 
 def test_the_arguments_that_make_an_engine_name_the_same_engine(fake: Fake) -> None:
     build = engines.request("fake", SPEC, {"size": 9})
-    assert build.argv[:6] == ("-m", "labctl.engines", "build", "fake", "--weights", SPEC)
+    assert build.argv[:6] == ("-m", "labctl.artifacts", "build", "fake", "--weights", SPEC)
     options = dict(text.split("=") for text in build.argv[7::2])
     assert engines.request("fake", SPEC, options).key == build.key
 
@@ -247,15 +275,48 @@ def test_the_arguments_that_make_an_engine_name_the_same_engine(fake: Fake) -> N
 def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace) -> None:
     from labctl.manifest.catalog import load
     from labctl.manifest.schema import Artifact
-    from labctl.orchestrator.plan import Choices, make_plan
+    from labctl.plan import make_plan
+    from labctl.runtimes.record import Choices
 
     lab, name = load(workspace).stack("iterative")
     weights_step = Artifact(kind="weights", source=SPEC)
     engine_step = Artifact(kind="engine", engine="openvino", source=SPEC, options={"precision": "int8"})
     stack = lab.stacks[name].model_copy(update={"artifacts": {"weights": weights_step, "engine": engine_step}})
-    lab.stacks[name] = stack
+    lab = lab.model_copy(update={"stacks": {**lab.stacks, name: stack}})  # manifests are read once in a process
     plan = make_plan(workspace, lab, name, Choices(), str)
     build = engines.request("openvino", SPEC, {"precision": "int8"})
     assert [step.path for step in plan.steps] == [workspace.models / "tiny-gpt2", build.locate(workspace)]
     assert plan.steps[1].argv == build.argv
     assert not plan.steps[1].ready()
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "not json", "another shape"])
+def test_the_remedy_of_a_damaged_engine_can_be_followed(fake: Fake, workspace: Workspace, damage: str) -> None:
+    build = engines.request("fake", SPEC, {})
+    manifest = build.make(workspace, quiet) / "manifest.json"
+    manifest.unlink() if damage == "no manifest" else manifest.write_text(
+        {"not json": "{"}.get(damage, '{"files": {}}')
+    )
+    with pytest.raises(LabError) as caught:
+        build.ready(workspace)
+    key = caught.value.remedy.removeprefix("labctl engines prune ").partition(",")[0]
+    assert [row["key"] for row in ENGINES.rows(workspace)] == [key]
+    assert ENGINES.prune(workspace) == [key]
+    assert not build.ready(workspace)
+
+
+@pytest.mark.parametrize(
+    ("artifact", "folder"),
+    [
+        (weights.parse("hub:org/model@abc123"), "weights/hub-org-model-abc123-b06e35b7c5"),
+        (weights.parse("hub:gpt2"), "weights/hub-gpt2-40c7cea861"),
+        (engines.request("onnx", SPEC, {}), "engines/onnx-shipped-tiny-gpt2-90b0a30c63-12d4f7fa21"),
+        (
+            engines.request("tensorrt-llm", "hub:org/model@abc123", {}),
+            "engines/tensorrt-llm-hub-org-model-abc123-b06e35b7c5-b1b8233be5",
+        ),
+    ],
+)
+def test_an_existing_cache_is_found_again(artifact: Artifact, folder: str, tmp_path: Path) -> None:
+    """These folders were named by version 0.1.0; only a new recipe may change them."""
+    assert artifact.locate(Workspace(ROOT, tmp_path)) == tmp_path / folder

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from labctl import engines, weights
-from labctl.engines.tensorrt_llm import GpuInfo, check_rotary, check_target
-from labctl.engines.tensorrt_llm_commands import commands
-from labctl.errors import LabError
+from labctl.artifacts import engines, weights
+from labctl.artifacts.store import ENGINES
+from labctl.artifacts.tensorrt_llm import GpuInfo, check_rotary, check_target
+from labctl.artifacts.tensorrt_llm_commands import commands
 from labctl.trtllm.releases import table
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = GpuInfo("NVIDIA A100-SXM4-80GB", "8.0", "535.104.05", "sha256:abc")
@@ -202,7 +203,7 @@ def test_the_commands_run_in_order_in_the_image_and_only_the_engine_stays(tmp_pa
     path = wish.make(workspace, told.append, image)
     assert sorted(p.name for p in path.iterdir()) == ["config.json", "manifest.json", "rank0.engine"]
     assert told[:2] == ["step 1 of 2: convert_checkpoint.py", "step 2 of 2: trtllm-build"]
-    assert [p.name for p in workspace.engines_cache.iterdir() if p.suffix != ".lock"] == [path.name]
+    assert [p.name for p in ENGINES.folder(workspace).iterdir() if p.suffix != ".lock"] == [path.name]
     check_target(wish.manifest(workspace), GPU)
 
 

@@ -11,14 +11,14 @@ from click.testing import CliRunner
 
 from labctl.cli import console, metrics
 from labctl.cli.bench import _row, bench_command
-from labctl.errors import LabError
-from labctl.measure import stats
-from labctl.measure.evidence import steplog
-from labctl.measure.evidence.metrics import ModelCounters, Snapshot, parse
-from labctl.measure.pictures.live import Progress
-from labctl.measure.records import RequestRecord, token_overlap
-from labctl.measure.workloads import bench, dataset
-from labctl.tables import table
+from labkit import stats
+from labkit.errors import LabError
+from labkit.evidence import steplog
+from labkit.evidence.metrics import ModelCounters, Snapshot, parse
+from labkit.pictures.live import Progress
+from labkit.records import RequestRecord, token_overlap
+from labkit.tables import table
+from labkit.workloads import bench, dataset
 
 
 def answered(start: float, *times: float, tokens: int = 0) -> RequestRecord:
@@ -108,7 +108,7 @@ def test_a_progress_line_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("labctl.measure.pictures.live.time.monotonic", lambda: now)
+    monkeypatch.setattr("labkit.pictures.live.time.monotonic", lambda: now)
     stream = io.StringIO()
     with Progress("chat", stream) as progress:
         for second in range(12):

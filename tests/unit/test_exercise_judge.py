@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,16 +14,20 @@ from typing import Any
 import pytest
 from exercise_cases import EXERCISES, begin_in
 
-from labctl.errors import LabError
-from labctl.learn import desk, judge, sandbox, server
+from labctl.learn import desk, faults, judge, sandbox, server
 from labctl.learn.exercise import named
-from labctl.learn.trial import Stuck, Trial
+from labctl.learn.outcome import Explained, Slow, Stuck
+from labctl.learn.progress import Progress
+from labctl.learn.trial import Trial
 from labctl.listener import Silent as Listener
-from labctl.measure.clients.base import InFlight
-from labctl.measure.records import RequestRecord
-from labctl.orchestrator.session import Session
-from labctl.runtimes.base import Endpoints
+from labctl.runtimes.record import Endpoints, Record
+from labctl.stack.lock import stack_lock
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit.clients.base import InFlight
+from labkit.clients.stream import TextStream
+from labkit.errors import LabError
+from labkit.records import RequestRecord
 
 
 @pytest.fixture
@@ -106,17 +113,17 @@ def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypa
         "Failed to process the request(s) for model 'm_0_0', message: KeyError: 'b'\n\nAt:\n"
         "  /lib/labserve/triton.py(76): respond\n  exercises/02a/model.py(40): one_step\n"
     )
-    monkeypatch.setattr(judge, "explainer", lambda *_: str)
+    monkeypatch.setattr(faults, "explainer", lambda *_: str)
     monkeypatch.setattr("labctl.learn.server.lab_with", lambda *_: None)
     session: Any = SimpleNamespace(workspace=workspace)
-    running: Any = (None, None)
-    text = judge._in_learners_files(said, session, exercise, running)
+    running: Any = (None, Record("exercise", "02", "local", "cpu", {}, ["m"], NOWHERE))
+    text = faults.in_learners_files(said, session, exercise, running)
     assert text == "KeyError: 'b'\nAt:\n  exercises/02a/model.py(40): one_step"
 
 
-def test_a_config_that_cannot_be_read_is_told_in_the_learners_file(workspace: Workspace) -> None:
+def test_fault_25_a_config_that_cannot_be_read_is_told_in_the_learners_file(workspace: Workspace) -> None:
     said = 'codegen-350M-mono-gptj/config.pbtxt:7: no field named "dynamic_batchng"'
-    told = judge._in_learners_files(said, Session.open(Listener()), named(EXERCISES, "04a"), None)
+    told = faults.in_learners_files(said, Session.open(Listener()), named(EXERCISES, "04a"), None)
     assert told == 'exercises/04a/config.pbtxt:7: no field named "dynamic_batchng"'
 
 
@@ -125,15 +132,15 @@ def test_a_model_that_cannot_be_loaded_at_the_start_is_told_in_the_learners_file
     workspace: Workspace, below: bool
 ) -> None:
     """No server is up yet that could say where its copies come from."""
-    place = ".labs/exercise/overlay/iterative-gpt2/1/model.py"
+    place = ".labs/exercise/overlay/iterative-gpt2/1/learner.py"
     copy = place if below else workspace.root / place
     said = f"Internal: NameError: name 'nonsense' is not defined At: {copy}(18): initialize"
-    told = judge._in_learners_files(said, Session.open(Listener()), named(EXERCISES, "02a"), None)
+    told = faults.in_learners_files(said, Session.open(Listener()), named(EXERCISES, "02a"), None)
     assert told == "Internal: NameError: name 'nonsense' is not defined At: exercises/02a/model.py(18): initialize"
 
 
 @pytest.mark.parametrize("loops", [False, True])
-def test_a_loop_without_an_end_is_named_where_an_answer_is_missing(
+def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, loops: bool
 ) -> None:
     exercise = named(EXERCISES, "02a")
@@ -147,10 +154,10 @@ def test_a_loop_without_an_end_is_named_where_an_answer_is_missing(
         raise Stuck("m has not answered within 10 s")
 
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
-    record = SimpleNamespace(endpoints=nowhere, settings={}, tokenizer_dir="", server={})
+    record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
     monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
     monkeypatch.setattr(server, "stop", lambda _: True)
-    monkeypatch.setattr(judge, "explainer", lambda *_: str)
+    monkeypatch.setattr(faults, "explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: check)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
     said = judge.check(session, exercise, "compose", [7]).sentence
@@ -172,11 +179,191 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
         trial.expect("an answer", "1", 1, True, "")
 
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
-    record = SimpleNamespace(endpoints=nowhere, settings={}, tokenizer_dir="", server={})
+    record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
     monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
-    monkeypatch.setattr(judge, "explainer", lambda *_: str)
+    monkeypatch.setattr(faults, "explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: check)
-    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: (1, record))
     assert judge.check(session, exercise, "compose", [7]).passed
     outcome = judge.check(session, exercise, "compose", [7])
     assert tries == [7] * 4 and "is not healthy" in outcome.sentence
+
+
+NOWHERE = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
+
+
+@pytest.fixture
+def judged(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the judge says of exercise 02b when its check is another function; ``noted`` are faults of the model."""
+    exercise = named(EXERCISES, "02b")
+    desk.lay_out(exercise, workspace)
+    record = Record("exercise", "02", "compose", "cpu", {}, ["m"], NOWHERE)
+    monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
+    monkeypatch.setattr(server, "stop", lambda _: True)
+    monkeypatch.setattr(faults, "explainer", lambda *_: str)
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
+
+    def judged(check: Any, noted: list[dict[str, Any]] | None = None) -> judge.Outcome:
+        def function(trial: Trial) -> None:
+            trial.run_dir.mkdir(parents=True, exist_ok=True)
+            lines = [json.dumps({"t": time.monotonic(), "exception": True, **fault}) for fault in noted or []]
+            (trial.run_dir / "faults-m-0.jsonl").write_text("".join(f"{line}\n" for line in lines))
+            check(trial)
+
+        monkeypatch.setattr(judge, "_load", lambda _: function)
+        return judge.check(session, exercise, "compose", [7])
+
+    return judged
+
+
+RAISED = {"words": "KeyError: 4", "line": 31}
+
+
+def fails(trial: Trial) -> None:
+    trial.expect("answers", "8", 3, False, "a request found no free slot.")
+
+
+def holds(trial: Trial) -> None:
+    trial.expect("answers", "8", 8, True, "")
+
+
+def breaks(trial: Trial) -> None:
+    raise LabError("the server answered a request with an error", "the model raised KeyError")
+
+
+@pytest.mark.parametrize("check", [fails, holds, breaks])
+def test_fault_25_an_exception_of_the_learners_is_the_headline_wherever_it_is_raised(judged: Any, check: Any) -> None:
+    """Also after the last answer, when every expectation holds."""
+    outcome = judged(check, [RAISED])
+    assert not outcome.passed
+    assert outcome.sentence == "exercises/02b/model.py, line 31: KeyError: 4"
+
+
+def test_a_check_that_knows_the_exception_explains_it_and_shows_it(judged: Any) -> None:
+    def check(trial: Trial) -> None:
+        with trial.explained("a slot is never given back.", because="slots of the KV cache are taken"):
+            breaks(trial)
+
+    known = judged(check, [{"words": "RuntimeError: all 8 slots of the KV cache are taken", "line": 40}])
+    assert known.sentence == "a slot is never given back."
+    assert "exercises/02b/model.py, line 40: RuntimeError: all 8 slots" in known.checks[0].measured
+    assert judged(check, [RAISED]).sentence == "exercises/02b/model.py, line 31: KeyError: 4"
+
+
+def test_a_broken_rule_is_told_where_nothing_was_raised(judged: Any) -> None:
+    rule = {"words": "a request was given back", "line": None, "exception": False}
+    assert judged(fails, [rule]).sentence == "a request was given back."
+    assert judged(fails, [rule, RAISED]).sentence == "exercises/02b/model.py, line 31: KeyError: 4"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("scheduler.py, line 27: TypeError: 'int' object is not iterable", "scheduler.py, line 27: TypeError: 'int'"),
+        ("Internal: NameError: name 'x' is not defined At: exercises/06b/scheduler.py(18): initialize",
+         "scheduler.py, line 18: NameError: name 'x' is not defined"),
+        ("KeyError: 'b'\nAt:\n  exercises/06b/scheduler.py(40): one\n  exercises/06b/scheduler.py(28): two",
+         "scheduler.py, line 40: KeyError: 'b'"),
+        ("Socket closed", ""),
+    ],
+)  # fmt: skip
+def test_what_triton_says_of_a_learners_line_begins_with_the_file_and_the_line(said: str, told: str) -> None:
+    found = faults.told(said, named(EXERCISES, "06b"))
+    assert found.startswith(f"exercises/06b/{told}") if told else found == ""
+
+
+@pytest.mark.parametrize("value", [7, None, "text", ["a", 5], {"a": 1}, "x" * 5000, [[1]] * 3])
+def test_a_value_that_a_check_cannot_read_is_a_sentence_and_no_traceback(judged: Any, value: Any) -> None:
+    """Whatever a learner's file gives: the judge says what it was."""
+
+    def check(trial: Trial) -> None:
+        trial.given = "predict", value
+        first, second = value["steps"], sum(value)
+        trial.expect("steps", "1", first, first == second, "")
+
+    outcome = judged(check)
+    assert not outcome.passed
+    assert outcome.sentence.startswith(f"predict gave {value!r}"[:150])
+    assert "Traceback" not in outcome.sentence and len(outcome.sentence) < 400
+
+
+def test_a_line_of_the_terminal_does_not_say_ok_and_not_ok_at_once(
+    judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step was done, whatever it found: what it means is said below."""
+    ended: list[str] = []
+    monkeypatch.setattr(Listener, "done", lambda self, text="", timed=True: ended.append(text))
+    judged(fails)
+    judged(holds)
+    assert ended == ["done", "done"]
+
+
+def test_a_check_that_fails_by_itself_says_so(judged: Any) -> None:
+    def check(trial: Trial) -> None:
+        raise KeyError("prefill")
+
+    assert re.search(r"KeyError: 'prefill', line \d+\): this is a fault of the exercise", judged(check).sentence)
+
+
+def test_an_error_of_the_server_is_not_called_a_broken_connection() -> None:
+    """Triton's own errors name no request where several are open; the connection is whole."""
+    stream = TextStream("127.0.0.1:1")
+    for _ in range(2):
+        stream._open[str(_)] = RequestRecord("m-1", "m", "p")
+    stream._arrived(None, Exception("scheduler.py, line 27: TypeError"))
+    with pytest.raises(LabError, match=r"(?s)answered a request with an error.*line 27") as caught:
+        stream.check()
+    assert "connection" not in f"{caught.value}"
+
+
+def test_a_model_that_is_slow_and_still_answers_is_not_told_that_it_forgot_something(trial: Trial) -> None:
+    """``sleep(0.3)`` in a step is no missing RESCHEDULE."""
+    trial.patience = 0.4
+    with Silent() as client:
+        record = client.send_inputs("m", "a prompt", [])
+
+        def answers() -> None:
+            while not done.wait(0.02):
+                record.responses.append((time.monotonic(), "a"))
+
+        done = threading.Event()
+        thread = threading.Thread(target=answers)
+        thread.start()
+        try:
+            with pytest.raises(Slow, match=r"m still answers after 1\.2 s, but slowly \(\d+ tokens so far\)"):
+                trial.wait(client, record)
+        finally:
+            done.set()
+            thread.join()
+
+
+def test_an_explanation_is_only_for_its_own_error(trial: Trial) -> None:
+    with pytest.raises(Explained, match="timed out"), trial.explained("it timed out", because="timed out"):
+        raise LabError("client.py failed", "timed out")
+    with pytest.raises(LabError, match="NameError") as caught, trial.explained("it timed out", because="timed out"):
+        raise LabError("client.py failed", "client.py, line 3: NameError")
+    assert not isinstance(caught.value, Explained)
+
+
+@pytest.mark.parametrize("held", ["exercises", "exercise"])
+@pytest.mark.parametrize("id", ["01a", "02a"])
+def test_fault_32_a_check_beside_another_command_names_it_and_judges_nothing(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, held: str, id: str
+) -> None:
+    """Two learners' checks in one checkout, and a check while ``up`` of the exercise server is in progress."""
+    exercise = named(EXERCISES, id)
+    desk.lay_out(exercise, workspace)
+    session = Session.open(Listener())
+
+    def up(session: Session, lab: Any, stack: str, options: Any) -> Any:
+        with stack_lock(workspace, stack, "up"):
+            raise AssertionError("it came up beside the other")
+
+    monkeypatch.setattr(server, "up", up)
+    action = "exercise check" if held == "exercises" else "up"
+    with (
+        stack_lock(workspace, held, action),
+        pytest.raises(LabError, match=rf"another 'labctl {action}' of {held} is in progress \(pid {os.getpid()}\)"),
+    ):
+        judge.check(session, exercise, "local", [1])
+    assert judge.last(workspace, id) is None and Progress(workspace).entries() == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from labctl.errors import LabError
 from labctl.learn import idle, server
 from labctl.learn.exercise import find_all, named
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog, load
-from labctl.orchestrator.down import take_down
-from labctl.orchestrator.session import Session
 from labctl.runtimes.actions import Action
-from labctl.runtimes.base import Endpoints
+from labctl.runtimes.record import Endpoints
+from labctl.stack.down import take_down
+from labctl.stack.lock import stack_lock
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit.errors import LabError
+from labkit.evidence import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +57,7 @@ def test_a_stack_is_taken_down_by_force_from_any_thread(session: Session) -> Non
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_model_known_to_loop_gets_no_time_to_end(session: Session, loops: bool) -> None:
-    run_dir = session.workspace.run_dir("iterative")
+    run_dir = session.workspace.folder("iterative").run_dir()
     run_dir.mkdir(parents=True)
     if loops:
         note = {"model": "m", "since": time.time() - 30, "steps": 3, "file": "model.py", "line": 7}
@@ -69,7 +72,7 @@ def test_a_watcher_leaves_the_server_to_a_newer_one(session: Session, monkeypatc
         return True
 
     monkeypatch.setattr(Session, "open", lambda _: SimpleNamespace(workspace=session.workspace, find=up))
-    used = server.used(session.workspace)
+    used = session.workspace.folder(server.STACK).used_file
     used.parent.mkdir(parents=True)
     used.write_text("newer")
     older = threading.Thread(target=idle.main, args=("older",), daemon=True)
@@ -121,3 +124,90 @@ def test_a_server_that_died_between_two_checks_is_started_again(
     with pytest.raises(LabError, match="enough"):
         server.serve(session, begin, {}, "auto")
     assert done == ["stop", "up"]
+
+
+def test_the_watcher_does_not_stop_a_server_that_a_check_holds_or_has_just_used(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the learner would read that their model does not load."""
+    stopped: list[bool] = []
+
+    def stop(_: Session) -> bool:
+        stopped.append(True)
+        return True
+
+    monkeypatch.setattr(server, "stop", stop)
+    used = session.workspace.folder(server.STACK).used_file
+    used.parent.mkdir(parents=True)
+    used.write_text("mine")
+    long_ago = time.time() - 3600
+    os.utime(used, (long_ago, long_ago))
+    with stack_lock(session.workspace, "exercises", "exercise check"):
+        assert not idle._stopped(session, 1800)
+        used.touch()  # as a check does, before anything else
+    assert not idle._stopped(session, 1800) and not stopped
+    os.utime(used, (long_ago, long_ago))
+    assert idle._stopped(session, 1800) and stopped == [True]
+
+
+def test_a_check_says_that_the_server_is_used_before_it_does_anything(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Workspace(ROOT, ROOT / ".cache")
+    begin = named(find_all(there, load(there)), "01a")
+    used = session.workspace.folder(server.STACK).used_file
+    used.parent.mkdir(parents=True)
+    used.write_text("mine")
+    os.utime(used, (1.0, 1.0))
+    ages: list[float] = []
+
+    def find(*_: Any) -> None:
+        ages.append(time.time() - used.stat().st_mtime)
+        raise LabError("that was enough")
+
+    monkeypatch.setattr(Session, "find", find)
+    with pytest.raises(LabError, match="enough"):
+        server.serve(session, begin, {}, "auto")
+    assert ages[0] < 3600
+
+
+def test_a_server_with_a_request_of_an_earlier_check_is_not_used_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that gave up leaves its request in Triton's queue, where the next check would count it."""
+    there = Workspace(ROOT, ROOT / ".cache")
+    begin = named(find_all(there, load(there)), "01a")
+    done: list[str] = []
+    record = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
+    waiting = metrics.Snapshot({"tokenizer": metrics.ModelCounters(pending=1)})
+
+    def up(*_: Any) -> None:
+        done.append("up")
+        raise LabError("that was enough")
+
+    monkeypatch.setattr(Session, "find", lambda *_: (None, record))
+    monkeypatch.setattr(server, "_for_this", lambda *_: record)
+    monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
+    monkeypatch.setattr(metrics, "scrape", lambda _: waiting)
+    monkeypatch.setattr(server, "edited", lambda *_: [])
+    monkeypatch.setattr(server, "stop", lambda _: done.append("stop"))
+    monkeypatch.setattr(server, "up", up)
+    with pytest.raises(LabError, match="enough"):
+        server.serve(session, begin, {}, "auto")
+    assert done == ["stop", "up"]
+
+
+def test_fault_25_a_load_that_does_not_come_back_ends_with_the_server_and_its_line(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton cannot end such a load, and would load nothing after it: the next check finds a new server."""
+    run_dir = session.workspace.folder("exercise").run_dir()
+    run_dir.mkdir(parents=True)
+    ended = threading.Event()
+    monkeypatch.setattr(server, "stop", lambda _: ended.set())
+    note = {"model": "m", "since": time.time() - 30, "steps": 0, "file": "exercises/02a/model.py", "line": 9}
+    with pytest.raises(LabError) as caught, server._ended_by_a_loop(session):
+        (run_dir / "stuck-m-0.json").write_text(json.dumps(note))
+        assert ended.wait(60), "nobody ended the server"
+        raise LabError("m was not loaded within 60 s")  # what the load says when its server goes
+    assert "exercises/02a/model.py:9: is there a loop without an end?" in f"{caught.value}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,16 +13,20 @@ import yaml
 from click.testing import CliRunner
 from exercise_cases import EXERCISES, ROOT, begin_in
 
+from benchmarks import gate
 from labctl import repository
 from labctl.cli.main import cli
-from labctl.errors import LabError
-from labctl.learn import desk, gate
+from labctl.learn import desk, judge, overlay
 from labctl.learn.exercise import Exercise, find_all, named
+from labctl.learn.outcome import Check
 from labctl.learn.progress import PASSED, STARTED, Progress
+from labctl.learn.server import STACK, lab_with
 from labctl.manifest.catalog import load
-from labctl.orchestrator.lock import stack_lock
-from labctl.orchestrator.plan import Choices, make_plan
+from labctl.plan import make_plan
+from labctl.runtimes.record import Choices
+from labctl.stack.lock import stack_lock
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 
 @pytest.fixture
@@ -105,21 +111,99 @@ def test_a_file_that_is_gone_is_named_with_the_way_back(workspace: Workspace) ->
     assert "labctl exercise reset 02a" in caught.value.remedy
 
 
-def test_a_failing_check_returns_an_exercise_to_the_ones_not_passed(workspace: Workspace) -> None:
+def test_a_pass_stays_a_pass_when_the_learner_goes_on_to_try_things_out(workspace: Workspace) -> None:
     progress = Progress(workspace)
     progress.start("02a")
     progress.checked("02a", passed=True)
-    assert progress.of("02a").state == PASSED
+    when = progress.of("02a").passed
     progress.checked("02a", passed=False)
-    assert (progress.of("02a").state, progress.of("02a").checks) == (STARTED, 2)
+    progress.start("02a")
+    assert (progress.of("02a").state, progress.of("02a").checks, progress.of("02a").passed) == (PASSED, 2, when)
 
 
-def test_damaged_progress_counts_as_none(workspace: Workspace) -> None:
+def test_progress_of_another_version_is_kept_key_by_key(workspace: Workspace) -> None:
+    """One key that this version does not know must not cost a person's progress."""
+    progress = Progress(workspace)
+    progress.checked("02a", passed=True)
+    path = workspace.state / "exercises.json"
+    data = json.loads(path.read_text())
+    data["02a"]["stars"] = 3
+    data["09z"] = {"state": "passed", "started": 5.0, "mood": "good"}
+    data["note"] = "not an entry"
+    path.write_text(json.dumps(data))
+    assert progress.of("02a").state == PASSED and progress.of("09z").started == 5.0
+    progress.start("02c")
+    progress.hinted("02a", 2)
+    after = json.loads(path.read_text())
+    assert set(after) == {"02a", "02c", "09z", "note"}
+    assert after["02a"]["stars"] == 3 and after["02a"]["hints"] == 2 and after["09z"] == data["09z"]
+
+
+@pytest.mark.parametrize("text", ['{"02a": [1', "[1, 2]", "null", "\x00"])
+def test_damaged_progress_counts_as_none_and_is_kept_aside(workspace: Workspace, text: str) -> None:
     progress = Progress(workspace)
     progress.start("02a")
-    (workspace.state / "exercises.json").write_text('{"02a": [1')
-    assert progress.entries() == {}
-    assert progress.current == ""
+    path = workspace.state / "exercises.json"
+    path.write_text(text)
+    assert progress.entries() == {} and progress.current == ""
+    progress.start("02b")
+    assert progress.of("02b").state == STARTED
+    [aside] = workspace.state.glob("exercises.json.damaged-*")
+    assert aside.read_text() == text
+
+
+def test_two_commands_at_once_lose_no_progress(workspace: Workspace) -> None:
+    ids = [f"{n:02}a" for n in range(24)]
+    threads = [threading.Thread(target=Progress(workspace).checked, args=(id, True)) for id in ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(Progress(workspace).entries()) == ids
+
+
+@pytest.mark.parametrize("width", [60, 66, 80, 100])
+def test_what_the_commands_say_wraps_at_words(
+    root: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    exercise = named(EXERCISES, "04a")
+    checks = [Check("the mean batch", "above 4", "1.0 " * 30, False, exercise.manifest.says)]
+    monkeypatch.setattr(judge, "check", lambda *_: judge.Outcome("04a", False, [1], checks, exercise.manifest.says))
+    words = set(" ".join([exercise.manifest.says, *exercise.manifest.hints]).split())
+    said = [run("start", "04a")[1], run("check")[1], *(run("hint")[1] for _ in exercise.manifest.hints)]
+    for text in (*said, run("list", "iterative")[1]):
+        assert max(map(len, text.splitlines())) <= width
+    assert words <= set(" ".join(said).split())
+
+
+def test_the_list_may_be_of_one_lab(root: Path) -> None:
+    code, text = run("list", "iterative")
+    assert code == 0 and "02a" in text and "01a" not in text and "0 of 3 passed" in text
+    assert run("list", "nonsense")[0] == 1
+
+
+def test_a_config_without_parameters_of_the_lab_is_not_told_that_they_have_no_effect(workspace: Workspace) -> None:
+    """04a's config.pbtxt has no place for them, and the learner is not asked for one."""
+    exercise = named(EXERCISES, "04a")
+    overlay.lay_over(workspace, exercise, {"config.pbtxt": exercise.folder / "solution" / "config.pbtxt"})
+    plan = make_plan(workspace, lab_with(exercise, workspace), STACK, Choices(set=exercise.manifest.settings), str)
+    assert repository.spare(plan.request) == []
+
+
+def test_a_learners_model_is_served_with_an_observer_around_it(workspace: Workspace) -> None:
+    exercise = named(EXERCISES, "02a")
+    overlay.lay_over(workspace, exercise, {"model.py": exercise.folder / "starter" / "model.py"})
+    folder = workspace.folder("exercise").overlay / "iterative-gpt2" / "1"
+    assert (folder / "learner.py").read_text() == (exercise.folder / "starter" / "model.py").read_text()
+    assert "labserve.observe.exercise" in (folder / "model.py").read_text()
+    assert overlay.names(exercise) == {"iterative-gpt2/1/learner.py": "exercises/02a/model.py"}
+
+
+def test_the_task_of_07a_names_the_header_and_02a_does_not_hold_the_answer_of_02b() -> None:
+    assert "x-sequence-id" in (named(EXERCISES, "07a").folder / desk.TASK).read_text()
+    for path in named(EXERCISES, "02a").folder.rglob("model.py"):
+        assert "release(" not in path.read_text() and ".pop(" not in path.read_text(), path
 
 
 def test_a_days_commands(root: Path) -> None:
@@ -194,11 +278,28 @@ def test_a_broken_manifest_is_refused_with_its_file_and_key(
         find_all(workspace, load(workspace))
     assert "02a-broken/exercise.yaml" in f"{caught.value}"
     assert said in f"{caught.value}"
+    left_out: list[str] = []
+    assert find_all(workspace, load(workspace), left_out.append) == []
+    assert any(said in problem for problem in left_out)
+
+
+def test_one_broken_exercise_does_not_stop_the_list_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_in(tmp_path, monkeypatch)
+    (tmp_path / "labs").unlink()
+    shutil.copytree(ROOT / "labs", tmp_path / "labs", ignore=shutil.ignore_patterns("__pycache__"))
+    (broken,) = (tmp_path / "labs").glob("*/exercises/02a-*/exercise.yaml")
+    broken.write_text(f"{broken.read_text()}\ntypo: 1\n")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["exercise", "list"], catch_exceptions=False)
+    assert done.exit_code == 0
+    listed = [line.split()[0] for line in done.stdout.splitlines() if re.match(r"\d\d[a-z] ", line)]
+    assert listed == sorted(exercise.id for exercise in EXERCISES if exercise.id != "02a")
+    assert "left out: labs/" in done.stderr and "typo" in done.stderr
 
 
 def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(workspace: Workspace) -> None:
-    from labctl.learn.server import STACK, lab_with
-
     lab = lab_with(named(EXERCISES, "03a"), workspace)
     few = lab.stacks[STACK]
     assert few.models == ["llama-python", "llama-python-batched"]
@@ -210,5 +311,4 @@ def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(w
     assert [edit.file for edit in all_of_them.replacements] == [
         "tensorrt_llm/config.pbtxt",
         "llama-python-batched/config.pbtxt",
-        "tensorrt_llm/config.pbtxt",
     ]

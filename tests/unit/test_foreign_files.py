@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from labctl.errors import LabError
-from labctl.orchestrator.lock import stack_lock
+from labctl.stack.lock import stack_lock
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     own = Workspace(tmp_path / "checkout", tmp_path / "cache")
-    own.stack_dir("s").mkdir(parents=True)
+    own.folder("s").path.mkdir(parents=True)
     return own
 
 
@@ -35,36 +35,51 @@ def test_a_link_in_the_place_of_a_file_of_ours_is_refused_and_its_target_stays(
         (outside / "diary").write_text("mine")
     else:
         outside.write_text("mine")
-    (workspace.stack_dir("s") / name).symlink_to(outside)
+    (workspace.folder("s").path / name).symlink_to(outside)
     error = refused(workspace)
-    assert str(workspace.stack_dir("s") / name) in error.what
+    assert str(workspace.folder("s").path / name) in error.what
     assert "it is a link" in error.why
     assert (outside / "diary" if outside.is_dir() else outside).read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["lock", "server.log"])
 def test_a_folder_in_the_place_of_a_file_is_refused(workspace: Workspace, name: str) -> None:
-    (workspace.stack_dir("s") / name).mkdir()
+    (workspace.folder("s").path / name).mkdir()
     assert refused(workspace).why == "it is no file"
 
 
 def test_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp_path: Path) -> None:
-    workspace.stack_dir("s").rmdir()
+    workspace.folder("s").path.rmdir()
     (tmp_path / "elsewhere").mkdir()
-    workspace.stack_dir("s").symlink_to(tmp_path / "elsewhere")
+    workspace.folder("s").path.symlink_to(tmp_path / "elsewhere")
     assert "it is a link" in refused(workspace).why
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_somebody_elses_lock_is_refused(workspace: Workspace) -> None:
-    lock = workspace.stack_dir("s") / "lock"
+    lock = workspace.folder("s").path / "lock"
     lock.write_text("")
     os.chown(lock, 65534, 65534)
     assert refused(workspace).why == "it belongs to another user (65534)"
 
 
 def test_what_a_stack_writes_is_its_owners_alone(workspace: Workspace) -> None:
-    workspace.stack_dir("s").chmod(0o755)
+    workspace.folder("s").path.chmod(0o755)
     with stack_lock(workspace, "s", "up"):
-        assert workspace.stack_dir("s").stat().st_mode & 0o077 == 0
+        assert workspace.folder("s").path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["scale.log", "idle.log", "secret", "front", "observe", "purpose.json"])
+def test_a_link_under_any_name_in_a_stacks_folder_is_refused(workspace: Workspace, tmp_path: Path, name: str) -> None:
+    (workspace.folder("s").path / name).symlink_to(tmp_path / "nowhere")
+    error = refused(workspace)
+    assert str(workspace.folder("s").path / name) in error.what
+    assert "it is a link" in error.why
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["state.json", "scale.log"])
+def test_a_fifo_in_a_stacks_folder_is_refused(workspace: Workspace, name: str) -> None:
+    os.mkfifo(workspace.folder("s").path / name)
+    assert refused(workspace).why in ("it is no file", "it is no file or folder")

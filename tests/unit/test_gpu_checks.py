@@ -12,19 +12,20 @@ from click.testing import CliRunner
 from fake_hub import FakeHub, serve
 from gpu_machine import A100, FULL, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
 
-from labctl import weights
+from labctl.artifacts.store import measure
+from labctl.artifacts.tensorrt_llm import GpuInfo
 from labctl.cli.main import cli
-from labctl.engines.tensorrt_llm import GpuInfo
-from labctl.errors import LabError
+from labctl.doctor.gpu import driver, gpu_checks
+from labctl.labs.run import with_gpus
 from labctl.listener import Silent
-from labctl.orchestrator.gpu_checks import driver, gpu_checks
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.prepare import check_machine
-from labctl.orchestrator.run import with_gpus
+from labctl.manifest.catalog import load
 from labctl.runtimes import docker_engine, images, nvidia, wheel
+from labctl.runtimes.record import Choices
+from labctl.stack.prepare import check_machine
+from labctl.stack.session import Session
 from labctl.trtllm.releases import release
-from labctl.weights import files
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 __all__ = ("machine_fixture", "workspace_fixture")
@@ -115,7 +116,31 @@ def test_the_local_runtime_needs_a_pytorch_that_this_driver_runs(
     assert "LABS_TORCH_INDEX" in caught.value.remedy
 
 
-def test_no_container_toolkit(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "line", ["NVIDIA GB10, 12.1, 580.82.07, [N/A], [N/A]", H100.replace("81559, 81000", "N/A, N/A")]
+)
+def test_memory_that_the_driver_does_not_tell_is_a_warning_and_no_crash(
+    machine: Any, workspace: Workspace, line: str
+) -> None:
+    machine(line)
+    assert nvidia.gpus()[0].free is None
+    plan = planned(workspace)
+    (found,) = [check for check in gpu_checks(plan, "compose", workspace) if check.name == "GPU memory"]
+    assert found.state == "warn"
+    assert "the driver does not say how much is free; needed 16.4 GB" in found.found
+
+
+def test_the_checklist_asks_the_driver_of_the_chosen_gpus_alone(machine: Any, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "nvidia-smi").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "{H100}"\n')
+    (found,) = nvidia.gpus(["1"])
+    assert "--id=1" in (tmp_path / "asked").read_text()
+    assert found.free
+    (slice_of_it,) = nvidia.gpus(["MIG-5c89852c"])
+    assert "--id" not in (tmp_path / "asked").read_text()
+    assert (slice_of_it.name, slice_of_it.free) == (found.name, None)
+
+
+def test_fault_22_no_container_toolkit(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc"))
     (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "container toolkit"]
     assert "no NVIDIA runtime" in found.found
@@ -135,6 +160,21 @@ def test_a_chip_that_is_newer_than_the_release(machine: Any, workspace: Workspac
     assert "NVIDIA B200 is newer than TensorRT-LLM 0.14.0" in found.found
     assert found.remedy == "--release 0.17.0 or newer"
     assert failing(planned(workspace, "0.17.0"), workspace) == []
+
+
+@pytest.mark.parametrize("chip", ["NVIDIA B300, 10.3", "NVIDIA GB10, 12.1"])
+def test_a_chip_between_those_that_a_release_knows_is_refused(machine: Any, workspace: Workspace, chip: str) -> None:
+    machine(f"{chip}, 580.82.07, 183359, 183000")
+    (found,) = [check for check in failing(planned(workspace, "0.19.0"), workspace) if check.name == "GPU"]
+    assert "builds for 12.0 at most, without 10.3 and 12.1" in found.found
+    assert "engine=llmapi" in found.remedy
+
+
+def test_a_chip_that_is_older_than_upstreams_support_is_refused(machine: Any, workspace: Workspace) -> None:
+    machine("Tesla T4, 7.5, 580.82.07, 15360, 15000")
+    (found,) = [check for check in failing(planned(workspace, "0.17.0"), workspace) if check.name == "GPU"]
+    assert "upstream supports 8.0 (Ampere) or newer" in found.found
+    assert found.remedy == "--set engine=transformers"
 
 
 def test_more_ranks_than_gpus(machine: Any, workspace: Workspace) -> None:
@@ -189,8 +229,8 @@ def test_an_engine_of_another_chip_is_refused(
         (folder / name).write_text("x")
     manifest = {
         "key": build.key, "options": dict(build.options), "hardware": asdict(GpuInfo("NVIDIA A100", "8.0", "535", "")),
-        "weights": weights.identity(build.source, workspace),
-        "files": files.measure(folder, "manifest.json"),
+        "weights": build.source.identity(workspace),
+        "files": measure(folder, "manifest.json"),
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
     monkeypatch.setattr(images, "digest", lambda image: "")
@@ -229,10 +269,14 @@ class Compose:
     name = "compose"
 
 
-def test_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
+def session(workspace: Workspace, listener: Silent) -> Session:
+    return Session(workspace, load(workspace), listener)
+
+
+def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
     machine(FULL)
     with pytest.raises(LabError, match=r"GPU memory: 9\.4 of 85\.5 GB free") as caught:
-        check_machine(planned(workspace), Compose(), Silent(), workspace)  # type: ignore[arg-type]
+        check_machine(session(workspace, Silent()), planned(workspace), Compose())  # type: ignore[arg-type]
     assert "tp_size=2" in caught.value.remedy
 
 
@@ -248,5 +292,5 @@ def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine
 
 def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:
     listener = Listener()
-    check_machine(planned(workspace, "0.19.0"), Compose(), listener, workspace)  # type: ignore[arg-type]
+    check_machine(session(workspace, listener), planned(workspace, "0.19.0"), Compose())  # type: ignore[arg-type]
     assert any("the image of 0.19.0 is made for CUDA 12.8, driver 570.124" in text for text in listener.told)

@@ -1,4 +1,4 @@
-"""What docs/gpu.md names for each release: the labs' dry runs on the gpu profile."""
+"""What docs/operate/gpu.md names for each release: the labs' dry runs on the gpu profile."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from gpu_machine import FULL, failing, machine_fixture, planned, workspace_fixture
 
-from labctl import weights
-from labctl.orchestrator import gpu_memory
-from labctl.orchestrator.gpu_checks import gpu_checks
+from labctl.artifacts import weights
+from labctl.doctor import gpu_memory
+from labctl.doctor.gpu import gpu_checks
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +40,21 @@ def test_an_engine_of_hugging_faces_library_needs_its_weights_and_its_cache(mach
     assert "1 model of Hugging Face's library 14.0 + the KV cache 1.1" in found.found
     assert "kv_cache_memory_mib" in found.remedy
     assert "tp_size" not in found.remedy
+
+
+def test_the_llm_apis_cache_and_graphs_are_counted_beside_its_weights(machine: Any, workspace: Workspace) -> None:
+    machine("NVIDIA A100-SXM4-40GB, 8.0, 580.82.07, 40960, 40000")
+    plan = planned(workspace, "1.2.1", stack="llama", engine="llmapi")
+    (found,) = [check for check in failing(plan, workspace) if check.name == "GPU memory"]
+    assert "3 models of Hugging Face's library 41.9 + the LLM API's KV cache and CUDA graphs 6.3" in found.found
+
+
+def test_a_build_holds_the_weights_twice_in_the_machines_memory(
+    machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=20 * 10**9))
+    (found,) = [c for c in gpu_checks(planned(workspace), "compose", workspace) if c.name == "memory"]
+    assert (found.state, found.found) == ("warn", "20.0 GB free; loading takes about 27.0 GB")
 
 
 @pytest.mark.parametrize(("size", "state"), [("2g", "ok"), ("512m", "fail"), ("plenty", "fail"), ("9000g", "warn")])

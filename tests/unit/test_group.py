@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.cli.main import cli
-from labctl.errors import LabError
+from labkit.errors import LabError
 
 
 def exercises(path: Path, **states: str) -> Path:

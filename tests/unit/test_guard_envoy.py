@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from labctl.errors import LabError
 from labctl.guard import envoy
-from labctl.guard.envoy import Front
-from labctl.guard.parts import Address
+from labctl.guard.envoy import Address, Front
+from labctl.guard.rules import LISTENER
+from labkit.errors import LabError
 
 
 def rendered() -> str:
     def front(port: int) -> Front:
         return Front(Address("0.0.0.0", port), [Address("127.0.0.1", port + 100), Address("triton", port + 200)])
 
-    return envoy.render(front(8000), front(8001), front(8002), Address(pipe="/tmp/judge.sock"))
+    return envoy.render(front(8000), front(8001), front(8002), judge="/tmp/judge.sock")
 
 
 def test_envoy_finds_the_configuration_good(tmp_path: Path) -> None:
@@ -39,6 +39,7 @@ def test_what_cannot_be_judged_is_refused_and_no_grpc_stream_is_buffered() -> No
         judge = filters["envoy.filters.http.ext_proc"]
         assert judge["failure_mode_allow"] is False
         modes[name] = (judge["processing_mode"]["request_body_mode"], "envoy.filters.http.buffer" in filters)
+        assert judge["grpc_service"]["initial_metadata"] == [{"key": LISTENER, "value": name}]
     assert modes == {"http": ("BUFFERED", True), "grpc": ("STREAMED", False)}
 
 

@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
+from labctl.guard.models import Models
 from labctl.guard.rules import Refused
-from labctl.guard.sequences import OWN, Sequences
+from labctl.guard.sequences import LONGEST, OWN, Sequences
 
+CORRID = {"kind": "CONTROL_SEQUENCE_CORRID"}
 CONFIGS: Mapping[str, Any] = {
     "iterative": {"sequence_batching": {"iterative_sequence": True}},
     "steps": {"ensemble_scheduling": {"step": [{"model_name": "plain"}, {"model_name": "iterative"}]}},
     "tokenizer": {"sequence_batching": {"iterative_sequence": False}},
     "plain": {},
+    "numbers": {"sequence_batching": {"control_input": [{"control": [CORRID | {"data_type": "TYPE_UINT64"}]}]}},
+    "texts": {"sequence_batching": {"control_input": [{"control": [CORRID | {"data_type": "TYPE_STRING"}]}]}},
+    "of-numbers": {"ensemble_scheduling": {"step": [{"model_name": "plain"}, {"model_name": "numbers"}]}},
+    "of-both": {"ensemble_scheduling": {"step": [{"model_name": "texts"}, {"model_name": "numbers"}]}},
 }
 
 
@@ -29,13 +35,13 @@ def sequences(monkeypatch: pytest.MonkeyPatch) -> Sequences:
         config = CONFIGS.get(path.split("/")[3])
         return (404, b"") if config is None else (200, json.dumps(config).encode())
 
-    monkeypatch.setattr("labctl.guard.sequences.get", get)
-    return Sequences("triton:8000")
+    monkeypatch.setattr("labctl.guard.models.get", get)
+    return Sequences(Models("triton:8000"))
 
 
 def ask(sequences: Sequences, model: str, **parameters: Any) -> None:
     """The same over HTTP and gRPC: of either alone, an id would be new to the other."""
-    asyncio.run(sequences.check_http(f"/v2/models/{model}/versions/1/infer", {"parameters": parameters}))
+    asyncio.run(sequences.check_http(model, {"parameters": parameters}))
 
 
 def ask_grpc(sequences: Sequences, model: str, **parameters: Any) -> None:
@@ -54,7 +60,7 @@ def ask_grpc(sequences: Sequences, model: str, **parameters: Any) -> None:
         ({"sequence_id": "a"}, "it must have sequence_start and no sequence_end"),
         ({"sequence_id": "a", "sequence_start": True, "sequence_end": True}, "no sequence_end"),
         ({"sequence_id": OWN, "sequence_end": True}, "no sequence_end"),
-        ({"sequence_id": 1, "sequence_start": True}, f"a number from {OWN} on"),
+        ({"sequence_id": 1, "sequence_start": True}, f"a number from {OWN} to"),
     ],
 )
 def test_what_could_end_or_block_the_sequence_of_another_is_refused(
@@ -85,3 +91,44 @@ def test_others_keep_their_sequences_and_iterative_models_need_no_id(sequences: 
 def test_where_triton_does_not_say_what_a_model_is_its_sequences_are_refused(sequences: Sequences) -> None:
     with pytest.raises(Refused, match="cannot ask Triton"):
         ask(sequences, "silent", sequence_id=7, sequence_start=True)
+
+
+@pytest.mark.parametrize("send", [ask, ask_grpc])
+@pytest.mark.parametrize("model", ["iterative", "tokenizer", "unknown"])
+def test_an_id_longer_than_triton_takes_is_refused_and_not_remembered(
+    sequences: Sequences, send: Any, model: str
+) -> None:
+    """Of 131,072 ids of any length that are remembered, a hundred would end the judge."""
+    for id in ("x" * (LONGEST + 1), "\N{SNOWMAN}" * 43):
+        with pytest.raises(Refused, match="a text of up to 128 bytes"):
+            send(sequences, model, sequence_id=id, sequence_start=True)
+    assert not sequences._used
+    send(sequences, model, sequence_id="x" * LONGEST, sequence_start=True)
+
+
+@pytest.mark.parametrize("send", [ask, ask_grpc])
+@pytest.mark.parametrize(
+    ("model", "served"), [("numbers", [7]), ("of-numbers", [7]), ("texts", ["a"]), ("of-both", [])]
+)
+def test_an_id_of_another_type_than_the_models_is_refused(
+    sequences: Sequences, send: Any, model: str, served: list[int | str]
+) -> None:
+    """Triton 2.51 copies a text of 128 bytes into the 8 of a number, and reads 132 bytes of a number for a text."""
+    for id in (7, "a"):
+        if id in served:
+            send(sequences, model, sequence_id=id, sequence_start=True)
+            continue
+        with pytest.raises(Refused, match=f"sequence_id: {model} takes"):
+            send(sequences, model, sequence_id=id, sequence_start=True)
+
+
+def test_an_id_that_triton_cuts_is_refused(sequences: Sequences) -> None:
+    """It reads "a" of "a\0b": one id under two names."""
+    for send in (ask, ask_grpc):
+        with pytest.raises(Refused, match="without NUL"):
+            send(sequences, "iterative", sequence_id="a\0b", sequence_start=True)
+
+
+def test_a_number_beyond_tritons_own_is_refused(sequences: Sequences) -> None:
+    with pytest.raises(Refused, match="to 2\\^64 - 1"):
+        ask(sequences, "iterative", sequence_id=2**64, sequence_start=True)

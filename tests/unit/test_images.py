@@ -6,14 +6,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import compose_view
 import docker.errors
 import pytest
 from click.testing import CliRunner
 from requests import Response
 
 from labctl.cli.main import cli
-from labctl.runtimes import docker_engine, images
+from labctl.listener import Silent
+from labctl.runtimes import compose_images, docker_engine, images
+from labctl.runtimes.actions import Command
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, BUSY = "labs-server:cpu-0123456789ab", "labs-client:0123456789ab"
@@ -86,3 +90,27 @@ def test_an_image_has_another_name_as_soon_as_one_of_its_sources_is_another(tmp_
     part.with_name("more.py").unlink()
     (tmp_path / "pyproject.toml").write_text("one")
     assert images.client_image(workspace) == first
+
+
+def test_an_image_that_another_command_built_meanwhile_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second build of the same sources would take the name from the first image, which is then "old"."""
+    there: set[str] = set()
+    monkeypatch.setattr(images, "exists", lambda name: name in there)
+    (action,) = compose_images.build({"labs-server:cpu-1": Command(["false"])}, "")
+    with pytest.raises(LabError, match="cannot be built"):
+        action.do(Silent())
+    there.add("labs-server:cpu-1")
+    assert action.do(Silent()) == "there"
+
+
+@pytest.mark.parametrize("name", ["LABS_CA_BUNDLE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_a_build_by_hand_takes_the_ca_bundle_that_labctl_would_take(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in ("LABS_CA_BUNDLE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(other, raising=False)
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text("")
+    monkeypatch.setenv(name, str(bundle))
+    found = compose_view.document([ROOT / "compose.yaml"])
+    assert found["secrets"]["ca"]["file"] == images.build_environment()["LABS_CA_BUNDLE"] == str(bundle)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from labctl.labs.verdicts import UNMEASURED, judge
 from labctl.manifest import catalog
-from labctl.measure import results
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import identity
-from labctl.orchestrator.verdicts import UNMEASURED, judge
 from labctl.workspace import Workspace
+from labkit import results
+from labkit.records import RequestRecord
+from labkit.workloads import identity
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "labs" / "05-batching-policies" / "report.py"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from labctl.measure import results, stats
-from labctl.measure.records import RequestRecord
+from labkit import results, stats
+from labkit.records import RequestRecord
 
 REPORT = Path(__file__).resolve().parents[2] / "labs" / "03-llama-hf-vs-trtllm" / "report.py"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from machinery import ROOT
 
 from labctl.cli.main import cli
-from labctl.measure.evidence.steplog import Step
+from labkit.evidence.steplog import Step
 
 LAB = ROOT / "labs" / "06-modern-schedulers"
 

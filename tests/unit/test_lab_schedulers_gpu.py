@@ -13,7 +13,7 @@ from release_templates import tree
 from tritonclient.grpc import model_config_pb2
 
 from labctl.cli.main import cli
-from labctl.errors import LabError
+from labkit.errors import LabError
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,10 @@ import fake_backend
 import pytest
 from fake_backend import METRICS as SHOWN
 from fake_backend import START, Request
+from waiting import eventually
 
-from labserve import gauges
-from labserve.gauges import METRICS, Gauges, thinned
+from labserve.observe import gauges
+from labserve.observe.gauges import METRICS, Gauges, thinned
 
 GPT2 = str(Path(__file__).resolve().parents[2] / "models" / "tiny-gpt2")
 
@@ -68,6 +69,26 @@ def test_a_step_waits_for_no_message_to_the_server_and_the_values_arrive_all_the
     shown.close()
 
 
+def test_a_message_that_fails_is_made_up_for_and_the_metrics_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Gauges("shaky", running=0, steps_total=0)
+    counter, failures = SHOWN["labs_steps_total shaky"], [RuntimeError("no answer")]
+    increment = counter.increment
+
+    def once(value: float) -> None:
+        if failures:
+            raise failures.pop()
+        increment(value)
+
+    monkeypatch.setattr(counter, "increment", once)
+    fake_backend.LOG.clear()
+    shown.update(steps_total=3, running=2)
+    eventually(lambda: not failures)
+    shown.update(steps_total=1)
+    eventually(lambda: (counter.total, SHOWN["labs_running shaky"].total) == (4, 2))
+    assert any("no answer" in words for words in fake_backend.LOG)
+    shown.close()
+
+
 def test_what_has_not_changed_is_no_message_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Gauges("still", running=2, steps_total=0)
     told: list[tuple[str, float]] = []
@@ -82,7 +103,7 @@ def test_what_has_not_changed_is_no_message_to_the_server(monkeypatch: pytest.Mo
 
 def test_the_thread_ends_with_the_model_that_nobody_has_any_more() -> None:
     shown = Gauges("short-lived")
-    thread = shown._thread
+    thread = shown._publishing._thread
     del shown
     gc.collect()
     thread.join(60)
@@ -124,5 +145,5 @@ def test_a_model_shows_who_runs_and_what_its_steps_were(path: str, tmp_path: Pat
 
 
 def test_every_metric_of_a_model_is_explained_in_the_docs() -> None:
-    told = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    told = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "metrics.md").read_text(encoding="utf-8")
     assert [name for name in METRICS if f"`labs_{name}`" not in told] == []

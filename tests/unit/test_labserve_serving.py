@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 from labserve import serving
 
 ROOT = Path(__file__).resolve().parents[2]
+CPU_BUILD = pytest.mark.skipif(
+    "+cpu" not in importlib.metadata.version("torch"),
+    reason="PyTorch is not named as a CPU build; with another build nothing comes late",
+)
 IN_TRITON = "import sys; sys.builtin_module_names += ('c_python_backend_utils',)\n"
 
 
@@ -66,6 +71,7 @@ def test_a_package_that_may_come_later_is_executed_when_something_of_it_is_wante
         del sys.modules[name]
 
 
+@CPU_BUILD
 def test_what_pytorch_computes_without_numbers_comes_when_it_is_wanted() -> None:
     done = run(f"""{IN_TRITON}
 import labserve.params, os, torch
@@ -85,6 +91,7 @@ for wanted in (
     assert done.stdout.split() == ["False", "True", "True", "True"]
 
 
+@CPU_BUILD
 def test_a_hugging_face_model_serves_without_the_compiler_and_its_process_ends_in_good_order() -> None:
     done = run(f"""{IN_TRITON}
 from labserve.text.hf_generate import Generator, Prompt

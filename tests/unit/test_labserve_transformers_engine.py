@@ -12,10 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
-from labserve.inflight.job import Job
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import ORDERS, order
 from labserve.inflight.policy import Policy
+from labserve.inflight.request import Request
 from labserve.inflight.sampling_options import Sampling
 from labserve.inflight.scheduler import Scheduler
 from labserve.inflight.transformers_engine import BLOCK_SIZE, TransformersEngine
@@ -64,17 +64,17 @@ def greedy(folder: Path, prompt: list[int], tokens: int) -> list[int]:
     return alone(folder, tuple(prompt), tokens)
 
 
-def run(engine: TransformersEngine, jobs: list[Job], kv: int = 16, static: bool = False) -> Scheduler:
+def run(engine: TransformersEngine, jobs: list[Request], kv: int = 16, static: bool = False) -> Scheduler:
     scheduler = Scheduler(engine, KVBudget(kv, BLOCK_SIZE), Policy.MAX_UTILIZATION, SLOTS, static)
     for job in jobs:
         scheduler.submit(job)
     while not scheduler.idle:
-        scheduler.turn()
+        scheduler.step()
     return scheduler
 
 
-def jobs(count: int) -> list[Job]:
-    return [Job(str(n), [7 + n] * (3 + 9 * n), 4 + 2 * n, Sampling()) for n in range(count)]
+def jobs(count: int) -> list[Request]:
+    return [Request(str(n), [7 + n] * (3 + 9 * n), 4 + 2 * n, Sampling()) for n in range(count)]
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -96,20 +96,20 @@ def test_a_small_budget_and_any_order_leave_the_answers_as_they_are(folder: Path
         job.tenant, job.priority = "ab"[number % 2], 1 + number % 3
         scheduler.submit(job)
     while not scheduler.idle:
-        turn = scheduler.turn()
+        turn = scheduler.step()
         assert sum(turn.computed) <= 9
     assert [job.output for job in asked] == [greedy(folder, job.prompt, job.limit) for job in asked]
 
 
 def test_an_evicted_sequence_goes_on_where_it_was(folder: Path, engine: TransformersEngine) -> None:
-    asked = [Job(str(n), [11 + n] * 30, 40, Sampling()) for n in range(3)]
+    asked = [Request(str(n), [11 + n] * 30, 40, Sampling()) for n in range(3)]
     run(engine, asked, kv=5)  # all three fit at first, and not to their ends
     assert [job.output for job in asked] == [greedy(folder, job.prompt, job.limit) for job in asked]
 
 
 def test_an_end_id_ends_a_sequence_with_it(folder: Path, engine: TransformersEngine) -> None:
     whole = greedy(folder, [5, 6, 7], 9)
-    job = Job("a", [5, 6, 7], 9, Sampling(end_id=whole[4]))
+    job = Request("a", [5, 6, 7], 9, Sampling(end_id=whole[4]))
     run(engine, [job])
     assert job.output == whole[: whole.index(whole[4]) + 1]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,21 @@ def ranks() -> Iterator[subprocess.Popen[bytes]]:
     """What stands for mpirun."""
     with subprocess.Popen(["sleep", "60"]) as process:
         yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("name", ["mpirun", "prterun"])
+def test_the_ranks_are_found_by_either_name_of_openmpis_launcher(tmp_path: Path, name: str) -> None:
+    """OpenMPI 5 replaces mpirun by prterun."""
+    (pattern,) = re.findall(r"pgrep -n '?([^' )]+)'?", SCRIPT.read_text())
+    launcher = tmp_path / name
+    launcher.symlink_to(shutil.which("sleep") or "")
+    with subprocess.Popen([launcher, "60"]) as process:
+        deadline = time.monotonic() + DEADLINE_S
+        found = ""
+        while str(process.pid) not in found.split():
+            assert time.monotonic() < deadline, f"pgrep {pattern} does not find {name}"
+            found = subprocess.run(["pgrep", pattern], capture_output=True, text=True, check=False).stdout
         process.kill()
 
 

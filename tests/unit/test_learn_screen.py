@@ -15,8 +15,16 @@ import time
 from pathlib import Path
 
 import pytest
+from exercise_cases import EXERCISES, begin_in
 
 from labctl.cli import fullscreen, learn_view
+from labctl.cli.learn_screen import Screen
+from labctl.learn import judge
+from labctl.learn.exercise import named
+from labctl.learn.outcome import Check
+from labctl.learn.progress import Progress
+from labctl.listener import Silent
+from labctl.stack.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30.0
@@ -100,6 +108,36 @@ def test_an_arrow_key_is_not_taken_for_its_letters(monkeypatch: pytest.MonkeyPat
         os.write(write, typed)
         assert fullscreen.key(1.0) == heard
         os.close(write)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 30)])
+def test_a_hint_leaves_what_was_found_on_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    begin_in(tmp_path, monkeypatch)
+    session = Session.open(Silent())
+    exercise = named(EXERCISES, "02b")
+    screen = Screen(session, [exercise], Progress(session.workspace), "auto")
+    screen._begin(exercise)
+    found = judge.Outcome("02b", False, [1], [Check("slots", "0", "8", False, "a slot stays.")], "a slot stays.")
+    screen._show(screen._found(found))
+    for _ in exercise.manifest.hints:
+        screen._act("h")
+        lines = learn_view.lines(screen._view(), *size, color=False)
+        assert any(line.startswith("hint ") for line in lines) and "not yet: a slot stays." in lines
+        assert any(line.startswith("NO  slots: expected 0, measured 8") for line in lines)
+
+
+@pytest.mark.parametrize("width", range(60, 100, 3))
+def test_no_word_is_broken_at_any_width(width: int) -> None:
+    """What is shown of every task, with every hint, is made of the words that were written."""
+    for exercise in EXERCISES:
+        task = (exercise.folder / "task.md").read_text()
+        below = [*exercise.manifest.hints, exercise.manifest.says, *exercise.manifest.wrong.values()]
+        shown = learn_view.lines(view(below, task), width, 200, color=False)
+        assert max(map(len, shown)) < width
+        longest = [word for word in " ".join([task, *below]).split() if len(word) < width - 8]
+        assert set(longest) <= set(" ".join(shown).split()), exercise.id
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from counting_engine import CountingEngine
 
 from labserve.inflight.blocks import Block, Blocks
 from labserve.inflight.features import Features
-from labserve.inflight.job import End, Job
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import ORDERS, order
 from labserve.inflight.policy import Policy
+from labserve.inflight.request import End, Request
 from labserve.inflight.scheduler import Scheduler
 
 SIZE, BATCH = 4, 4
@@ -35,7 +35,7 @@ class Written(Blocks):
             self.slots[table.blocks[place]] = dict(self.slots[last])  # copied before it is written to
         for n in range(before, computed):
             block = table.blocks[n // self.size]
-            holders = [one for one, table in self._tables.items() if block in table.blocks and isinstance(one, Job)]
+            holders = [one for one, table in self._tables.items() if block in table.blocks and isinstance(one, Request)]
             assert all((one.prompt + one.output)[n : n + 1] == tokens[n : n + 1] for one in holders)
             self.slots.setdefault(block, {})[n % self.size] = tokens[n]
 
@@ -59,8 +59,8 @@ class InPieces(CountingEngine):
                 self.new[job.handle] = [job.tokens]
                 self.left[job.handle] -= 1
 
-    def lingers(self, handle: int) -> bool:
-        (job,) = [one for one in self.scheduler.memory.leaving if one.handle == handle]
+    def must_finish(self, handle: int) -> bool:
+        (job,) = [one for one in (*self.scheduler.running, *self.scheduler.memory.leaving) if one.handle == handle]
         return job.left > 1 or (job.left == 1 and not job.output)
 
     def read(self, handle: int) -> tuple[list[int], bool]:
@@ -77,11 +77,13 @@ def test_shared_blocks_count_once_hold_what_was_computed_and_are_never_promised_
     of = engine.scheduler = Scheduler(engine, kv, policy, BATCH, False, features, order(rng.choice(list(ORDERS))))
     written = of.memory.blocks = Written(kv.blocks + BATCH, SIZE)
     beginnings = [[rng.randrange(9) for _ in range(n)] for n in (4, 10, 16)]
-    jobs: list[Job] = []
+    jobs: list[Request] = []
     for turn in range(3000):
         if turn < 150 and rng.random() < 0.4:
             prompt = [*rng.choice(beginnings), *(rng.randrange(3) for _ in range(rng.randint(1, 8)))]
-            jobs.append(Job(str(turn), prompt[rng.choice([0, 0, 0, 3]) :], rng.randint(1, 20), tenant=rng.choice("ab")))
+            jobs.append(
+                Request(str(turn), prompt[rng.choice([0, 0, 0, 3]) :], rng.randint(1, 20), tenant=rng.choice("ab"))
+            )
             of.submit(jobs[-1])
         for job in [job for job in [*of.running, *of.waiting] if rng.random() < 0.01]:
             of.cancel(job)
@@ -90,7 +92,7 @@ def test_shared_blocks_count_once_hold_what_was_computed_and_are_never_promised_
                 break
             continue
         leaving = len(of.memory.leaving)  # whose memory is free a step later; the spare blocks are for that
-        done = of.turn()
+        done = of.step()
         assert done.blocks <= kv.blocks + leaving
         assert not done.preempted or policy is Policy.MAX_UTILIZATION
         assert written.held == written.distinct() <= kv.blocks + BATCH
@@ -106,20 +108,23 @@ def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_
         CountingEngine(), KVBudget(9, SIZE), Policy.GUARANTEED_NO_EVICT, BATCH, False, Features(True, 10_000, True)
     )
     prompt = list(range(16))
-    first, second = Job("a", [*prompt, 20], 7), Job("b", [*prompt, 21], 7)  # six blocks each, four of them alike
+    first, second = (
+        Request("a", [*prompt, 20], 7),
+        Request("b", [*prompt, 21], 7),
+    )  # six blocks each, four of them alike
     of.submit(first)
-    of.turn()
+    of.step()
     of.submit(second)
-    assert [job.id for job in of.turn().batch] == ["a", "b"] and of.blocks_used == 8
+    assert [job.id for job in of.step().batch] == ["a", "b"] and of.blocks_used == 8
     assert second.found == 16
     while not of.idle:
-        of.turn()
+        of.step()
     assert of.memory.blocks is not None
     assert of.blocks_used == 0 < of.memory.blocks.kept
-    third, fourth = Job("c", [*prompt, 22], 7), Job("d", list(range(30, 47)), 7)
+    third, fourth = Request("c", [*prompt, 22], 7), Request("d", list(range(30, 47)), 7)
     of.submit(third)
     of.submit(fourth)  # what is kept is not free twice
-    assert [job.id for job in of.turn().batch] == ["c"] and third.found == 16 and of.blocks_used == 6
+    assert [job.id for job in of.step().batch] == ["c"] and third.found == 16 and of.blocks_used == 6
 
 
 def test_the_block_that_was_used_longest_ago_is_overwritten_first() -> None:

@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 from counting_engine import CountingEngine
 
-from labserve.inflight import request
-from labserve.inflight.job import Job
+from labserve.inflight import parse
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import ORDERS, Fair, Priority, ShortestFirst, order
 from labserve.inflight.policy import Policy
+from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler
 from labserve.params import BadInput
 
@@ -23,15 +23,15 @@ def scheduler(word: str, limit: int = 1) -> Scheduler:
     )
 
 
-def job(name: str, limit: int = 2, prompt: int = 2, tenant: str = "", priority: int = 2) -> Job:
-    return Job(name, list(range(prompt)), limit, tenant=tenant, priority=priority)
+def job(name: str, limit: int = 2, prompt: int = 2, tenant: str = "", priority: int = 2) -> Request:
+    return Request(name, list(range(prompt)), limit, tenant=tenant, priority=priority)
 
 
 def joined(of: Scheduler) -> list[str]:
     """Who came into the batch, in order, until nobody is left."""
     found = []
     while not of.idle:
-        found += [one.id for one in of.turn().admitted]
+        found += [one.id for one in of.step().admitted]
     return found
 
 
@@ -65,7 +65,7 @@ def test_nobody_is_overtaken_more_often_than_the_order_says(word: str, bound: in
     for n in range(40 * bound):  # at every moment somebody shorter and more urgent waits
         while len(of.waiting) < 8:
             of.submit(job(str(n), limit=2, prompt=1, priority=1))
-        if any(one is last for one in of.turn().admitted):
+        if any(one is last for one in of.step().admitted):
             break
         before += 1
     assert last.overtaken <= bound
@@ -80,7 +80,7 @@ def backlogged(word: str, sizes: dict[str, tuple[int, int]], turns: int) -> Coun
         for tenant, (prompt, answer) in sizes.items():
             while sum(one.tenant == tenant for one in of.waiting) < 5:
                 of.submit(job(f"{tenant}{n}", answer, prompt, tenant))
-        turn = of.turn()
+        turn = of.step()
         for one in turn.admitted:
             served[one.tenant] += Fair.PROMPT * len(one.prompt)
         for one, tokens in turn.produced:
@@ -102,7 +102,7 @@ def test_a_tenant_that_was_away_does_not_save_up() -> None:
     for n in range(30):
         of.submit(job(f"a{n}", tenant="a"))
     for _ in range(20):
-        of.turn()
+        of.step()
     for n in range(10):
         of.submit(job(f"b{n}", tenant="b"))
     assert [name[0] for name in joined(of)[:10]].count("b") in (4, 5, 6)
@@ -115,7 +115,7 @@ def test_what_an_eviction_makes_the_engine_compute_again_is_charged_to_nobody() 
         of.submit(one)
     evicted = 0
     while not of.idle:
-        evicted += len(of.turn().preempted)
+        evicted += len(of.step().preempted)
     assert evicted > 0
     assert isinstance(of.order, Fair)
     assert of.order.served["a"] == sum(Fair.PROMPT * 3 + Fair.ANSWER * 12 for _ in jobs)
@@ -125,7 +125,7 @@ def test_thousands_of_tenants_do_not_stay_in_memory() -> None:
     of = scheduler("fair", limit=64)
     for n in range(5000):
         of.submit(job(str(n), limit=1, prompt=1, tenant=f"tenant {n}"))
-        of.turn()
+        of.step()
     assert isinstance(of.order, Fair)
     assert len(of.order.served) <= Fair.MOST_TENANTS + 64
 
@@ -138,8 +138,8 @@ def test_the_step_that_is_foretold_is_the_one_that_is_computed(word: str) -> Non
         if rng.random() < 0.6:
             of.submit(job(str(n), rng.randint(1, 9), rng.randint(1, 30), rng.choice("abc"), rng.randint(1, 3)))
         if not of.idle:
-            foretold = of.next_batch()
-            assert foretold == of.turn().batch
+            foretold = of.plan().batch
+            assert foretold == of.step().batch
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_the_step_that_is_foretold_is_the_one_that_is_computed(word: str) -> Non
     ],
 )
 def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found: tuple[str, int]) -> None:
-    assert request.standing(parameters) == found
+    assert parse.standing(parameters) == found
 
 
 @pytest.mark.parametrize(
@@ -164,4 +164,4 @@ def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found:
 )
 def test_a_tenant_or_priority_that_is_none_is_refused_by_name(parameters: str, name: str) -> None:
     with pytest.raises(BadInput, match=name):
-        request.standing(parameters)
+        parse.standing(parameters)

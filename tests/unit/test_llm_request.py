@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.inflight.request import Generation, parse
+from labserve.inflight.parse import Generation, parse
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.tensors import words

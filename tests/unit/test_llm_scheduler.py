@@ -8,10 +8,12 @@ import pytest
 from counting_engine import CountingEngine
 
 from labserve.inflight.features import Features
-from labserve.inflight.job import End, Job, Turn
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.policy import Policy, effective_policy
+from labserve.inflight.request import End, Request
+from labserve.inflight.sampling_options import Sampling
 from labserve.inflight.scheduler import Scheduler
+from labserve.inflight.step import Step
 from labserve.params import BadInput
 
 
@@ -28,20 +30,20 @@ def scheduler(
     )
 
 
-def job(name: str, limit: int, prompt: int = 2) -> Job:
-    return Job(name, list(range(prompt)), limit)
+def job(name: str, limit: int, prompt: int = 2) -> Request:
+    return Request(name, list(range(prompt)), limit)
 
 
-def turns(of: Scheduler) -> Iterator[Turn]:
+def steps(of: Scheduler) -> Iterator[Step]:
     for _ in range(1000):
         if of.idle:
             return
-        yield of.turn()
+        yield of.step()
     raise AssertionError("it does not end")
 
 
 def batches(of: Scheduler) -> list[str]:
-    return ["".join(job.id for job in turn.batch) for turn in turns(of)]
+    return ["".join(job.id for job in turn.batch) for turn in steps(of)]
 
 
 def test_a_static_batch_lets_nobody_join_before_its_last_member_is_done() -> None:
@@ -62,9 +64,9 @@ def test_without_chunks_a_prompt_waits_for_a_step_that_has_room_for_all_of_it() 
     of = scheduler(tokens=8, chunked=False)
     for name, limit, prompt in (("a", 3, 5), ("b", 1, 4), ("c", 2, 7)):
         of.submit(job(name, limit, prompt))
-    assert of.next_batch() == [of.waiting[0]]
-    first = of.turn()
-    assert [job.id for job in first.batch] == ["a"] and first.why == "no tokens" and first.computed == [5]
+    assert of.plan().batch == [of.waiting[0]]
+    first = of.step()
+    assert [job.id for job in first.batch] == ["a"] and first.plan.because.why == "no tokens" and first.computed == [5]
     assert batches(of) == ["ab", "ac", "c"]
 
 
@@ -99,7 +101,7 @@ def test_a_step_has_the_tokens_that_it_is_given_or_the_engines_own(words: dict[s
         ),
         (
             {"speculation": "prompt_lookup", "num_assistant_tokens": "3", "max_num_tokens": "63"},
-            r"max_num_tokens: 63 are not a token and its 3 guesses \(num_assistant_tokens\) for each of max_num_seq",
+            r"max_num_tokens: 63 are not a token and its 3 draft tokens \(num_assistant_tokens\) for each of ",
         ),
         (
             {"speculation": "prompt_lookup", "num_assistant_tokens": "3", "enable_kv_cache_reuse": "true"},
@@ -132,7 +134,7 @@ def test_the_running_batch_never_exceeds_its_limit(static: bool, policy: Policy)
     of = scheduler(limit=3, static=static, policy=policy)
     for n in range(20):
         of.submit(job(str(n), 1 + n % 7))
-    assert max(len(turn.batch) for turn in turns(of)) == 3
+    assert max(len(turn.batch) for turn in steps(of)) == 3
     assert of.engine.largest == 3  # type: ignore[attr-defined]
 
 
@@ -142,7 +144,7 @@ def test_every_request_gets_exactly_its_tokens_whatever_happens_to_it_on_the_way
     jobs = [job(str(n), 5 + 3 * n) for n in range(10)]
     for one in jobs:
         of.submit(one)
-    for turn in turns(of):
+    for turn in steps(of):
         assert 0 < turn.blocks <= of.kv.blocks
     for one in jobs:
         assert one.end is End.DONE
@@ -155,7 +157,7 @@ def test_max_utilization_runs_more_at_a_time_and_evicts_where_no_evict_waits() -
         of = scheduler(limit=8, blocks=10, policy=policy)
         for n in range(6):
             of.submit(job(str(n), 30))
-        done = list(turns(of))
+        done = list(steps(of))
         preempted[policy] = sum(len(turn.preempted) for turn in done)
         largest[policy] = max(len(turn.batch) for turn in done)
     assert preempted[Policy.GUARANTEED_NO_EVICT] == 0 < preempted[Policy.MAX_UTILIZATION]
@@ -173,7 +175,7 @@ def test_a_cancelled_request_leaves_the_batch_or_the_queue_at_once(waits: bool) 
     one, other = job("a", 50), job("b", 2)
     of.submit(one)
     of.submit(other)
-    of.turn()
+    of.step()
     of.cancel(other if waits else one)
     assert (other if waits else one).end is End.CANCELLED
     assert set("".join(batches(of))) == {"a" if waits else "b"}
@@ -185,7 +187,7 @@ def test_a_stop_word_ends_a_request_with_it() -> None:
     one = job("a", 50)
     one.stop_words = [[4, 5]]
     of.submit(one)
-    list(turns(of))
+    list(steps(of))
     assert one.output == [2, 3, 4, 5]
 
 
@@ -194,10 +196,10 @@ def test_of_several_tokens_at_once_those_after_a_stop_word_are_dropped() -> None
     one = job("a", 50)
     one.stop_words = [[4, 5]]
     of.submit(one)
-    of.turn()
+    of.step()
     of.engine.new[one.handle] = []  # type: ignore[attr-defined]
     of.engine.step = lambda: of.engine.new.update({one.handle: [3, 4, 5, 6, 7]})  # type: ignore[attr-defined,method-assign]
-    turn = of.turn()
+    turn = of.step()
     assert (one.output, one.why, turn.produced) == ([2, 3, 4, 5], "stop", [(one, [3, 4, 5])])
 
 
@@ -205,17 +207,19 @@ def test_a_request_that_the_engine_refuses_fails_alone(monkeypatch: pytest.Monke
     of = scheduler()
     add = of.engine.add
 
+    odd = Sampling(seed=13)
+
     def picky(ids: list[int], limit: int, sampling: object) -> int:
-        if sampling == "odd":
+        if sampling is odd:
             raise ValueError("odd")
         return add(ids, limit, sampling)
 
     monkeypatch.setattr(of.engine, "add", picky)
     bad, good = job("a", 3), job("b", 3)
-    bad.sampling = "odd"
+    bad.sampling = odd
     of.submit(bad)
     of.submit(good)
-    ended = [one.id for turn in turns(of) for one in turn.ended]
+    ended = [one.id for turn in steps(of) for one in turn.ended]
     assert (ended, bad.end, str(bad.error), good.end) == (["a", "b"], End.FAILED, "odd", End.DONE)
 
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from labctl.errors import LabError
-from labctl.measure.clients import tensors
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import dataset, identity
+from labkit.clients import tensors
+from labkit.errors import LabError
+from labkit.records import RequestRecord
+from labkit.workloads import dataset, identity
 
 
 def words(text: str) -> int:
@@ -113,12 +113,12 @@ class Server:
 def test_integers_are_sent_as_the_servers_release_wants_them(
     monkeypatch: pytest.MonkeyPatch, server: str, kind: type
 ) -> None:
-    monkeypatch.setattr("labctl.measure.clients.tensors.grpcclient.InferenceServerClient", Server)
+    monkeypatch.setattr("labkit.clients.tensors.grpcclient.InferenceServerClient", Server)
     tensors.kind_of.cache_clear()
     assert tensors.kind_of(server, "tensorrt_llm", "request_output_len") is kind
 
 
 def test_an_input_that_a_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labctl.measure.clients.tensors.grpcclient.InferenceServerClient", Server)
+    monkeypatch.setattr("labkit.clients.tensors.grpcclient.InferenceServerClient", Server)
     with pytest.raises(LabError, match="no input max_tokens"):
         tensors.kind_of("new", "tensorrt_llm", "max_tokens")

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from machinery import ROOT
 
 from labctl.cli.main import cli
-from labctl.errors import LabError
 from labctl.trtllm import llmapi
 from labctl.trtllm.releases import release
+from labkit.errors import LabError
 
 # A folder of models with upstream's contract, in our words.
 CONFIG = """
@@ -60,9 +60,37 @@ def test_a_release_writes_its_model_yaml_over_upstreams_and_leaves_the_rest(work
     found = yaml.safe_load((out / "tensorrt_llm/1/model.yaml").read_text())
     assert found["model"].startswith("/labs/cache/weights/")
     assert found["tensor_parallel_size"] == 2
-    assert found["kv_cache_config"] == {"free_gpu_memory_fraction": 0.9, "max_tokens": 4096}
+    # Upstream reuses the KV cache unless it is told otherwise (TensorRT-LLM, llmapi/llm_args.py, KvCacheConfig).
+    cache = {"free_gpu_memory_fraction": 0.9, "max_tokens": 4096, "enable_block_reuse": False}
+    assert found["kv_cache_config"] == cache
+    assert found["scheduler_config"] == {"capacity_scheduler_policy": "GUARANTEED_NO_EVICT"}
     assert found["triton_config"] == {"decoupled": False, "max_batch_size": 0}
     assert found["pytorch_backend_config"] == {"use_cuda_graph": False}
+
+
+def test_a_whole_checkout_of_upstreams_gives_the_llm_apis_own_family(workspace: Path) -> None:
+    other = workspace / "all_models" / "inflight_batcher_llm" / "tensorrt_llm"
+    other.mkdir(parents=True)
+    (other / "config.pbtxt").write_text('name: "tensorrt_llm" backend: "${triton_backend}"')
+    out = workspace / "out"
+    arguments = ("--release", "0.19.0", "--templates", str(workspace), "--output", str(out))
+    ran("render inflight-batching", *arguments, "--set", "enable_kv_cache_reuse=true")
+    found = yaml.safe_load((out / "tensorrt_llm/1/model.yaml").read_text())
+    assert found["kv_cache_config"]["enable_block_reuse"] is True
+    assert "sampling_param_max_tokens" in (out / "tensorrt_llm/config.pbtxt").read_text()
+
+
+def test_lab_05s_two_policies_are_two_configurations(workspace: Path) -> None:
+    found = {}
+    for policy in ("guaranteed_no_evict", "max_utilization", "guaranteed_completion"):
+        out = workspace / policy
+        ran("render inflight-batching", "--release", "1.2.1", "--templates", str(workspace), "--output", str(out),
+            "--set", f"batch_scheduler_policy={policy}")  # fmt: skip
+        document = yaml.safe_load((out / "tensorrt_llm/1/model.yaml").read_text())
+        found[policy] = document["scheduler_config"]["capacity_scheduler_policy"]
+    assert list(found.values()) == ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "GUARANTEED_NO_EVICT"]
+    text = ran("run batching --dry-run", "--release", "1.2.1").output
+    assert "batch_scheduler_policy is left out" not in text
 
 
 def test_every_key_and_type_that_it_does_not_take_is_named_at_once() -> None:
@@ -86,7 +114,7 @@ def test_there_is_no_engine_step_and_the_weights_are_read_offline(stack: str, na
     found = json.loads(ran(f"up {stack} --dry-run --json", "--release", name).stdout)
     text = "\n".join(" ".join(command["argv"]) for command in found["commands"])
     assert "trtllm-build" not in text
-    assert "labctl.weights pull random:llama-2-7b" in text
+    assert "labctl.artifacts pull random:llama-2-7b" in text
     assert release(name).llmapi.templates in text  # type: ignore[union-attr]
     assert "auto-complete" not in text  # Triton's stays on: the model sets its own decoupled flag
 
@@ -95,7 +123,7 @@ def test_there_is_no_engine_step_and_the_weights_are_read_offline(stack: str, na
     ("stack", "setting", "said"),
     [
         ("inflight-batching", "max_batch_size=8", "max_batch_size"),
-        ("inflight-batching", "batch_scheduler_policy=max_utilization", "batch_scheduler_policy"),
+        ("inflight-batching", "max_num_sequences=8", "max_num_sequences"),
         ("llama", "gpt_model_type=V1", "gpt_model_type"),
     ],
 )

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from labctl import tables
-from labctl.errors import LabError
-from labctl.measure import stats
-from labctl.measure.evidence import metrics, steplog
-from labctl.measure.lane import Lane
-from labctl.measure.pictures import perfetto, timeline
-from labctl.measure.records import RequestRecord, overlap
-from labctl.measure.workloads import load
+from labkit import stats, tables
+from labkit.errors import LabError
+from labkit.evidence import metrics, steplog
+from labkit.lane import Lane
+from labkit.pictures import perfetto, timeline
+from labkit.records import RequestRecord, overlap
+from labkit.workloads import load
 
 
 def record(start: float, *arrivals: float, error: str = "", prompt: str = "p") -> RequestRecord:
@@ -96,7 +95,8 @@ labs_running{model="m"} 5
 def test_tritons_counters_are_read_per_model() -> None:
     snapshot = metrics.parse(PROMETHEUS)
     row = snapshot.models["m"]
-    assert (row.inferences, row.exec_count, row.mean_batch, row.failed, row.pending) == (40, 8, 5, 7, 3)
+    assert (row.inferences, row.exec_count, row.mean_batch, row.pending) == (40, 8, 5, 3)
+    assert (row.failed, row.canceled) == (5, 2)
     assert row.rejected == 4
     assert snapshot.own["m", "labs_running"] == 5
 
@@ -197,3 +197,16 @@ def test_who_waits_is_the_models_own_count_where_it_has_one() -> None:
     assert snapshot.waiting("m") == 3, "Triton's"
     assert metrics.parse(f'{PROMETHEUS}labs_waiting{{model="m"}} 28\n').waiting("m") == 28
     assert snapshot.waiting("unknown") == 0
+
+
+def test_nvidias_backend_says_who_waits_while_tritons_queue_is_empty() -> None:
+    def waiting(**kinds: int) -> float:
+        lines = "".join(
+            f'nv_trt_llm_request_metrics{{model="m",version="1",request_type="{kind}"}} {value}\n'
+            for kind, value in kinds.items()
+        )
+        return metrics.parse(PROMETHEUS + lines).waiting("m")
+
+    assert waiting(active=60, max=64, scheduled=48, context=0) == 12
+    # An idle server, as upstream's own README shows it (tensorrtllm_backend v0.17.0, README.md:709-712).
+    assert waiting(active=0, max=512, scheduled=1, context=1) == 0

@@ -16,6 +16,8 @@ from fake_backend import Request
 from model_cases import CASES, STREAMS, WAIT_S, Case, answered, ids, request, steps_of
 from waiting import eventually
 
+from labserve.inflight import clients
+
 
 @pytest.mark.parametrize("case", [case for case in CASES if "processing" not in case.path], ids=lambda case: case.path)
 def test_the_step_log_tells_of_every_request_in_the_batch_and_of_its_end(
@@ -46,6 +48,17 @@ def test_the_step_log_tells_of_every_request_in_the_batch_and_of_its_end(
     assert made == dict.fromkeys(joined, wanted)
 
 
+def test_the_step_log_keeps_the_numbers_of_each_refusal(load: Callable[[Case], Any], tmp_path: Path) -> None:
+    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    model = load(replace(case, filled={**case.filled, "max_num_sequences": 16}))
+    answered(model, [request(case, {"request_output_len": ids(90)}) for _ in range(8)])
+    model.finalize()
+    refused = [step for step in steps_of(tmp_path) if step.why == "no KV block"]
+    assert refused and all(step.because["used"] == step.kv_blocks_used for step in refused)
+    for because in (step.because for step in refused):
+        assert because["need"] + because["used"] + because["reserve"] > because["blocks"] == 100
+
+
 def test_a_request_whose_client_is_gone_is_not_generated_to_its_end(load: Callable[[Case], Any]) -> None:
     case = next(c for c in CASES if c.path == "llama-python/llama-python")
     model = load(case)
@@ -69,7 +82,7 @@ def test_the_server_is_not_asked_at_every_step_whether_each_client_is_still_ther
     """Each question is a message there and back between two steps, and the engine stands idle for it."""
     case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
     model = load(case)
-    monkeypatch.setitem(type(model).drop_cancelled.__globals__, "ASK_S", 1e9)
+    monkeypatch.setattr(clients, "ASK_S", 1e9)
     asked: list[Request] = []
 
     def is_cancelled(each: Request) -> bool:
@@ -96,4 +109,25 @@ def test_who_leaves_the_queue_or_a_seat_is_forgotten_and_the_others_are_answered
     for each in asked:
         each.cancelled = True
     assert all(end.wait(WAIT_S) for end in ends)
-    eventually(lambda: (model.seats.used, len(model.waiting), len(model.names._live)) == (0, 0, 0))
+    loop = model.loop
+    eventually(lambda: (loop.steps.slots.used, len(loop.waiting), len(loop.steps._names._live)) == (0, 0, 0))
+
+
+@pytest.mark.parametrize("flags", [0, 1])
+def test_two_clients_that_share_a_sequence_id_are_both_answered_by_a_model_without_sequences(
+    load: Callable[[Case], Any], flags: int
+) -> None:
+    case = next(c for c in CASES if c.path == "iterative/simple-gpt2")
+    first, second = (request(case) for _ in range(2))
+    first._correlation = second._correlation = 7
+    first._flags, second._flags = 1, flags
+    answered(load(case), [first, second])
+    assert first.final and second.final and not first.error and not second.error
+
+
+def test_a_sequence_id_may_be_a_text(load: Callable[[Case], Any]) -> None:
+    case = next(c for c in CASES if c.path == "iterative/iterative-gpt2")
+    asked = request(case)
+    asked._correlation, asked._flags = "p-7", 1  # type: ignore[assignment]
+    answered(load(case), [asked])
+    assert asked.final and not asked.error

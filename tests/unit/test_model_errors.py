@@ -66,14 +66,14 @@ def test_a_row_whose_scores_are_no_numbers_fails_alone(
     case: Case, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(case)
-    begin = model.decoder.begin
+    begin = model.rows.decoder.begin
 
     def poisoned(prompts: list[list[int]]) -> Any:
         scores = begin(prompts).copy()
         scores[prompts.index([9, 9])] = float("nan")
         return scores
 
-    monkeypatch.setattr(model.decoder, "begin", poisoned)
+    monkeypatch.setattr(model.rows.decoder, "begin", poisoned)
     good, bad = request(case), request(case, {"input_ids": ids(9, 9)})
     first, second = answered(model, [good, bad])
     assert not first.error
@@ -90,7 +90,7 @@ def test_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_
     def fail(*_: Any) -> Any:
         raise OSError("the disk is gone: /run/steps")
 
-    monkeypatch.setattr(model, "record", fail)
+    monkeypatch.setattr(model.recorder, "record", fail)
     waiting = [request(case) for _ in range(3)]
     first = answered(model, [request(case, {"request_output_len": ids(90)}), *waiting])
     assert all("internal error in tensorrt_llm" in response.error for response in first)
@@ -123,6 +123,6 @@ def test_a_failing_loop_tells_everybody_who_waits_and_whoever_comes_later(
     def fail(*_: Any) -> Any:
         raise OSError("the disk is gone: /run/steps")
 
-    monkeypatch.setattr(model, "admit", fail)
+    monkeypatch.setattr(model.loop, "admit", fail)
     for _ in range(2):
         assert all("internal error in streams" in each.error for each in answered(model, [request(STREAMS)]))

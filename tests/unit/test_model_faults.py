@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from labctl import tritonlog
-from labctl.errors import LabError
 from labctl.manifest.catalog import load
-from labctl.orchestrator import faults
-from labctl.orchestrator.plan import Choices, Plan, make_plan
+from labctl.plan import Plan, make_plan
 from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Choices
+from labctl.stack import faults
+from labctl.triton import server_log
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = "internal error in iterative-gpt2 (see the server's log, entry {})"
@@ -79,5 +80,5 @@ def test_the_guard_writes_what_is_looked_for_here() -> None:
 
 
 def test_the_log_shows_a_traceback_line_by_line_and_no_control_character() -> None:
-    shown = list(tritonlog.readable([line("a \"quoted\"\nKeyError: 'b'"), line("\x1b[2J\nb"), "printed"]))
+    shown = list(server_log.readable([line("a \"quoted\"\nKeyError: 'b'"), line("\x1b[2J\nb"), "printed"]))
     assert shown == [f"{HEAD}a \"quoted\"\nKeyError: 'b'", f"{HEAD}\\u001b[2J\nb", "printed"]

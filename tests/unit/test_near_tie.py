@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from labctl.measure.evidence import near_tie
+from labkit.evidence import near_tie
 
 
 @pytest.fixture

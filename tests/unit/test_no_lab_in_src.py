@@ -10,13 +10,16 @@ from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "src" / "labctl"
+SOURCES = ROOT / "src"
+PACKAGES = ("labctl", "labkit")
+IMPORTED = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 TENSOR = re.compile(r'name: *"([^"$]+)"')
-UPSTREAM = ("trtllm", "engines")  # what TensorRT-LLM and Hugging Face's exporters call things in every release
+# What TensorRT-LLM and Hugging Face's exporters call things in every release.
+UPSTREAM = ("labctl/trtllm/", "labctl/artifacts/gpt2_export.py", "labkit/clients/trtllm.py")
 # labctl's own words, which some model uses for a tensor as well; a key of manifests; and the names that vLLM's and
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
 OWN = {"temperature", "top_k", "top_p", "repetition_penalty", "seed", "stream", "tokenizer", "ensemble", "logits"}
-OWN |= {"READY", "stop", "waits", "tensorrt_llm", "text_input", "text_output", "max_tokens"}
+OWN |= {"READY", "stop", "waits", "tensorrt_llm", "text_input", "text_output", "max_tokens", "end_id", "streaming"}
 
 
 def names() -> set[str]:
@@ -32,9 +35,17 @@ def test_no_source_names_a_labs_model_or_tensor() -> None:
     assert {"iterative-gpt2", "INPUT_0", "ensemble_pipeline"} <= known
     told = [
         f"{path.relative_to(SOURCES)}:{node.lineno}: {node.value}"
-        for path in SOURCES.rglob("*.py")
-        if path.relative_to(SOURCES).parts[0] not in UPSTREAM
+        for package in PACKAGES
+        for path in (SOURCES / package).rglob("*.py")
+        if not str(path.relative_to(SOURCES)).startswith(UPSTREAM)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known
     ]
     assert told == []
+
+
+def test_labs_import_labkit_and_nothing_of_labctl() -> None:
+    sources = [path for name in ("labs", "docs") for path in (ROOT / name).rglob("*.py")]
+    packages = {path: set(IMPORTED.findall(path.read_text(encoding="utf-8"))) for path in sources}
+    assert sum("labkit" in found for found in packages.values()) > len(list((ROOT / "labs").glob("*/lab.yaml")))
+    assert [str(path.relative_to(ROOT)) for path, found in packages.items() if "labctl" in found] == []

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from labctl.errors import LabError
+from labctl.labs.verdicts import judge
 from labctl.listener import Silent
 from labctl.manifest.schema import Verdict
-from labctl.orchestrator import ports
-from labctl.orchestrator.lock import holder, stack_lock
-from labctl.orchestrator.verdicts import judge
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Command
-from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.proc import Proc
+from labctl.runtimes.record import Endpoints, Record
+from labctl.stack import lock, ports
+from labctl.stack.lock import holder, stack_lock
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 
 def record(http: int) -> Record:
@@ -85,6 +89,63 @@ def test_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> None:
     assert holder(workspace, "s") == (0, "")
     with stack_lock(workspace, "s", "up"):
         pass
+
+
+def test_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, tmp_path)
+    code = (
+        "import sys, time; from pathlib import Path; from labctl.stack.lock import stack_lock\n"
+        "from labctl.workspace import Workspace; place = Path(sys.argv[1])\n"
+        "with stack_lock(Workspace(place, place), 's', 'up'): print('held', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout
+        assert command.stdout.readline() == "held\n"
+        with pytest.raises(lock.Busy, match=f"pid {command.pid}"):
+            stack_lock(workspace, "s", "up").__enter__()
+        command.kill()
+    assert holder(workspace, "s") == (0, "")
+    with stack_lock(workspace, "s", "up"):
+        assert holder(workspace, "s") == (os.getpid(), "up")
+
+
+def test_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "NOTE_S", 0.0)
+    workspace = Workspace(tmp_path, tmp_path)
+    with stack_lock(workspace, "s", "up"):
+        note = tmp_path / ".labs" / "s" / "lock.json"
+        for text in (None, "", "null", '{"pid": 0}'):
+            note.unlink() if text is None else note.write_text(text)
+            with pytest.raises(lock.Busy, match="another labctl command on s is in progress") as caught:
+                stack_lock(workspace, "s", "down").__enter__()
+            assert "kill" not in str(caught.value)
+            note.touch()
+
+
+def test_the_holder_of_a_lock_is_named_although_its_note_comes_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(tmp_path, tmp_path)
+    with stack_lock(workspace, "s", "up"):
+        note = tmp_path / ".labs" / "s" / "lock.json"
+        text = note.read_text()
+        note.unlink()
+        monkeypatch.setattr(lock, "NOTE_S", 60.0)
+        monkeypatch.setattr("time.sleep", lambda seconds: note.write_text(text))
+        with pytest.raises(lock.Busy, match=rf"'labctl up' of s is in progress \(pid {Proc.current().pid}\)"):
+            stack_lock(workspace, "s", "down").__enter__()
+
+
+def test_a_process_is_known_again_although_the_clock_of_the_machine_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    me, earlier = Proc.current(), Proc(os.getpid(), psutil.Process().create_time())
+    assert earlier.alive(), "as an earlier version wrote it"
+    created = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + 3600)  # counted from now backwards
+    assert me.alive()
+    assert Proc.current() == me
+    assert not Record(**{**vars(record(1)), "owner": me}).orphaned()
 
 
 def test_a_record_survives_its_journey_through_the_environment() -> None:

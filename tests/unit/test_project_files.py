@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from benchmarks import __main__ as bench
-from labctl.cli.main import COMMANDS, cli
+from labctl.cli.commands import COMMANDS
+from labctl.cli.main import cli
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +60,23 @@ def test_ci_lints_on_every_python_that_is_supported() -> None:
     assert PROJECT["project"]["requires-python"] == ">=3.11,<3.13"
 
 
+def test_docker_compose_down_takes_down_a_guard_that_was_opened_by_hand() -> None:
+    """Compose takes down, without the files that a service was started with, what belongs to no profile."""
+
+    class Tagged(yaml.SafeLoader):
+        """Compose's own tags are no matter here."""
+
+    Tagged.add_multi_constructor("!", lambda loader, tag, node: None)
+    shipped = yaml.safe_load(text("compose.yaml"))["services"]
+    opened = yaml.load(text("compose.guard.yaml"), Tagged)["services"]
+    assert opened.keys() == {"triton", "guard"}
+    assert [shipped[name].get("profiles") for name in opened] == [None, None]
+    assert shipped["guard"]["scale"] == 0 and opened["guard"]["scale"] == 1
+    assert shipped["guard"]["image"] == shipped["guard-image"]["image"], "the one that is built is the one that starts"
+    steps = text("docs/operate/compose.md").partition("compose.guard.yaml up --wait\n")[2]
+    assert steps.splitlines()[0].split() == ["docker", "compose", "down"]
+
+
 @pytest.mark.parametrize("form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda p: p.name)
 def test_an_issue_form_has_what_github_asks_of_one(form: Path) -> None:
     found = yaml.safe_load(form.read_text())
@@ -67,7 +85,9 @@ def test_an_issue_form_has_what_github_asks_of_one(form: Path) -> None:
     assert len({field["id"] for field in found["body"]}) == len(found["body"])
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", "docs/troubleshooting.md", "docs/compose.md"])
+@pytest.mark.parametrize(
+    "page", ["CONTRIBUTING.md", "README.md", "docs/guide/troubleshooting.md", "docs/operate/compose.md"]
+)
 def test_every_make_target_and_command_that_a_page_names_exists(page: str) -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", text("Makefile"), re.MULTILINE))
     code = "\n".join(re.findall(r"`[^`\n]+`|^ {4}.+$|^(?:make|labctl) .+$", text(page), re.MULTILINE))
@@ -76,7 +96,11 @@ def test_every_make_target_and_command_that_a_page_names_exists(page: str) -> No
     assert set(re.findall(r"(?<![\w/.-])labctl ([a-z]+)", code)) - COMMANDS.keys() == set()
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "page",
+    sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md"), *ROOT.glob("labs/*/README.md")]),
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []

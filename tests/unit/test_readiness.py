@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fake_triton import FakeTriton, serve
 
-from labctl import readiness
-from labctl.errors import LabError
 from labctl.manifest.schema import Probe
+from labctl.triton import readiness
+from labkit.errors import LabError
 
 
 @pytest.fixture

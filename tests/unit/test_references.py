@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from labctl.errors import LabError
 from labctl.manifest.references import expand, holds, same
+from labkit.errors import LabError
 
 SCOPE = {"settings.on": True, "settings.n": 3, "settings.sizes": [8, 32], "run_dir": "/run"}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,15 @@ from google.protobuf import text_format
 from release_templates import RELEASES, tree
 from tritonclient.grpc import model_config_pb2
 
+from labctl import repository
 from labctl.cli.main import cli
-from labctl.errors import LabError
 from labctl.manifest.catalog import load
-from labctl.orchestrator.plan import Choices, make_plan
+from labctl.plan import make_plan
+from labctl.runtimes.record import Choices
 from labctl.trtllm import releases
 from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,6 +93,25 @@ def test_templates_of_another_release_are_told_apart(render: Any, tmp_path: Path
         render("inflight-batching", "0.5.0")
     assert any("batching_strategy: no value is given" in line for line in caught.value.details)
     assert "the templates must be those of TensorRT-LLM 0.5.0" in caught.value.remedy
+
+
+def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: Path) -> None:
+    """Upstream's own filler leaves such a placeholder, and the backend takes it for "not set"."""
+    made = plan(tmp_path, "inflight-batching", release="0.17.0")
+    assert made.fetched
+    tree(tmp_path / "image", "0.17.0")
+    shutil.copytree(tmp_path / "image" / "all_models" / "inflight_batcher_llm", made.fetched)
+    config = made.fetched / "tensorrt_llm" / "config.pbtxt"
+    asked = 'parameters: { key: "newer" value: { string_value: "${newer}" } }\n'
+    config.write_text(config.read_text() + asked)
+    request = replace(made.request, output=tmp_path / "out")
+    repository.render(request)
+    assert 'string_value: "${newer}"' in (tmp_path / "out" / "tensorrt_llm" / "config.pbtxt").read_text()
+    assert repository.unknown(request) == ["newer"]
+    config.write_text(config.read_text() + "max_batch_size: ${bare}\n")
+    with pytest.raises(LabError) as caught:  # outside of quotes it is no configuration
+        repository.render(request)
+    assert any("bare: no value is given" in line for line in caught.value.details)
 
 
 @pytest.mark.parametrize("name", RELEASES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 import shutil
 import subprocess
@@ -15,15 +14,18 @@ from typing import Any
 import kubernetes_validate
 import pytest
 from kubernetes_validate import utils as validator
-from rendered_targets import STACKS, built, composed, rendered, session
+from programs import needs
+from rendered_targets import STACKS, built, composed, kustomized, of_kind, pods, rendered, session
 
 from labctl import repository, yamlfile
-from labctl.errors import LabError
+from labctl.deploy import kustomize
+from labctl.deploy import stack as stack_
+from labctl.deploy.files import FOLDER
 from labctl.guard import envoy
 from labctl.listener import Silent
-from labctl.orchestrator import targets
-from labctl.orchestrator.plan import Choices
-from labctl.runtimes.targets import servers
+from labctl.runtimes.record import Choices
+from labctl.stack import targets
+from labkit.errors import LabError
 
 VERSIONS = ("1.32.0", "1.36.0")  # the oldest and the newest that are in use
 NATIVE = re.compile(r"^(v1|[a-z]+/v\d|[a-z.]+\.k8s\.io/v\d)$")
@@ -32,22 +34,6 @@ EACH = pytest.mark.parametrize("profile", PROFILES)
 SOME = pytest.mark.parametrize(
     "stack", [s for s in ("sequence-batcher", "iterative", "inflight-batching") if s in STACKS]
 )
-
-
-def needs(*programs: str) -> pytest.MarkDecorator:
-    missing = [program for program in programs if not shutil.which(program)]
-    return pytest.mark.skipif(
-        bool(missing) and not os.environ.get("LABS_REQUIRE_DOCKER"), reason=f"not on this machine: {', '.join(missing)}"
-    )
-
-
-def of_kind(documents: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
-    return [document for document in documents if document["kind"] in kinds]
-
-
-def pods(documents: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for document in of_kind(documents, "Deployment", "StatefulSet", "Job"):
-        yield document["metadata"]["name"], document["spec"]["template"]["spec"]
 
 
 def server(stack: str, profile: str) -> dict[str, Any]:
@@ -61,13 +47,6 @@ def test_every_file_is_a_whole_manifest_of_kubernetes_own_api_or_says_in_its_nam
         if path.name != "kustomization.yaml" and "patch" not in path.name:
             document = yamlfile.parse(path.read_text())
             assert NATIVE.match(document["apiVersion"]) and document["kind"] and document["metadata"]["name"], path
-
-
-def test_a_resource_of_an_operator_is_there_only_where_it_was_asked_for() -> None:
-    assert not (rendered("iterative") / "base" / "servicemonitor.yaml").exists()
-    asked = rendered("iterative", service_monitor="true") / "base"
-    assert yamlfile.parse((asked / "servicemonitor.yaml").read_text())["kind"] == "ServiceMonitor"
-    assert "servicemonitor.yaml" in yamlfile.parse((asked / "kustomization.yaml").read_text())["resources"]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +66,34 @@ def test_an_overlay_builds_and_its_every_resource_is_strictly_valid(stack: str, 
         kubernetes_validate.validate(document, VERSIONS[profile == "gpu"], strict=True)
 
 
-@needs("kubectl", "docker")
+@needs("kubectl")
+@pytest.mark.parametrize("part", ["overlays/cpu", "overlays/gpu", "operators"])
+@pytest.mark.usefixtures("schemas_read_once")
+def test_the_shipped_tree_builds_as_it_is_and_what_it_builds_is_strictly_valid(part: str) -> None:
+    documents = kustomized(FOLDER / "kubernetes" / part)
+    assert documents
+    for document in documents:
+        if NATIVE.match(document["apiVersion"]):
+            kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+        else:
+            assert part == "operators", "no cluster is asked for what it may not have"
+
+
+def test_keda_and_the_horizontal_pod_autoscaler_follow_the_same_signal_at_the_same_pace() -> None:
+    own, keda = (yamlfile.parse((FOLDER / "kubernetes" / name / "autoscaler.yaml").read_text())["spec"]
+                 for name in ("base", "operators"))  # fmt: skip
+    assert (own["minReplicas"], own["maxReplicas"]) == (keda["minReplicaCount"], keda["maxReplicaCount"])
+    assert own["maxReplicas"] == stack_.MOST, "Envoy's configuration has a name for each"
+    assert own["behavior"] == keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    (signal,), (trigger,) = own["metrics"], keda["triggers"]
+    assert signal["pods"]["target"]["averageValue"] == trigger["metadata"]["threshold"]
+    adapter = yamlfile.parse((FOLDER / "kubernetes/base/adapter.yaml").read_text())["data"]["config.yaml"]
+    (rule,) = yamlfile.parse(adapter)["rules"]
+    query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'pod=~"${stack}-triton-.*"')
+    assert query.replace("sum by (<<.GroupBy>>)", "sum") == trigger["metadata"]["query"]
+
+
+@needs("kubectl", "docker compose")
 @EACH
 @SOME
 def test_image_command_mounts_and_environment_are_those_that_compose_would_run(stack: str, profile: str) -> None:
@@ -127,7 +133,9 @@ def test_nobody_is_root_nothing_is_latest_and_all_have_limits_and_probes(stack: 
             assert security["capabilities"] == {"drop": ["ALL"]}, where
             assert not re.search(r":latest$|^[^:]+$", container["image"]), where
             for part in ("requests", "limits"):
-                assert {"cpu", "memory"} <= set(container["resources"][part]), where
+                assert {"cpu", "memory", "ephemeral-storage"} <= set(container["resources"][part]), where
+        for volume in pod["volumes"]:
+            assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"], (name, volume)
         if "restartPolicy" not in pod:  # it serves
             (container,) = pod["containers"]
             assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container), name
@@ -166,14 +174,17 @@ def test_whatever_one_resource_names_is_there(stack: str, profile: str) -> None:
     (adapter,) = [d for d in of_kind(documents, "ConfigMap") if d["metadata"]["name"] == f"{stack}-adapter"]
     (rule,) = yamlfile.parse(adapter["data"]["config.yaml"])["rules"]
     assert signal["pods"]["metric"]["name"] == rule["name"]["as"]
-    assert "labs_waiting" in rule["metricsQuery"]
+    signals = ("labs_waiting", "nv_trt_llm_request_metrics", "nv_inference_pending_request_count")
+    places = [rule["metricsQuery"].find(metric) for metric in signals]
+    assert -1 not in places and places == sorted(places), "the first that a model has is believed"
 
 
-@pytest.mark.parametrize("trace", ["", "otlp://collector:4318"])
+@pytest.mark.parametrize("settings", [{}, {"guard": "false"}, {"trace": "otlp://collector:4318"}], ids=str)
 @SOME
-def test_envoy_itself_takes_its_configuration(stack: str, trace: str) -> None:
-    folder = rendered(stack, **{"trace": trace} if trace else {}) / "base"
-    assert ("OpenTelemetryConfig" in (folder / "envoy.json").read_text()) == bool(trace)
+def test_envoy_itself_takes_its_configuration(stack: str, settings: dict[str, str]) -> None:
+    folder = rendered(stack, **settings) / "base"
+    assert ("OpenTelemetryConfig" in (folder / "envoy.json").read_text()) == ("trace" in settings)
+    assert ("ExternalProcessor" in (folder / "envoy.json").read_text()) == ("guard" not in settings)
     config = str(folder / "envoy.json")
     command = [str(envoy.binary()), *envoy.arguments(config, validate=True)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -205,7 +216,7 @@ def test_the_repository_that_a_pod_unpacks_is_the_rendered_one(stack: str, tmp_p
         (volume / entry.name).symlink_to(f"..data/{entry.name}")
     models = tmp_path / "models"
     models.mkdir()
-    command = servers.unpacked(wanted).replace("/labs/rendered", str(volume)).replace("/models", str(models))
+    command = kustomize.unpack(wanted).replace("/labs/rendered", str(volume)).replace("/models", str(models))
     subprocess.run(["sh", "-c", command], check=True)
     assert tree(models) == tree(wanted)
 
@@ -234,5 +245,5 @@ def test_a_folder_of_somebody_elses_is_refused_and_an_own_one_is_written_anew(tm
 def test_a_value_that_a_targets_setting_cannot_have_is_refused() -> None:
     opened = session()
     lab, name = opened.catalog.stack("iterative")
-    with pytest.raises(LabError, match="service_monitor cannot be 'perhaps'"):
-        targets.rendering(opened, lab, name, Choices(set={"service_monitor": "perhaps"}), "kubernetes", Path("x"))
+    with pytest.raises(LabError, match="guard cannot be 'perhaps'"):
+        targets.rendering(opened, lab, name, Choices(set={"guard": "perhaps"}), "kubernetes", Path("x"))

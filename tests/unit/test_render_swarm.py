@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from typing import Any
 
 import pytest
+from programs import needs
 from rendered_targets import STACKS, composed, rendered
 
 from labctl import yamlfile
-from labctl.runtimes.targets import swarm
+from labctl.deploy import swarm
 
 REFUSED = {
     "build", "container_name", "depends_on", "extends", "mem_limit", "network_mode", "pids_limit", "profiles",
     "pull_policy", "restart", "scale", "security_opt", "shm_size", "tmpfs",
 }  # fmt: skip
-docker = pytest.mark.skipif(
-    not shutil.which("docker") and not os.environ.get("LABS_REQUIRE_DOCKER"), reason="needs the docker command"
-)
 
 
 def document(stack: str, profile: str = "cpu") -> dict[str, Any]:
@@ -27,7 +23,7 @@ def document(stack: str, profile: str = "cpu") -> dict[str, Any]:
     return found
 
 
-@docker
+@needs("docker compose")
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
 def test_image_command_mounts_and_environment_are_those_that_compose_would_run(profile: str) -> None:
     mine, compose = document("iterative", profile)["services"]["triton"], composed("iterative", profile)
@@ -55,7 +51,17 @@ def test_nothing_that_swarm_refuses_is_left_and_updates_go_one_by_one(stack: str
     assert all(secret["external"] for secret in document(stack)["secrets"].values())
 
 
-@docker
+def test_a_stack_on_every_address_of_its_node_is_guarded_bounded_and_its_logs_end() -> None:
+    services = document("iterative")["services"]
+    assert services["envoy"]["command"][-2:] == ["labctl.runtimes.guard_container", "/etc/envoy/envoy.json"]
+    assert '"judge"' in (rendered("iterative", "swarm") / "envoy.json").read_text()
+    for service in services.values():
+        assert service["deploy"]["resources"]["limits"]["memory"] and service["logging"]["options"]["max-size"]
+    plain = rendered("iterative", "swarm", guard="false")
+    assert '"judge"' not in (plain / "envoy.json").read_text()
+
+
+@needs("docker")
 def test_docker_takes_the_file() -> None:
     file = str(rendered("iterative", "swarm") / swarm.FILE)
     done = subprocess.run(["docker", "stack", "config", "-c", file], capture_output=True, text=True, check=False)

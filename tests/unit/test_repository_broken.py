@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from labctl import repository
-from labctl.errors import LabError
 from labctl.repository import RenderRequest
+from labkit.errors import LabError
 
 BROKEN = sorted((Path(__file__).parent / "data" / "broken_repositories").iterdir())
 VALUES: dict[str, Any] = {"word": "many", "empty": "", "block": "dynamic_batching {\n}\n", "count": 4}
@@ -42,10 +42,12 @@ def test_a_parameter_goes_before_a_default(tmp_path: Path) -> None:
     assert "max_batch_size: 9" in (tmp_path / "out" / "m" / "config.pbtxt").read_text()
 
 
-def test_of_several_template_families_the_in_flight_one_is_taken(tmp_path: Path) -> None:
-    config(tmp_path / "t" / "all_models" / "gpt", "m", "max_batch_size: 1\n")
-    config(tmp_path / "t" / "all_models" / "inflight_batcher_llm", "m", "max_batch_size: 2\n")
-    repository.render(RenderRequest([tmp_path / "t"], ["m"], {}, tmp_path / "out"))
+@pytest.mark.parametrize("family", ["inflight_batcher_llm", "llmapi"])
+def test_of_several_template_families_the_one_that_is_meant_is_taken(tmp_path: Path, family: str) -> None:
+    for name in ("gpt", "inflight_batcher_llm", "llmapi"):
+        size = 2 if name == family else 1
+        config(tmp_path / "t" / "all_models" / name, "m", f"max_batch_size: {size}\n")
+    repository.render(RenderRequest([tmp_path / "t"], ["m"], {}, tmp_path / "out", family=family))
     assert "max_batch_size: 2" in (tmp_path / "out" / "m" / "config.pbtxt").read_text()
 
 

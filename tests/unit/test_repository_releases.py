@@ -14,12 +14,12 @@ from release_templates import RELEASES, templates
 from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
-from labctl.errors import LabError
 from labctl.repository import RenderRequest
 from labctl.trtllm import releases
 from labctl.trtllm.releases import effective_policy, release, table
+from labkit.errors import LabError
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "gpu.md"
 GIVEN = {"engine_dir": "/engines/llama", "tokenizer_dir": "/weights/llama"}
 
 

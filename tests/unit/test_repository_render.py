@@ -13,9 +13,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
-from labctl.errors import LabError
 from labctl.replacement import Replacement
 from labctl.repository import RenderRequest
+from labkit.errors import LabError
 
 CONFIG = """\
 # ${note} ${never_given}

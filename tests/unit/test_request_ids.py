@@ -5,22 +5,25 @@ from __future__ import annotations
 import importlib.util
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf import text_format
 from machinery import ROOT
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from labctl.errors import LabError
-from labctl.measure.clients import ask, tensors
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import bench, identity, load
+from labkit.clients import ask, tensors
+from labkit.clients.stream import TextStream
+from labkit.errors import LabError
+from labkit.records import RequestRecord
+from labkit.workloads import bench, identity, load
 
 PLAIN_NUMBER = re.compile(r"[1-9][0-9]*")
 CONFIG = """
@@ -37,18 +40,20 @@ class Server(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self) -> None:
         self.ids: list[str] = []
+        self.prompts: list[list[int]] = []
 
     def ModelConfig(self, request: Any, context: Any) -> Any:
         return service_pb2.ModelConfigResponse(config=text_format.Parse(CONFIG, model_config_pb2.ModelConfig()))
 
     def ModelMetadata(self, request: Any, context: Any) -> Any:
-        inputs = [{"name": name, "datatype": "INT32"} for name in ("max_tokens", "request_output_len")]
+        inputs = [{"name": name, "datatype": "INT32"} for name in ("max_tokens", "request_output_len", "end_id")]
         return service_pb2.ModelMetadataResponse(name=request.name, inputs=inputs)
 
     def ModelInfer(self, request: Any, context: Any) -> Any:
         self.ids.append(request.id)
         response = service_pb2.ModelInferResponse(id=request.id, model_name=request.model_name)
         if request.model_name == "tensorrt_llm":
+            self.prompts.append(np.frombuffer(request.raw_input_contents[0], dtype=np.int32).tolist())
             tokens = 2 + ANSWER_IDS
             response.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, tokens])
             response.raw_output_contents.append(b"\x01\0\0\0" * tokens)
@@ -141,6 +146,28 @@ def test_every_client_sends_plain_numbers_as_request_ids_and_none_twice(
     assert len(set(server.ids)) == len(server.ids)
     assert {record.id for record in records} <= set(server.ids)
     assert all(record.label and not record.label.isdecimal() for record in records)
+
+
+def test_two_processes_do_not_begin_with_the_same_ids() -> None:
+    """0.5.0 refuses an id that is in flight, whoever chose it (v0.5.0, libtensorrtllm.cc:571-581)."""
+    code = "from labkit.records import request_id; print(request_id(), request_id())"
+    said = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+            for _ in range(3)]  # fmt: skip
+    assert all(int(second) == int(first) + 1 for first, second in said)
+    assert len({first for first, _ in said}) == 3
+
+
+def test_the_identity_test_warms_up_with_other_prompts_than_those_that_it_measures() -> None:
+    tensors.kind_of.cache_clear()
+    server = Server()
+    requests = [identity.Ids("a b", [number, number + 100], ANSWER_IDS) for number in range(1, 5)]
+    with serving(server) as endpoint:
+        identity.run(endpoint, requests)
+    warming, measured = server.prompts[: identity.WARMUP], server.prompts[identity.WARMUP :]
+    assert sorted(measured) == [request.prompt for request in requests]
+    assert not {prompt[0] for prompt in warming} & {prompt[0] for prompt in measured}, "no beginning is shared"
+    text = identity.unlike(identity.Ids("a b", [1, 2, 3], 4, "a b c"))
+    assert (text.text, text.prompt) == ("c b a", [3, 2, 1])
 
 
 def test_whole_numbers_of_another_releases_type_are_told_with_the_release_that_takes_them() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from labctl.cli.main import cli
-from labctl.errors import LabError
+from labctl.labs.run import RunResult
+from labctl.labs.verdicts import VerdictResult, judge, section
 from labctl.manifest.schema import Verdict
-from labctl.orchestrator.run import RunResult
-from labctl.orchestrator.verdicts import VerdictResult, judge, section
+from labkit import contention
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,12 +93,42 @@ def test_what_was_not_measured_has_a_word_of_its_own() -> None:
     assert judge(verdict(at_least=0.5), {}).line() == "unmeasured: v: a.b"
 
 
-def test_a_verdict_that_is_not_met_names_the_bound_and_what_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+def test_a_verdict_that_is_not_met_names_the_bound_and_what_to_try() -> None:
     line = judge(verdict(at_least=0.5, at_most=0.9), {"a.b": 0.1, "a.c": 0}).line()
-    assert line.startswith("NOT MET: 10%, the other 0%; wanted at least 0.5 and at most 0.9, measured 0.1; ")
-    assert "this machine is busy (load 99.0 on" in line
+    assert line.startswith("NOT MET: 10%, the other 0%; expected at least 0.5 and at most 0.9, measured 0.1; ")
     assert judge(verdict(at_least=0.5), {"a.b": 0.9}).line().startswith("met: 90%")
+
+
+@pytest.mark.parametrize(
+    ("timed", "value", "taken", "word"),
+    [
+        (True, 0.1, 0.5, "busy"),
+        (True, 0.1, 0.02, "NOT MET"),
+        (True, 0.9, 0.5, "met"),
+        (False, 0.1, 0.5, "NOT MET"),  # what is counted is the same on a busy machine
+    ],
+)
+def test_seconds_missed_on_a_busy_machine_are_a_verdict_about_the_machine(
+    timed: bool, value: float, taken: float, word: str
+) -> None:
+    judged = judge(verdict(at_least=0.5).model_copy(update={"timed": timed}), {"a.b": value, "a.c": 0}, taken)
+    assert judged.word == word
+    assert ("other programs took 50% of this machine's processors" in judged.line()) == (word == "busy")
+    assert RunResult(Path(), {}, [judged], True).missed == (["v"] if word == "NOT MET" else [])
+
+
+def test_a_program_that_computes_on_each_processor_is_seen_as_contention() -> None:
+    spin = "import os, sys\nprint(flush=True)\nwhile os.getppid() == int(sys.argv[1]): pass"
+    argv = [sys.executable, "-c", spin, str(os.getpid())]
+    busy = [subprocess.Popen(argv, stdout=subprocess.PIPE) for _ in os.sched_getaffinity(0)]
+    try:
+        for process in busy:
+            assert process.stdout and process.stdout.read(1)  # it runs
+        assert contention.share_taken_by_others() > contention.TOO_MUCH
+    finally:
+        for process in busy:
+            process.kill()
+            process.communicate()
 
 
 def test_a_report_has_the_verdicts() -> None:

@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from labctl.labs.scripts import SCRIPT, finish
 from labctl.listener import Silent
-from labctl.orchestrator.scripts import SCRIPT, finish
+from labctl.manifest.catalog import Catalog
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Action, Command
+from labctl.stack.session import Session
+from labctl.workspace import Workspace
 
 
 def started(tmp_path: Path, text: str) -> subprocess.Popen[str]:
     script = tmp_path / "client.py"
     (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
-    script.write_text(f"import sys, time\nfrom labctl.errors import LabError\nfrom beside import WORD\n{text}\n")
+    script.write_text(f"import sys, time\nfrom labkit.errors import LabError\nfrom beside import WORD\n{text}\n")
     return subprocess.Popen(
         [sys.executable, *SCRIPT, str(script), "one"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -50,6 +53,18 @@ def test_an_interrupted_script_ends_without_a_word(tmp_path: Path) -> None:
 def test_a_run_whose_client_alone_was_interrupted_is_interrupted(how: str) -> None:
     command = Command(["sh", "-c", how], dict(os.environ))
     client: Action[int] = Action("", lambda listener: processes.run_foreground(command, listener))
-    session = type("Session", (), {"listener": Silent()})()
+    session = Session(Workspace(Path(), Path()), Catalog(()), Silent())
     with pytest.raises(KeyboardInterrupt):
         finish(client, session, "it failed")
+
+
+@pytest.mark.parametrize("words", [["-m", "labkit.script"], ["-c", "from labctl.cli.main import main; main([])"]])
+def test_a_text_that_the_terminals_encoding_lacks_ends_nothing(tmp_path: Path, words: list[str]) -> None:
+    script = tmp_path / "client.py"
+    script.write_text("print('Seoul: 서울')\n")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    if words[0] == "-c":
+        words = ["-c", f"{words[1]}; print('Seoul: 서울')"]
+    done = subprocess.run([sys.executable, *words, str(script)], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("Seoul: \\uc11c\\uc6b8\n")

@@ -10,10 +10,11 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
-from labctl.errors import LabError
 from labctl.manifest import catalog
-from labctl.orchestrator.plan import Choices, make_plan
+from labctl.plan import make_plan
+from labctl.runtimes.record import Choices
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,16 +17,19 @@ import psutil
 import pytest
 from waiting import eventually
 
-from labctl.errors import LabError
+from labctl.labs.scripts import finish
 from labctl.listener import Silent
-from labctl.orchestrator.scripts import finish
+from labctl.manifest.catalog import Catalog
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.clients import Series
+from labctl.stack.session import Session
+from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 CLIENT = """\
 import json, os, sys, time
 from pathlib import Path
-from labctl.errors import LabError
+from labkit.errors import LabError
 context = Path(sys.argv[1])
 context.with_suffix(".pid").write_text(str(os.getpid()))
 print(sys.stdin.read(), end="")
@@ -108,7 +111,7 @@ def test_a_client_that_fails_is_that_phases_failure_and_the_next_one_runs(
 def test_the_end_of_the_process_itself_is_the_failure_of_the_phase_that_was_at_work(
     tmp_path: Path, heard: Heard
 ) -> None:
-    session = type("Session", (), {"listener": heard})()
+    session = Session(Workspace(Path(), Path()), Catalog(()), heard)
     with series(heard) as made:
         bad = client(made, tmp_path, "bad", "os.kill(os.getppid(), 9); time.sleep(600)")
         with pytest.raises(LabError, match=r"it failed[^$]*killed by SIGKILL"):

@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from labctl.orchestrator import ports
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.servers import goes_on
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import BringUp, UpOptions, bring_up
-from labctl.runtimes.base import Record
+from labctl.labs.servers import goes_on
 from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.stack import ports
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack, Stack
+from labctl.stack.up import bring_up
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "scaled"
 
 
-def steps(session: Session, balance: str, replicas: int = 2, **settings: object) -> BringUp:
+def steps(session: Session, balance: str, replicas: int = 2, **settings: object) -> tuple[Stack, Record]:
     lab, name = session.catalog.stack(STACK)
     options = UpOptions(Choices(set=settings), replicas=replicas, balance=balance)
-    return bring_up(session, lab, name, options, LocalRuntime(session.workspace), ports.places(1)[0])
+    stack = Stack(session, lab, name, LocalRuntime(session.workspace), options)
+    return stack, bring_up(stack, ports.places(1)[0]).record
 
 
 @pytest.mark.parametrize(
@@ -37,8 +38,9 @@ def steps(session: Session, balance: str, replicas: int = 2, **settings: object)
 def test_replicas_stay_where_only_their_balancer_differs(
     session: Session, after: dict[str, object], same: bool
 ) -> None:
-    before, new = steps(session, "l7"), steps(session, **after)  # type: ignore[arg-type]
-    assert goes_on(session, before.plan, before.record, new.plan, new.record) is same
+    stack, record = steps(session, "l7")
+    before = RunningStack.of(session, stack.lab, stack.runtime, record)
+    assert goes_on(before, *steps(session, **after)) is same  # type: ignore[arg-type]
 
 
 def found(session: Session, monkeypatch: pytest.MonkeyPatch, record: Record) -> Record:
@@ -50,7 +52,7 @@ def found(session: Session, monkeypatch: pytest.MonkeyPatch, record: Record) -> 
 
 
 def test_a_stack_is_found_with_the_balancer_that_it_has_now(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    began = steps(session, "l4").record
+    began = steps(session, "l4")[1]
     session.remember(dataclasses.replace(began, balance="hash"))
     assert found(session, monkeypatch, began).balance == "hash"
 
@@ -58,6 +60,6 @@ def test_a_stack_is_found_with_the_balancer_that_it_has_now(session: Session, mo
 def test_what_is_remembered_of_others_that_had_the_name_is_ignored(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session.remember(steps(session, "hash").record)
-    began = steps(session, "l4").record
+    session.remember(steps(session, "hash")[1])
+    began = steps(session, "l4")[1]
     assert found(session, monkeypatch, began) == began

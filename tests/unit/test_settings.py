@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.errors import LabError
 from labctl.manifest.settings import Setting, parse_assignments, resolve
+from labkit.errors import LabError
 
 DECLARED = {
     "kv_cache": Setting(type="bool", default=True, help="cache"),

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from labctl.errors import LabError
-from labctl.measure.evidence import slot_log, slots
-from labctl.measure.evidence.slots import Execution, Timeline
-from labctl.measure.evidence.steplog import Step
-from labctl.measure.pictures import slot_picture
+from labkit.errors import LabError
+from labkit.evidence import slot_log, slots
+from labkit.evidence.slots import Execution, Timeline
+from labkit.evidence.steplog import Step
+from labkit.pictures import slot_picture
 
 SCHEDULER = "3430 sequence_batch_scheduler.cc:857]"
 UNNAMED = "[request id: <id_unknown>]"

@@ -14,15 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.cli.main import cli
-from labctl.errors import LabError
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.measure import stage
-from labctl.orchestrator import autoscale, restart
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.stagehand import Stagehand
-from labctl.runtimes.base import Endpoints, Record, Replica
+from labctl.replicas import autoscale, restart
+from labctl.replicas.stagehand import Stagehand
+from labctl.runtimes.record import Endpoints, Record, Replica
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit import stage
+from labkit.errors import LabError
 
 STACK = "scaled"
 PLACES = [Endpoints(f"h:{n}", f"g:{n}", f"m:{n}") for n in (1, 2, 3)]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from fake_triton import FakeTriton, serve
 
+from labctl.cli.stacks import _describe
+from labctl.clock.clock import Clock
 from labctl.guard.admin import Seen
 from labctl.listener import Silent
-from labctl.orchestrator import status as told
-from labctl.orchestrator.clock import Clock
-from labctl.orchestrator.lock import stack_lock
-from labctl.orchestrator.session import Session
-from labctl.runtimes.base import Endpoints, Record, Replica
+from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
+from labctl.stack import status as told
+from labctl.stack.lock import stack_lock
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
@@ -74,6 +76,13 @@ def status(fake: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_stack_whose_models_answer_is_ready(status: Any) -> None:
     assert status()["state"] == "ready"
+
+
+def test_a_stack_that_other_machines_reach_says_so_and_where(status: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert status()["exposed"] == "" and "Exposed" not in _describe(status())
+    monkeypatch.setattr(FakeRuntime, "find", lambda self, stack: replace(self._record, options=UpOptions(expose=True)))
+    assert status()["exposed"] == "0.0.0.0"
+    assert "listen on 0.0.0.0, so other machines reach them" in _describe(status())
 
 
 def test_a_model_whose_stub_died_is_unavailable_although_triton_calls_it_ready(fake: FakeTriton, status: Any) -> None:

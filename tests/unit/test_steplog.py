@@ -1,4 +1,4 @@
-"""The step log: its writer keeps the form of docs/step-log.md, is bounded, and makes no text that nobody wants."""
+"""The step log: its writer keeps the form of docs/develop/step-log.md, is bounded, and makes no unwanted text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from step_schema import StepLine
 
-from labctl.measure.evidence import steplog
-from labctl.measure.evidence.step_schema import StepLine
-from labctl.orchestrator import texts
-from labserve.steplog import MOST_BYTES, WATCHED, WATCHED_S, Names, StepLog, queued
+from labctl.clock import texts
+from labkit.evidence import steplog
+from labserve.observe.steplog import MOST_BYTES, WATCHED, WATCHED_S, Names, StepLog, queued
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "step-log.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "develop" / "step-log.md"
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -156,3 +156,11 @@ def test_each_replica_logs_into_a_folder_of_its_own_and_the_reader_sees_all(
     assert not [*tmp_path.glob("*.jsonl")]
     assert [step.ids for step in steplog.read(tmp_path)] == [("request-1",), ("request-2",)]
     assert [step.ids for step in steplog.read(tmp_path / "replica-2")] == [("request-2",)]
+
+
+def test_no_two_live_requests_have_one_name_whatever_clients_call_theirs() -> None:
+    names, live = Names(), set()
+    for asked in ("a", "a#3", "a", "a", "a#4", "", "6", "6", "x" * 80, "x" * 80):
+        name = names.take(asked)
+        assert name not in live
+        live.add(name)

@@ -15,11 +15,11 @@ import grpc
 import pytest
 from fake_triton import FakeTriton, serve
 
-from labctl.measure.evidence.metrics import ModelCounters, Snapshot
-from labctl.measure.pictures import loadplot
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import stepped
-from labctl.measure.workloads.stepped import Load, Stage
+from labkit.evidence.metrics import ModelCounters, Snapshot
+from labkit.pictures import loadplot
+from labkit.records import RequestRecord
+from labkit.workloads import stepped
+from labkit.workloads.stepped import Load, Stage
 
 COUNTERS = """\
 nv_inference_request_success{model="m",version="1"} 7
@@ -30,10 +30,10 @@ nv_inference_pending_request_count{model="m",version="1"} 0
 # Locust changes the standard library for gevent: only a process of its own may import it.
 CHILD = """
 import json, sys
-from labctl.measure.clients.locust_users import TritonHttpUser
+from labkit.clients.locust_users import TritonHttpUser
 import numpy as np
-from labctl.errors import LabError
-from labctl.measure.workloads import stepped
+from labkit.errors import LabError
+from labkit.workloads import stepped
 
 def payload(input_class, output_class):
     text = input_class("text", [1], "BYTES")
@@ -130,7 +130,7 @@ def test_a_models_counters_go_into_a_result_with_what_follows_from_them() -> Non
 
 WAITING = """
 import sys
-from labctl.measure.clients.locust_users import TritonGrpcUser
+from labkit.clients.locust_users import TritonGrpcUser
 import gevent, grpc
 from locust.env import Environment
 

@@ -8,8 +8,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from labctl.errors import LabError
-from labctl.measure.clients.text_model import TextModel
+from labkit.clients.text_model import TextModel
+from labkit.errors import LabError
 
 ITERATIVE = """
 max_batch_size: 8 model_transaction_policy { decoupled: true }
@@ -72,7 +72,7 @@ class FakeStream:
 def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
     def asked(config: str, engine: str = "", to_the_end: bool = False, priority: int = 0) -> FakeStream:
         monkeypatch.setattr(FakeClient, "configs", {"model": config, "engine": engine})
-        monkeypatch.setattr("labctl.measure.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
+        monkeypatch.setattr("labkit.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
         model = TextModel.of("nowhere", "model")
         return model.send(FakeStream(), "Hello", 7, to_the_end, priority=priority)  # type: ignore[arg-type, return-value]
 

@@ -11,22 +11,26 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from waiting import eventually
 
-from labctl.orchestrator.lock import stack_lock
-from labctl.orchestrator.tidy import tidy
-from labctl.runtimes.base import Endpoints, Record
+from labctl.artifacts.store import WEIGHTS
+from labctl.runtimes import orphans
+from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.marks import RECORD, ROOT, STACK, regions, shm_prefix
 from labctl.runtimes.proc import Proc
+from labctl.runtimes.record import Endpoints, Record
+from labctl.stack.lock import stack_lock
+from labctl.stack.tidy import tidy
 from labctl.workspace import Workspace, replace_dir
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Iterator[Workspace]:
     own = Workspace(tmp_path / "checkout", tmp_path / "cache")
-    own.stack_dir("s").mkdir(parents=True)
-    own.weights_cache.mkdir(parents=True)
+    own.folder("s").path.mkdir(parents=True)
+    WEIGHTS.folder(own).mkdir(parents=True)
     yield own
     for region in regions(own.root, "s"):
         region.unlink()
@@ -106,12 +110,62 @@ def test_a_server_and_its_stub_stay_unless_they_belong_to_a_command_that_is_dead
         server.wait()
 
 
+@pytest.fixture
+def unkillable(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A process table with the orphaned server of a dead ``run``, which hangs in a driver: no signal ends it."""
+    folder = tmp_path / "proc" / "4194399"  # above what a kernel gives
+    folder.mkdir(parents=True)
+    (folder / "comm").write_text("tritonserver\n")
+    (folder / "stat").write_text("4194399 (tritonserver) D 1 " + "0 " * 40)
+    (folder / "status").write_text("State:\tD (disk sleep)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n")
+    pairs = {**environment(workspace, record(Proc(os.getpid(), 1.0))), "ODD": "\udcff"}
+    (folder / "environ").write_bytes("\0".join(f"{k}={v}" for k, v in pairs.items()).encode(errors="surrogateescape"))
+    monkeypatch.setattr(orphans, "PROC", folder.parent)
+    monkeypatch.setattr(orphans, "PATIENCE_S", 0.1)
+    return folder
+
+
+def test_a_process_that_cannot_be_killed_is_killed_once_and_keeps_no_command(
+    workspace: Workspace, unkillable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills: list[int] = []
+
+    def kill(pid: int, number: int) -> None:
+        kills.append(pid)
+        status = unkillable / "status"
+        status.write_text(status.read_text().replace("SigPnd:\t0000000000000000", "SigPnd:\t0000000000000100"))
+
+    monkeypatch.setattr(os, "kill", kill)
+    left = region(workspace, "0")
+    assert tidy(workspace) == [str(left)]  # what holds no process goes; the process itself is not told as ended
+    assert kills == [int(unkillable.name)]
+    monkeypatch.setattr(orphans, "_wait", None)  # the next command neither kills nor waits
+    assert tidy(workspace) == []
+    assert len(kills) == 1
+
+
+def test_a_server_that_only_waits_for_its_end_is_not_running(
+    workspace: Workspace, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = subprocess.Popen([programs / "tritonserver", "-c", "read line"], stdin=subprocess.PIPE,
+                              env=environment(workspace, record(None)))  # fmt: skip
+    try:
+        runtime = LocalRuntime(workspace)
+        eventually(lambda: runtime.find("s"), 30)
+        monkeypatch.setattr(orphans, "doomed", lambda pid: pid == server.pid)
+        assert runtime.find("s") is None
+        assert runtime.leftovers("s") == [f"process {server.pid} (tritonserver)"], "down names it all the same"
+    finally:
+        server.kill()
+        server.communicate()
+
+
 def children(pid: int) -> int:
     return int((Path(f"/proc/{pid}/task/{pid}/children").read_text().split() or ["0"])[0])
 
 
 def test_a_folder_that_a_killed_maker_left_is_swept_and_one_in_the_making_is_not(workspace: Workspace) -> None:
-    target = workspace.weights_cache / "w"
+    target = WEIGHTS.folder(workspace) / "w"
     code = (
         "import sys, time; from pathlib import Path; from labctl.workspace import replace_dir\n"
         "with replace_dir(Path(sys.argv[1])) as fresh: print(fresh, flush=True); time.sleep(600)"
@@ -126,8 +180,34 @@ def test_a_folder_that_a_killed_maker_left_is_swept_and_one_in_the_making_is_not
     assert not left.exists()
 
 
+def test_fault_45_what_a_killed_bundle_left_goes_with_the_download_that_still_runs(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    target = tmp_path / "usb" / "labs.tar"
+    target.parent.mkdir()
+    foreign = target.parent / ".other.new-abcdefgh"
+    foreign.mkdir()
+    os.utime(foreign, (1, 1))
+    code = (
+        "import subprocess, sys; from pathlib import Path; from labctl.bundle.staging import staging\n"
+        "from labctl.workspace import Workspace\n"
+        "with staging(Workspace(Path(sys.argv[1]), Path(sys.argv[1])), Path(sys.argv[2])) as folder:\n"
+        "    download = subprocess.Popen(['sleep', '600'], cwd=folder)\n"
+        "    print(folder, download.pid, flush=True); download.wait()"
+    )
+    argv = [sys.executable, "-c", code, str(workspace.root), str(target)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as maker:
+        assert maker.stdout
+        left, _, download = maker.stdout.readline().strip().partition(" ")
+        assert tidy(workspace) == []
+        maker.kill()
+    assert tidy(workspace) == [left]
+    assert [path.name for path in target.parent.iterdir()] == [foreign.name]
+    eventually(lambda: not Proc.of(int(download)).alive() if psutil.pid_exists(int(download)) else True)
+
+
 def test_a_folder_whose_name_promises_no_lock_is_left_alone_until_it_is_old(workspace: Workspace) -> None:
-    earlier = workspace.weights_cache / ".w.new-abcdefgh"
+    earlier = WEIGHTS.folder(workspace) / ".w.new-abcdefgh"
     earlier.mkdir()
     assert tidy(workspace) == []
     os.utime(earlier, (1, 1))
@@ -135,11 +215,11 @@ def test_a_folder_whose_name_promises_no_lock_is_left_alone_until_it_is_old(work
 
 
 def test_what_a_killed_maker_had_moved_aside_comes_back(workspace: Workspace) -> None:
-    old = workspace.weights_cache / ".w.old-1"
+    old = WEIGHTS.folder(workspace) / ".w.old-1"
     old.mkdir()
     (old / "model.safetensors").write_bytes(b"weights")
     tidy(workspace)
-    assert (workspace.weights_cache / "w" / "model.safetensors").read_bytes() == b"weights"
+    assert (WEIGHTS.folder(workspace) / "w" / "model.safetensors").read_bytes() == b"weights"
 
 
 def test_a_folder_is_made_although_it_is_swept_before_its_maker_holds_it(
@@ -155,7 +235,7 @@ def test_a_folder_is_made_although_it_is_swept_before_its_maker_holds_it(
         lock(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with replace_dir(workspace.weights_cache / "w") as fresh:
+    with replace_dir(WEIGHTS.folder(workspace) / "w") as fresh:
         (fresh / "file").write_text("there")
-    assert (workspace.weights_cache / "w" / "file").read_text() == "there"
+    assert (WEIGHTS.folder(workspace) / "w" / "file").read_text() == "there"
     assert len(swept) == 1

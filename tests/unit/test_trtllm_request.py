@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labserve.codegen.request import Row, outputs
-from labserve.codegen.trtllm_request import Dialect, finish
+from labserve.codegen.trtllm_request import Dialect, finish, seed_input
 from labserve.params import BadInput
 from labserve.tensors import words
 from labserve.text.sampling import Sampler
@@ -51,6 +51,12 @@ def test_greedy_stays_greedy_and_sampling_sampling(
     assert value(found, "temperature") == pytest.approx(temperature)
 
 
+@pytest.mark.parametrize(("config", "name"), [('name: "random_seed"', "random_seed"), ('  name: "seed"', "seed")])
+def test_the_seed_has_the_name_that_the_engines_configuration_has(config: str, name: str) -> None:
+    dialect = Dialect("INT32", True, 800, seed_input(config))
+    assert [key for key in dialect.inputs(row()) if "seed" in key] == [name]
+
+
 def test_the_seed_is_the_clients() -> None:
     assert value(NEW.inputs(row(sampler=Sampler(1.0, seed=2**63 + 1))), "random_seed") == 2**63 + 1
 
@@ -70,9 +76,11 @@ def test_words_go_to_a_release_that_knows_them_and_bad_ones_are_refused_by_one_t
     assert "stop_words_list" not in OLD.inputs(row(stop_words=[[1, 2]]))
 
 
-def test_scores_are_asked_for_where_they_are_wanted_and_known() -> None:
-    assert NEW.outputs(row(wants_log_probs=True)) == ["output_ids", "output_log_probs"]
-    assert NEW.outputs(row()) == OLD.outputs(row(wants_log_probs=True)) == ["output_ids"]
+def test_ids_and_lengths_are_always_requested_together_and_scores_where_the_client_asks() -> None:
+    both = ["output_ids", "sequence_length"]
+    assert NEW.outputs(row()) == both
+    assert NEW.outputs(row(wants_log_probs=True)) == [*both, "output_log_probs"]
+    assert OLD.outputs(row(wants_log_probs=True)) == ["output_ids"], "0.5.0 has no other output"
 
 
 @pytest.mark.parametrize(
@@ -81,13 +89,20 @@ def test_scores_are_asked_for_where_they_are_wanted_and_known() -> None:
 )
 def test_an_answer_ends_where_the_row_says(fields: dict[str, Any], end: list[int]) -> None:
     one = row(**fields)
-    finish(one, np.array([[[5, 6, 7, 1, 2, 3, 4, 0, 0]]], dtype=np.int32))
+    finish(one, {"output_ids": np.array([[[5, 6, 7, 1, 2, 3, 4, 0, 0]]], dtype=np.int32)})
     assert one.ids == [5, 6, 7, *end]
+
+
+def test_what_stands_behind_the_sequence_length_is_no_answer() -> None:
+    one = row()
+    finish(one, {"output_ids": np.array([[[5, 6, 7, 1, 2, 0, 0]]]), "sequence_length": np.array([[5]])})
+    assert one.ids == [5, 6, 7, 1, 2]
 
 
 def test_the_answer_becomes_the_clients_four_tensors() -> None:
     one = row(end_id=2, wants_log_probs=True)
-    finish(one, np.array([[[5, 6, 7, 1, 2, 2, 2]]]), np.array([[[-1.0, -0.5, 0.0, 0.0]]]))
+    ids, scores = np.array([[[5, 6, 7, 1, 2, 2, 2]]]), np.array([[[-1.0, -0.5, 0.0, 0.0]]])
+    finish(one, {"output_ids": ids, "sequence_length": np.array([[7]]), "output_log_probs": scores})
     found = outputs([one])
     assert found["output_ids"].tolist() == [[[5, 6, 7, 1, 2, 2, 2]]]
     assert found["sequence_length"].tolist() == [[5]]

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labctl.errors import LabError
+from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
-from labctl.orchestrator import replicas
-from labctl.orchestrator import restart as restarting
-from labctl.orchestrator import running as log_of
-from labctl.orchestrator.clock import Clock
-from labctl.orchestrator.plan import Choices
-from labctl.orchestrator.running import tail
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import Up, UpOptions, bring_up, up
+from labctl.replicas import restart as restarting
 from labctl.runtimes.actions import Action
-from labctl.runtimes.base import Endpoints, Record
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.record import Choices, Endpoints, Record, Replica, UpOptions
+from labctl.stack import observe, replicas
+from labctl.stack import running as log_of
+from labctl.stack.running import tail
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack, Stack
+from labctl.stack.up import bring_up, up
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "inflight-batching"
@@ -37,7 +38,7 @@ def running(session: Session, monkeypatch: pytest.MonkeyPatch, given: UpOptions)
     """The stack is up, with these options."""
     lab, name = session.catalog.stack(STACK)
     runtime = ComposeRuntime(session.workspace)
-    record = bring_up(session, lab, name, given, runtime, ENDPOINTS).record
+    record = bring_up(Stack(session, lab, name, runtime, given), ENDPOINTS).record
     monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
     monkeypatch.setattr(Session, "running", lambda self: [(runtime, record)])
     monkeypatch.setattr(replicas, "wait_ready", lambda *arguments, **more: None)
@@ -52,7 +53,7 @@ def test_the_same_again_is_already_up(session: Session, monkeypatch: pytest.Monk
     ("asked", "said"),
     [
         (options("0.11.0"), "--release: it runs with 0.17.0, you asked for 0.11.0"),
-        (options("0.17.0", expose=True), "address (--expose): it runs with 127.0.0.1, you asked for 0.0.0.0"),
+        (options("0.17.0", expose=True), "--expose: it runs with off, you asked for on"),
     ],
 )
 def test_another_release_or_address_is_refused(
@@ -68,7 +69,7 @@ def test_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running(session, monkeypatch, options("0.17.0"))
-    clock = Clock(session.workspace.run_dir(STACK), ("tensorrt_llm",))
+    clock = Clock(session.workspace.folder(STACK).run_dir(), ("tensorrt_llm",))
     clock.pause()
     with pytest.raises(LabError, match="its clock stands still") as caught:
         up(session, *session.catalog.stack(STACK), options("0.17.0"))
@@ -87,31 +88,90 @@ def test_other_templates_are_refused(session: Session, monkeypatch: pytest.Monke
 def test_what_is_asked_travels_with_the_server(session: Session) -> None:
     lab, name = session.catalog.stack(STACK)
     record = bring_up(
-        session, lab, name, options("0.17.0", expose=True), ComposeRuntime(session.workspace), ENDPOINTS
+        Stack(session, lab, name, ComposeRuntime(session.workspace), options("0.17.0", expose=True)), ENDPOINTS
     ).record
     assert Record.from_json(record.to_json()) == record
-    assert (record.release, record.bind) == ("0.17.0", "0.0.0.0")
-    older = record.to_json().replace('"bind": "0.0.0.0", ', "")
-    assert Record.from_json(older) == replace(record, bind="127.0.0.1")
+    assert (record.options.choices.release, record.bind) == ("0.17.0", "0.0.0.0")
+
+
+def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(session: Session, tmp_path: Path) -> None:
+    lab, name = session.catalog.stack("iterative")
+    given = UpOptions(Choices("gpu", {"max_batch_size": 3}, "0.17.0", tmp_path, ("1",)), "local", "1,2,3", 7.5,
+                      expose=True, client_shm=True, supervise=3, replicas=2, balance="l7")  # fmt: skip
+    record = Record(name, lab.folder, "local", "gpu", given.choices.set, ["m"], ENDPOINTS, balance="l7",
+                    servers=[Replica(n, ENDPOINTS) for n in (1, 2)], options=given)  # fmt: skip
+    former = json.loads(record.to_json())
+    del former["options"]
+    former |= {"release": "0.17.0", "templates": str(tmp_path), "gpus": ["1"], "bind": "0.0.0.0", "client_shm": True,
+               "restarts": 3, "timeout": 7.5}  # fmt: skip
+    assert Record.from_json(json.dumps(former)).asked == record.asked == given
+    for key in ("release", "templates", "gpus", "bind", "client_shm", "restarts", "timeout"):
+        del former[key]
+    usual = UpOptions(Choices("gpu", {"max_batch_size": 3}), "local", "1,2,3", replicas=2, balance="l7")
+    assert Record.from_json(json.dumps(former)).asked == usual
 
 
 def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = UpOptions(expose=True, client_shm=True, supervise=3, replicas=2, balance="l7", ports="1,2,3")
+    given = UpOptions(
+        Choices(set={"max_batch_size": 3}), "compose", "1,2,3", timeout=7.5, expose=True, client_shm=True,
+        supervise=3, replicas=2, balance="l7",
+    )  # fmt: skip
+    usual = UpOptions()
+    assert [item.name for item in fields(given) if getattr(given, item.name) == getattr(usual, item.name)] == [], (
+        "an option that this test does not know would be lost"
+    )
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(session.workspace)
-    record = bring_up(session, lab, name, given, runtime, ENDPOINTS).record
+    record = Record.from_json(bring_up(Stack(session, lab, name, runtime, given), ENDPOINTS).record.to_json())
     asked = []
 
-    def up_again(session: Session, lab: Lab, stack: str, options: UpOptions) -> Up:
-        asked.append(replace(options, choices=given.choices, runtime=given.runtime))
-        return Up(runtime, record)
+    def up_again(session: Session, lab: Lab, stack: str, options: UpOptions) -> RunningStack:
+        asked.append(options)
+        return RunningStack.of(session, lab, runtime, record)
 
     monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
     monkeypatch.setattr(restarting, "heal", lambda *arguments: False)
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
     monkeypatch.setattr(restarting, "up", up_again)
     restarting.restart(session, lab, name)
-    assert asked == [given]
+    (again,) = asked
+    assert again.choices.set["max_batch_size"] == 3
+    assert replace(again, choices=given.choices) == given
+
+
+@pytest.mark.parametrize(("taken", "starts"), [(False, ["1,2,3"]), (True, ["1,2,3", "auto"])])
+def test_a_restart_starts_prometheus_again_where_it_was(
+    session: Session, monkeypatch: pytest.MonkeyPatch, taken: bool, starts: list[str]
+) -> None:
+    lab, name = session.catalog.stack("iterative")
+    runtime = ComposeRuntime(session.workspace)
+    record = bring_up(Stack(session, lab, name, runtime, UpOptions(ports="1,2,3")), ENDPOINTS).record
+    asked: list[str] = []
+
+    def start(session: Session, runtime: object, record: Record, options: UpOptions) -> None:
+        asked.append(options.ports)
+        if taken and len(asked) == 1:
+            raise LabError("port 9090 is already in use")
+
+    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, record))
+    monkeypatch.setattr(restarting, "down", lambda *arguments: None)
+    monkeypatch.setattr(restarting, "up", lambda *arguments: RunningStack.of(session, lab, runtime, record))
+    monkeypatch.setattr(observe, "start", start)
+    restarting.restart(session, lab, name)
+    assert asked == []
+    session.workspace.folder(name).observe.mkdir(parents=True)
+    restarting.restart(session, lab, name)
+    assert asked == starts
+
+
+@pytest.mark.parametrize(("profile", "asked", "seconds"), [("cpu", None, 180), ("gpu", None, 900), ("gpu", 5.0, 5)])
+def test_a_restart_and_a_new_replica_wait_as_long_as_up_did(
+    session: Session, profile: str, asked: float | None, seconds: float
+) -> None:
+    lab, name = session.catalog.stack(STACK)
+    given = UpOptions(Choices(profile), timeout=asked)
+    record = bring_up(Stack(session, lab, name, ComposeRuntime(session.workspace), given), ENDPOINTS).record
+    assert Record.from_json(record.to_json()).asked.patience == given.patience == seconds
 
 
 class Drained:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from labctl.measure.evidence.metrics import ModelCounters, Snapshot
-from labctl.watch.counters import Counters
+from labctl.pages.live.counters import Counters
+from labkit.evidence.metrics import ModelCounters, Snapshot
 
 
 def counted(triton: ModelCounters, steps: int, batch: int, ended: int = 0, first: float = 0.0) -> dict[str, Any]:
@@ -37,3 +37,31 @@ def test_a_loop_of_the_models_own_makes_batches_that_triton_does_not_see() -> No
 def test_a_request_that_is_rescheduled_is_counted_each_time() -> None:
     row = counted(ModelCounters(succeeded=80, inferences=80, exec_count=40), steps=40, batch=2, ended=2)
     assert row["notes"] == ["Triton counts a request each time that the model gives it back to be scheduled again."]
+
+
+def test_a_batch_that_is_larger_than_what_fits_is_tritons_and_says_why() -> None:
+    row = counted(ModelCounters(succeeded=136, inferences=136, exec_count=40), steps=40, batch=2, ended=100)
+    assert ("mean batch", "3.4", "2.0") in row["facts"]
+    assert row["notes"] == [
+        "Triton counts 3.4 requests in an execution: also those that the model gives back unserved because they do not "
+        "fit. A step serves 2.0."
+    ]
+
+
+def test_after_a_restart_both_sides_count_from_nothing() -> None:
+    counters = Counters()
+    step = {"model": "m", "ids": ["1", "2"], "kind": "step"}
+    counters.snapshot(Snapshot({"m": ModelCounters(exec_count=1000, inferences=1000)}))
+    counters.count([step] * 500)
+    counters.first_token("m", 9.0)
+    counters.snapshot(Snapshot({"m": ModelCounters(exec_count=1500, inferences=2000)}))
+    counters.snapshot(Snapshot({"m": ModelCounters(exec_count=1, inferences=1)}))  # a new server, asked once
+    counters.count([step] * 7)
+    counters.snapshot(Snapshot({"m": ModelCounters(exec_count=8, inferences=15)}))
+    (row,) = counters.rows()
+    assert row["facts"] == [
+        ("requests done", "0", "–"),
+        ("executions, steps", "7", "7"),
+        ("mean batch", "2.0", "2.0"),
+        ("waiting now", "0", "0"),
+    ]

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from labctl.watch.feed import Feed
-from labctl.watch.tail import Tail
+from labctl.pages.live.feed import Feed
+from labctl.pages.live.tail import Tail
 
 HEAD = {"model": "m", "instance": "0", "kind": "step", "dur": 0.01}
 

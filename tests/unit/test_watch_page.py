@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from labctl.watch import address as page_address
-from labctl.watch.page import document
+from labctl.cli.main import cli
+from labctl.pages import address as page_address
+from labctl.pages.live.page import document
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 JSON = {"Content-Type": "application/json"}
 # In a process of its own: an event loop in a thread of the tests would outlive its test.
 SERVER = """
 import threading
-from labctl.errors import LabError
-from labctl.watch.server import WatchServer, acts
+from labkit.errors import LabError
+from labctl.pages.live.server import WatchServer, acts
 
 class Asker:
     models = ["m"]
@@ -137,20 +140,44 @@ def test_a_page_finds_the_other_one_where_it_answers_by_a_file_of_its_user_alone
         listening.listen()
         where = f"http://127.0.0.1:{listening.getsockname()[1]}/secret/"
         with page_address.known(workspace, "s", page_address.WATCH, where):
-            (file,) = workspace.stack_dir("s").iterdir()
+            (file,) = workspace.folder("s").path.iterdir()
             assert file.stat().st_mode & 0o777 == 0o600
             assert page_address.of(workspace, "s", page_address.WATCH) == where
             assert page_address.of(workspace, "s", page_address.CHAT) == ""
             listening.close()
             assert page_address.of(workspace, "s", page_address.WATCH) == ""
-    assert not list(workspace.stack_dir("s").iterdir())
+    assert not list(workspace.folder("s").path.iterdir())
+
+
+@pytest.mark.parametrize("page", ["watch", "chat"])
+def test_a_taken_port_is_another_one_unless_somebody_asked_for_it(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with page_address.listening("127.0.0.1", 0, page) as first:
+        first.listen()
+        taken = first.getsockname()[1]
+        monkeypatch.setitem(page_address.PORTS, page, taken)
+        with page_address.listening("127.0.0.1", None, page) as second:
+            assert second.getsockname()[1] not in (0, taken)
+        with pytest.raises(LabError, match=f"port {taken} is taken"):
+            page_address.listening("127.0.0.1", taken, page)
+
+
+@pytest.mark.parametrize("command", ["watch", "chat"])
+@pytest.mark.parametrize("words", [("--ports", "auto"), ("--port", "auto"), ("--port", "0"), ("--ports", "7999")])
+def test_a_page_takes_the_port_option_of_up(command: str, words: tuple[str, ...]) -> None:
+    said = CliRunner().invoke(cli, [command, "no-such-stack", *words]).output
+    assert "Usage" not in said
+
+
+@pytest.mark.parametrize("port", ["65536", "anything"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    assert CliRunner().invoke(cli, ["watch", "no-such-stack", "--ports", port]).exit_code == 2
 
 
 def test_of_two_pages_of_a_stack_the_first_to_end_leaves_the_other_to_be_found(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, tmp_path)
     with page_address.known(workspace, "s", page_address.WATCH, "http://127.0.0.1:1/later/"):
         with page_address.known(workspace, "s", page_address.WATCH, "http://127.0.0.1:1/other/"):
-            (file,) = workspace.stack_dir("s").iterdir()
+            (file,) = workspace.folder("s").path.iterdir()
             file.write_text("http://127.0.0.1:1/later/")
         assert file.exists()
     assert not file.exists()

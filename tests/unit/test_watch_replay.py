@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from step_logs import recorded
 
-from labctl.errors import LabError
-from labctl.measure.evidence import steplog
-from labctl.measure.records import RequestRecord
-from labctl.watch import replay
+from labctl.pages.live import replay
+from labkit.errors import LabError
+from labkit.evidence import steplog
+from labkit.records import RequestRecord
 
 
 def run(folder: Path, phase: str, began: float, steps: int, **more: Any) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from labctl.orchestrator.clock import Clock
-from labctl.watch.state import ENDED, State
-from labctl.watch.terminal import STRIP, Screen
-from labserve.steplog import StepLog
+from labctl.clock.clock import Clock
+from labctl.pages.live.state import ENDED, State
+from labctl.pages.live.terminal import STRIP, Screen
+from labserve.observe.steplog import StepLog
 
 SECONDS = 30.0
 
@@ -43,6 +43,17 @@ def test_whoever_comes_late_sees_from_one_line_who_sits_and_who_waits() -> None:
     assert (view.blocks, view.kv_blocks, view.kv_blocks_used) == ({"7": 3, "9": 2}, 8, 5)
     assert view.requests["7"].text == "Once upon a"
     assert view.requests["10"].waited_for == "no slot"
+
+
+def test_what_is_idle_has_no_blocks_in_use_and_makes_no_tokens() -> None:
+    busy = line(1, ["7"], seats=["7"], slots=1, blocks=[3], kv_blocks=8, kv_blocks_used=3)
+    last = line(2, ["7"], seats=[""], slots=1, blocks=[3], kv_blocks=8, kv_blocks_used=3, ended={"7": "length"})
+    assert fed(busy).of("m", "0_0").kv_blocks_used == 3
+    state = fed(busy, last)
+    assert state.of("m", "0_0").kv_blocks_used == 0
+    head = next(text for text in Screen("a stack").lines(state, 80, 24) if text.startswith("m "))
+    assert "idle" in head and "tokens/s" not in head
+    assert "tokens/s" in "".join(Screen("a stack").lines(fed(busy), 80, 24))
 
 
 def test_a_request_is_followed_from_its_wait_to_its_end() -> None:
@@ -120,8 +131,8 @@ STACK = """
 import sys
 from pathlib import Path
 from labctl.cli.watch_screen import WatchScreen
-from labctl.orchestrator.pause import PauseLimit
-from labctl.runtimes.base import Endpoints, Record
+from labctl.clock.pause import PauseLimit
+from labctl.runtimes.record import Endpoints, Record
 record = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
 WatchScreen(Path(sys.argv[1]), record, PauseLimit(76.0, "forgets")).run()
 """
@@ -151,6 +162,11 @@ def test_the_keys_of_the_terminal_move_the_clock(tmp_path: Path) -> None:
         os.write(screen, b"p")
         until(lambda: clock.paused == ["m"])
         until(lambda: b"it goes on by itself in " in said)
+        for key in (b"p", b" "):
+            os.write(screen, key)
+            until(lambda: clock.modes() == {})
+            os.write(screen, b"p")
+            until(lambda: clock.paused == ["m"])
         os.write(screen, b"s")
         until(lambda: b"nothing waited for a step" in said)
         os.write(screen, b"r")

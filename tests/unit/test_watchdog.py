@@ -14,10 +14,10 @@ import pytest
 from labctl.learn import server
 from labctl.learn.exercise import find_all, named
 from labctl.manifest.catalog import load
-from labctl.orchestrator import stuck
+from labctl.stack import stuck
 from labctl.workspace import Workspace
-from labserve.clock import CONTROL
-from labserve.watchdog import Watchdog
+from labserve.observe.clock import CONTROL
+from labserve.observe.watchdog import Watchdog
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUND_S, LOOK_S, DEADLINE_S = 0.2, 0.02, 20.0
@@ -122,3 +122,51 @@ def test_a_note_of_a_process_that_is_gone_is_not_believed(note: Path, endless: M
     while stuck.stuck(note.parent):  # a last look may have been on its way
         os.utime(note, (old, old))
         assert time.monotonic() < deadline
+
+
+class Looping(Model):
+    """Computes in a thread of its own, in which a scheduler beside the model is asked."""
+
+    def _serve(self) -> None:
+        self.watchdog = Watchdog(self._note, "m", BOUND_S, LOOK_S)
+        scheduling = threading.Thread(target=self.schedule, daemon=True)
+        scheduling.start()
+        scheduling.join()
+
+    def schedule(self) -> None:
+        self.watchdog.watch(self.step)
+        while not self.release.is_set():
+            self.step()
+
+    def step(self) -> None:
+        self.calls += 1
+        while self.calls == 20 and not self.release.is_set():
+            self.reserve()
+
+    def reserve(self) -> None:
+        time.sleep(LOOK_S / 4)  # no end
+
+
+def test_a_loop_without_an_end_in_a_schedulers_own_thread_is_named_with_its_line(note: Path) -> None:
+    model = Looping(note)
+    eventually(note, there=True)
+    told = json.loads(note.read_text())
+    lines = Path(__file__).read_text().splitlines()
+    assert any(
+        words in lines[told["line"] - 1] for words in ("no end", "self.calls == 20", "self.reserve()", "def reserve")
+    )
+    assert told["file"] == __file__
+    model.end()
+
+
+def test_a_scheduler_that_sleeps_between_two_steps_is_not_stuck(note: Path) -> None:
+    class Idle(Looping):
+        def schedule(self) -> None:
+            self.watchdog.watch(self.step)
+            self.step()
+            self.release.wait()
+
+    model = Idle(note)
+    time.sleep(3 * BOUND_S)  # the point of the test: longer than any step may take
+    assert not note.exists()
+    model.end()

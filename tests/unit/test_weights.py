@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from labctl import weights
-from labctl.errors import LabError
-from labctl.weights import random_init
-from labctl.weights.shapes import SHAPES
-from labctl.workspace import Workspace
+from labctl.artifacts import random_weights, weights
+from labctl.artifacts.random_weights import SHAPES
+from labctl.artifacts.store import WEIGHTS
+from labctl.workspace import Workspace, key_lock
+from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,8 +27,8 @@ def quiet(text: str) -> None:
     pass
 
 
-def pull(spec: str, workspace: Workspace) -> weights.Weights:
-    return weights.pull(weights.parse(spec), workspace, quiet)
+def pull(spec: str, workspace: Workspace) -> Path:
+    return weights.parse(spec).make(workspace, quiet)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +61,11 @@ def test_what_is_no_source_is_refused(spec: str) -> None:
 
 def test_different_sources_have_different_places(workspace: Workspace) -> None:
     specs = ["hub:a/b", "hub:a/b@c", "hub:a-b", "hub:a/b-c", "random:gpt2", "random:tiny-gpt2"]
-    assert len({weights.locate(weights.parse(spec), workspace) for spec in specs}) == len(specs)
+    assert len({weights.parse(spec).locate(workspace) for spec in specs}) == len(specs)
 
 
 def test_the_shipped_model_is_whole() -> None:
-    assert weights.ready(weights.parse("shipped:tiny-gpt2"), Workspace(ROOT, ROOT))
+    assert weights.parse("shipped:tiny-gpt2").ready(Workspace(ROOT, ROOT))
 
 
 def test_a_damaged_shipped_model_is_refused(tmp_path: Path) -> None:
@@ -73,22 +74,22 @@ def test_a_damaged_shipped_model_is_refused(tmp_path: Path) -> None:
     (folder / "a.json").write_text("x")
     (folder / "SHA256SUMS").write_text(f"{'0' * 64}  a.json\n")
     with pytest.raises(LabError, match=r"a\.json is damaged"):
-        weights.ready(weights.parse("shipped:m"), Workspace(tmp_path, tmp_path))
+        weights.parse("shipped:m").ready(Workspace(tmp_path, tmp_path))
 
 
 def test_a_local_folder_must_be_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(LabError) as caught:
-        weights.ready(weights.parse(str(tmp_path)), Workspace(tmp_path, tmp_path))
+        weights.parse(str(tmp_path)).ready(Workspace(tmp_path, tmp_path))
     assert caught.value.why == "missing: tokenizer.json, model.safetensors"
 
 
 def test_random_weights_are_the_same_each_time_and_made_once(workspace: Workspace, tmp_path: Path) -> None:
     first = pull("random:tiny-gpt2", workspace)
     again = pull("random:tiny-gpt2", Workspace(ROOT, tmp_path / "another"))
-    assert first.files["model.safetensors"]["sha256"] == again.files["model.safetensors"]["sha256"]
-    made = (first.path / "weights.json").stat().st_mtime_ns
-    assert pull("random:tiny-gpt2", workspace).path.joinpath("weights.json").stat().st_mtime_ns == made
+    assert (first / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
+    made = (first / "weights.json").stat().st_mtime_ns
+    assert pull("random:tiny-gpt2", workspace).joinpath("weights.json").stat().st_mtime_ns == made
 
 
 def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_two_makers_of_one_source_make_it_once(workspace: Workspace, monkeypatch
         made.append(shape)
         (target / "model.safetensors").write_bytes(b"x")
 
-    monkeypatch.setattr(random_init, "make", make)
+    monkeypatch.setattr(random_weights, "make", make)
     threads = [threading.Thread(target=pull, args=("random:tiny-gpt2", workspace)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -114,18 +115,19 @@ def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
         (target / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(random_init, "make", make)
+    monkeypatch.setattr(random_weights, "make", make)
     with pytest.raises(KeyboardInterrupt):
         pull("random:tiny-gpt2", workspace)
-    assert not weights.ready(weights.parse("random:tiny-gpt2"), workspace)
-    assert [path.name for path in workspace.weights_cache.iterdir() if not path.name.endswith(".lock")] == []
+    assert not weights.parse("random:tiny-gpt2").ready(workspace)
+    assert [path.name for path in WEIGHTS.folder(workspace).iterdir() if not path.name.endswith(".lock")] == []
 
 
 def test_a_full_disk_is_told_with_path_and_space(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(random_init, "make", make)
+    monkeypatch.setattr(random_weights, "make", make)
+    monkeypatch.setenv("LABS_CACHE", str(workspace.cache))
     with pytest.raises(LabError, match="cannot write") as caught:
         pull("random:tiny-gpt2", workspace)
     assert "MB free" in caught.value.why
@@ -134,10 +136,10 @@ def test_a_full_disk_is_told_with_path_and_space(workspace: Workspace, monkeypat
 
 def test_a_truncated_file_is_refused_with_its_path_and_the_remedy(workspace: Workspace) -> None:
     made = pull("random:tiny-gpt2", workspace)
-    with (made.path / "model.safetensors").open("r+b") as stream:
+    with (made / "model.safetensors").open("r+b") as stream:
         stream.truncate(1000)
     with pytest.raises(LabError, match=r"model\.safetensors is damaged") as caught:
-        weights.ready(weights.parse("random:tiny-gpt2"), workspace)
+        weights.parse("random:tiny-gpt2").ready(workspace)
     assert "labctl weights prune random:tiny-gpt2" in caught.value.remedy
 
 
@@ -149,26 +151,26 @@ def change_last_byte(path: Path) -> None:
 
 def test_a_changed_byte_is_found_before_use(workspace: Workspace) -> None:
     made = pull("random:tiny-gpt2", workspace)
-    change_last_byte(made.path / "model.safetensors")
+    change_last_byte(made / "model.safetensors")
     with pytest.raises(LabError, match=r"model\.safetensors is damaged"):
-        weights.ready(weights.parse("random:tiny-gpt2"), workspace)
+        weights.parse("random:tiny-gpt2").ready(workspace)
 
 
 def test_a_garbage_manifest_is_refused_and_can_be_pruned(workspace: Workspace) -> None:
     made = pull("random:tiny-gpt2", workspace)
-    (made.path / "weights.json").write_text("{")
+    (made / "weights.json").write_text("{")
     with pytest.raises(LabError, match=r"weights\.json is damaged") as caught:
-        weights.ready(weights.parse("random:tiny-gpt2"), workspace)
-    assert f"prune {made.path.name}" in caught.value.remedy
-    assert weights.prune(workspace) == [made.path.name]
+        weights.parse("random:tiny-gpt2").ready(workspace)
+    assert f"prune {made.name}" in caught.value.remedy
+    assert WEIGHTS.prune(workspace) == [made.name]
 
 
 def test_what_a_killed_maker_left_is_swept_by_the_next(workspace: Workspace) -> None:
-    path = weights.locate(weights.parse("random:tiny-gpt2"), workspace)
+    path = weights.parse("random:tiny-gpt2").locate(workspace)
     left = path.with_name(f".{path.name}.new-held-killed")
     left.mkdir(parents=True)
     (left / "model.safetensors").touch()
-    assert not weights.ready(weights.parse("random:tiny-gpt2"), workspace)
+    assert not weights.parse("random:tiny-gpt2").ready(workspace)
     pull("random:tiny-gpt2", workspace)
     assert not left.exists()
 
@@ -178,12 +180,21 @@ def test_a_random_model_loads_and_its_logits_are_finite(workspace: Workspace, sp
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    path = pull(spec, workspace).path
+    path = pull(spec, workspace)
     model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
     assert model.dtype == (torch.bfloat16 if spec.endswith("bfloat16") else torch.float32)
     ids = AutoTokenizer.from_pretrained(path)("Hello", return_tensors="pt").input_ids
     with torch.inference_mode():
         assert torch.isfinite(model(ids).logits).all()
+
+
+@pytest.mark.parametrize("spec", ["random:tiny-llama@float16", "random:tiny-codegen"])
+def test_a_random_models_configuration_has_the_names_of_older_transformers_too(workspace: Workspace, spec: str) -> None:
+    """TensorRT-LLM 0.19.0 has transformers 4.51, which knows no ``dtype`` and no ``rope_parameters``."""
+    config = json.loads((pull(spec, workspace) / "config.json").read_text())
+    assert config["torch_dtype"] == config["dtype"]
+    if "rope_parameters" in config:
+        assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 10000.0
 
 
 @pytest.mark.parametrize(
@@ -201,12 +212,13 @@ def test_a_shape_has_the_true_number_of_parameters(shape: str, millions: int) ->
 
 def test_what_is_cached_is_listed_and_pruned(workspace: Workspace) -> None:
     pull("random:tiny-gpt2", workspace)
-    (row,) = weights.list_cached(workspace)
+    (row,) = WEIGHTS.rows(workspace)
     assert row["spec"] == "random:tiny-gpt2"
     assert row["bytes"] > 100_000
-    assert weights.prune(workspace, keep=["random:tiny-gpt2"]) == []
-    assert weights.prune(workspace) == ["random:tiny-gpt2"]
-    assert weights.list_cached(workspace) == []
+    with pytest.raises(LabError, match="not in the cache: random:gpt2"):
+        WEIGHTS.prune(workspace, ["random:tiny-gpt2", "random:gpt2"])
+    assert WEIGHTS.prune(workspace) == ["random:tiny-gpt2"]
+    assert WEIGHTS.rows(workspace) == []
 
 
 def test_another_shipped_tokenizer_makes_other_random_weights(tmp_path: Path) -> None:
@@ -214,6 +226,36 @@ def test_another_shipped_tokenizer_makes_other_random_weights(tmp_path: Path) ->
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text("{}")
     here, source = Workspace(tmp_path, tmp_path / "cache"), weights.parse("random:gpt2")
-    before = weights.locate(source, here)
+    before = source.locate(here)
     (folder / "tokenizer.json").write_text('{"version": "2.0"}')
-    assert weights.locate(source, here) != before
+    assert source.locate(here) != before
+
+
+def test_damaged_weights_and_interrupted_downloads_are_listed_and_pruned(workspace: Workspace) -> None:
+    made = pull("random:tiny-gpt2", workspace)
+    (made / "weights.json").unlink()
+    partial = WEIGHTS.folder(workspace) / ".hub-org--model.partial"
+    (partial / "sub").mkdir(parents=True)
+    (partial / "sub" / "model.safetensors").write_bytes(bytes(5000))
+    (WEIGHTS.folder(workspace) / ".w.new-held-x").mkdir()  # being made just now
+    with pytest.raises(LabError, match="is damaged") as caught:
+        weights.parse("random:tiny-gpt2").ready(workspace)
+    name = caught.value.remedy.removeprefix("labctl weights prune ").partition(",")[0]
+    rows = {row["spec"]: row for row in WEIGHTS.rows(workspace)}
+    assert {spec: row["state"] for spec, row in rows.items()} == {
+        name: "damaged",
+        "hub-org--model.partial": "partial",
+    }
+    assert rows["hub-org--model.partial"]["bytes"] == 5000
+    assert WEIGHTS.prune(workspace, [name]) == [name]
+    assert not weights.parse("random:tiny-gpt2").ready(workspace)
+    assert WEIGHTS.prune(workspace) == ["hub-org--model.partial"]
+    assert not partial.exists()
+
+
+def test_a_download_that_goes_on_is_not_pruned(workspace: Workspace) -> None:
+    partial = WEIGHTS.folder(workspace) / ".hub-a.partial"
+    partial.mkdir(parents=True)
+    with key_lock(WEIGHTS.folder(workspace) / "hub-a"), pytest.raises(LabError, match="being made by another process"):
+        WEIGHTS.prune(workspace)
+    assert partial.exists()

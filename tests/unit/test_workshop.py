@@ -10,8 +10,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from labctl import workshop
 from labctl.cli.main import cli
+from labctl.doctor import workshop
 
 
 def test_doctor_as_json_has_every_check_with_its_remedy() -> None:

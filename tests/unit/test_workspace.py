@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.errors import LabError
-from labctl.workspace import Workspace, atomic_write, key_lock, need_space, replace_dir
+from labctl.workspace import Workspace, key_lock, replace_dir
+from labkit.disk import atomic_write, need_space
+from labkit.errors import LabError
 
 
 def test_templates_are_the_labs_own_or_in_the_common_folder(tmp_path: Path) -> None:

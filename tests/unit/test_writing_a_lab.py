@@ -1,4 +1,4 @@
-"""docs/writing-a-lab.md: it explains every key of a manifest, and its lab is a good one."""
+"""docs/develop/writing-a-lab.md: it explains every key of a manifest, and its lab is a good one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/writing-an-exercise.md: it explains every key of a manifest, and everything of a trial that a check may use."""
+"""docs/develop/writing-an-exercise.md: it explains every key of a manifest, and its example is whole."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from machinery import ROOT
 
 from labctl.learn.exercise import Manifest
 
-NAME = "writing-an-exercise.md"
-PAGE = (ROOT / "docs" / NAME).read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "develop" / "writing-an-exercise.md").read_text(encoding="utf-8")
 
 
 def test_the_page_names_every_key_that_a_manifest_may_have() -> None:
@@ -16,5 +15,5 @@ def test_the_page_names_every_key_that_a_manifest_may_have() -> None:
 
 
 def test_the_pages_exercise_is_whole() -> None:
-    names = {name.partition("02x-count-the-rows/")[2] for name in page_files.files(NAME)}
+    names = {name.partition("02x-count-the-rows/")[2] for name in page_files.files("example-exercise")}
     assert {"exercise.yaml", "task.md", "check.py", "starter/predict.py", "solution/predict.py"} <= names

@@ -16,7 +16,6 @@ import os
 import platform
 import sys
 import tarfile
-import tempfile
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,11 +24,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labctl.bundle import checkout
-from labctl.errors import LabError
+from labctl.bundle.staging import staging
 from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Command
-from labctl.workspace import Workspace, disk_errors, need_space
+from labctl.workspace import Workspace
+from labkit.disk import disk_errors, need_space
+from labkit.errors import LabError
 
 FORMAT = 1
 FOLDER = ".bundle"
@@ -97,8 +98,7 @@ def write(
     folders = sorted(set(artifacts))
     expected = estimate(workspace, folders, bool(images))
     need_space(target, expected.total + expected.wheels + expected.images)  # both are gathered beside it first
-    with disk_errors(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as staging:
-        stage = Path(staging)
+    with disk_errors(target), staging(workspace, target) as stage:
         listener.step("wheels of requirements/")
         _wheels(workspace, stage, listener)
         listener.done(f"{sum(path.stat().st_size for path in _below([stage / 'wheels'])) / 1e6:,.0f} MB")

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labctl.cli import options as opt
+from labctl.cli.console import say
 from labctl.cli.dry import show
 from labctl.manifest.schema import Lab
-from labctl.orchestrator.session import Session
-from labctl.orchestrator.up import UpOptions
-from labctl.tables import table
-from labctl.workspace import atomic_write
+from labctl.runtimes.record import UpOptions
+from labctl.stack.session import Session
+from labkit.printable import printable
+from labkit.tables import table
 
 if TYPE_CHECKING:
-    from labctl.measure.evidence.overhead import Comparison
-    from labctl.measure.workloads.dataset import Count, Item
+    from labkit.evidence.overhead import Comparison
+    from labkit.workloads.dataset import Count, Item
 
 COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")
 
@@ -33,8 +35,8 @@ class Sent:
     seed: int
 
     def items(self, count: Count) -> Sequence[Item]:
-        from labctl.measure.workloads import dataset
-        from labctl.measure.workloads.bench import prompts_from
+        from labkit.workloads import dataset
+        from labkit.workloads.bench import prompts_from
 
         if self.dataset:
             made = [dataset.Item(prompt, 1) for prompt in prompts_from(self.dataset)[: self.requests]]
@@ -45,27 +47,28 @@ class Sent:
 
 def compared(
     session: Session, lab: Lab, stack: str, options: UpOptions, model: str, sent: Sent, rounds: int,
-    json_file: Path | None, dry: bool,
+    output: Path | None, json_output: bool,
 ) -> None:  # fmt: skip
     """Measure and print; or only say what would be done."""
-    from labctl.orchestrator.against import against_engine, dry_against, engine_of
+    from labctl.labs.against import against_engine, engine_of
 
     engine_of(lab, stack, options.choices.profile, model)
-    if dry:
-        show(dry_against(session, lab, stack, options))
-        return
     outcome = against_engine(session, lab, stack, options, sent.items, rounds)
-    click.echo(account(outcome.comparison))
+    if session.todo is not None:
+        show(session.todo, json_output)
+        return
+    opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
+    if json_output:
+        return
+    say(account(outcome.comparison))
     if outcome.edited:
-        click.echo(f"\nedited: {', '.join(outcome.edited)}")
+        click.echo(printable(f"\nedited: {', '.join(outcome.edited)}"))
     click.echo(f"\nresults in {outcome.folder}")
-    if json_file:
-        atomic_write(json_file.absolute(), (outcome.folder / "result.json").read_bytes())
 
 
 def account(found: Comparison) -> str:
     """The table of where the time goes, what a step is made of, and the sentence."""
-    from labctl.measure.evidence.overhead import PARTS
+    from labkit.evidence.overhead import PARTS
 
     through, bare = found.means
     lost = found.differences

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from labctl.cli import options as opt
 from labctl.cli.against import Sent, compared
+from labctl.cli.console import say
 from labctl.cli.dry import dry_option, show
-from labctl.orchestrator.up import UpOptions
-from labctl.tables import table
-from labctl.workspace import atomic_write
+from labctl.runtimes.record import UpOptions
+from labkit.compare import EQUAL_LENGTHS
+from labkit.printable import printable
+from labkit.tables import table
+
+if TYPE_CHECKING:
+    from labctl.labs.bench import BenchResult
 
 COLUMNS = (
     "load",
@@ -40,67 +45,128 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.command("bench")
 @opt.stack_argument
 @opt.up_options
-@click.option("-m", "--model", default="", help="The model to ask (default: the one that the lab names).")
-@click.option("--dataset", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Prompts, as JSON.")
+@click.option("-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own.")
+@click.option(
+    "--dataset",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A JSON file with the prompts to send.",
+)
 @click.option("--concurrency", default="1,4,8", show_default=True, callback=_numbers, metavar="N,N",
-              help="Requests in flight, one measurement each.")  # fmt: skip
+              help="Requests in flight; each number is a measurement.")  # fmt: skip
 @click.option(
     "--request-rate",
     type=click.FloatRange(min=0, min_open=True),
-    help="Requests per second, arriving at random; instead of --concurrency.",
+    metavar="R",
+    help="Send R requests per second, with random gaps, instead of keeping --concurrency in flight.",
 )
-@click.option("--request-count", type=click.IntRange(min=1), default=32, show_default=True)
-@click.option("--warmup-request-count", type=click.IntRange(min=0), default=4, show_default=True)
-@click.option("--output-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--random-seed", type=int, default=0, show_default=True)
-@click.option("--goodput", type=float, metavar="MS", help="Count requests whose time to first token is at most this.")
+@click.option(
+    "--request-count",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="Requests in a measurement.",
+)
+@click.option(
+    "--warmup-request-count",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Requests before the first measurement, which are not counted.",
+)
+@click.option(
+    "--output-tokens",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Tokens to generate for each request.",
+)
+@click.option(
+    "--random-seed",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed for the gaps of --request-rate and the requests of --against-engine.",
+)
+@click.option(
+    "--goodput",
+    type=float,
+    metavar="MS",
+    help="Count the requests whose time to first token is at most MS milliseconds.",
+)
 @click.option("--against-engine", is_flag=True,
               help="Compare with the engine alone, without Triton, and say where the difference goes.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True,
-              help="With --against-engine: measurements of each.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
+              help="With --against-engine: measurements of each side.")  # fmt: skip
 @opt.replica_option
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here too.")
+@opt.output_option
+@opt.as_json
 @dry_option
 @opt.verbose
 def bench_command(
     stack: str, options: UpOptions, model: str, dataset: Path | None, concurrency: list[int],
     request_rate: float | None, request_count: int, warmup_request_count: int, output_tokens: int, random_seed: int,
-    goodput: float | None, against_engine: bool, rounds: int, replica: int | None, json_file: Path | None, dry: bool,
-    verbose: bool,
+    goodput: float | None, against_engine: bool, rounds: int, replica: int | None, output: Path | None,
+    json_output: bool, dry: bool, verbose: bool,
 ) -> None:  # fmt: skip
-    """Measure STACK under load. If it is not up, it is brought up for the measurement and taken down after it."""
-    from labctl.measure.workloads.bench import PROMPTS, Workload, prompts_from
-    from labctl.orchestrator.bench import bench, chosen_model, dry_bench
+    """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it."""
+    from labctl.labs.bench import bench, chosen_model
+    from labkit.workloads.bench import PROMPTS, Workload, prompts_from
 
     if request_rate and _given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
-    session = opt.open_session(verbose)
+    session = opt.open_session(verbose, dry=dry)
     lab, name = session.catalog.stack(stack)
     if against_engine:
         if other := [word for word in ("concurrency", "request_rate", "goodput") if _given(word)]:
             raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
         tokens = output_tokens if dataset or _given("output_tokens") else None
         compared(session, lab, name, options, model, Sent(dataset, request_count, tokens, random_seed), rounds,
-                 json_file, dry)  # fmt: skip
+                 output, json_output)  # fmt: skip
         return
     model = chosen_model(lab, name, model)
-    if dry:
-        show(dry_bench(session, lab, name, options, model))
-        return
     workload = Workload(
         prompts_from(dataset) if dataset else PROMPTS, output_tokens, request_count,
         warmup_request_count, request_rate, random_seed, goodput,
     )  # fmt: skip
     outcome = bench(session, lab, name, options, model, workload, concurrency, replica)
+    if session.todo is not None:
+        show(session.todo, json_output)
+        return
+    opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
+    if json_output:
+        return
     rows = [_row(title, metrics) for title, metrics in outcome.metrics.items()]
     click.echo(table(rows, COLUMNS, right=range(1, len(COLUMNS))))
     if outcome.edited:
-        click.echo(f"\nedited: {', '.join(outcome.edited)}")
+        click.echo(printable(f"\nedited: {', '.join(outcome.edited)}"))
     click.echo(f"\nresults in {outcome.folder}")
     if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
-        click.echo(f"{model} answers whole: there is no first token to time")
-    if json_file:
-        atomic_write(json_file.absolute(), (outcome.folder / "result.json").read_bytes())
+        say(f"{model} answers whole: there is no first token to time")
+    for sentence in _explained(model, outcome, request_rate, concurrency):
+        say(sentence)
+
+
+def _explained(model: str, outcome: BenchResult, rate: float | None, concurrency: Sequence[int]) -> list[str]:
+    """What a person has to know to read the table."""
+    sentences = []
+    if counted := [m for m in outcome.metrics.values() if "scheduler" in m and "triton" in m]:
+        own, tritons = (max(m[whose]["mean_batch"] for m in counted) for whose in ("scheduler", "triton"))
+        sentences.append(
+            "mean batch: requests in a step, as the model's own scheduler counts them (a sample of its steps)"
+        )
+        if f"{own:.1f}" != f"{tritons:.1f}":
+            sentences.append(
+                f"(Triton counts up to {tritons:.1f} in an execution: also those that the model gives back unserved, "
+                "or serves in many steps)"
+            )
+    if outcome.scheduling == "dynamic" and not rate and max(concurrency) > 1:
+        sentences.append(f"this load suits {model}: {EQUAL_LENGTHS}")
+    return sentences
 
 
 def _given(name: str) -> bool:
@@ -120,5 +186,5 @@ def _row(title: str, metrics: Mapping[str, Any]) -> tuple[str, ...]:
         number("time_to_first_token", "p99"),
         number("inter_token_latency", "p50", 1),
         number("request_latency", "p99"),
-        number("triton", "mean_batch", 1),
+        number("scheduler" if "scheduler" in metrics else "triton", "mean_batch", 1),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
-from labctl.orchestrator.bundle import create
+from labctl.labs.bundle import create
 
 
 @click.group("bundle")

@@ -14,8 +14,8 @@ from labctl.manifest.catalog import load
 from labctl.manifest.references import as_text
 from labctl.manifest.schema import PROFILES, Lab
 from labctl.manifest.settings import Setting
-from labctl.tables import table
 from labctl.workspace import Workspace
+from labkit.tables import table
 
 INDENT = "      "
 

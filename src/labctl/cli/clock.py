@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from labctl.cli import options as opt
-from labctl.errors import LabError
+from labctl.cli.console import say
+from labkit.printable import printable
 
 SOON_S = 60.0  # before a pause ends by itself, every command says so
 
@@ -19,30 +20,29 @@ SOON_S = 60.0  # before a pause ends by itself, every command says so
 @opt.stack_argument
 @click.argument("action", type=click.Choice(["pause", "step", "slow", "run"]))
 @click.argument("amount", required=False)
-@click.option("-m", "--model", default="", help="Only this model's clock.")
+@click.option("-m", "--model", default="", metavar="NAME", help="Only this model's clock.")
 @opt.replica_option
 @opt.as_json
 def clock_command(
     stack: str, action: str, amount: str | None, model: str, replica: int | None, json_output: bool
 ) -> None:
-    """Stop the schedulers of STACK, move them on by steps, slow them down, or let them run.
+    """Stop the schedulers of STACK, step them, slow them down, or let them run.
 
-    pause: no model begins a step; requests wait, and nothing is lost. step [N]: N steps (1) of each model that has
-    something to do, then still again. slow FACTOR: a step and the time to the next one take FACTOR times as long as
-    the step. run: as fast as they can.
+    \b
+    pause        no model begins a step; requests wait, and nothing is lost
+    step [N]     N steps (default 1) of each model that has work, then pause
+    slow FACTOR  each step takes FACTOR times as long
+    run          as fast as the machine allows
     """
-    from labctl.orchestrator.clock import Clock
-    from labctl.orchestrator.pause import pause_limit
+    from labctl.clock.clock import Clock
+    from labctl.clock.pause import pause_limit
 
     number = _amount(action, amount)
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
-    running = session.find(name)
-    if not running:
-        raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    record = running[1].one(replica)
-    limit = pause_limit(session.workspace.repository_dir(name))
-    run_dir = session.workspace.run_dir(name, record.folder(record.servers[0].number))
+    record = session.require_up(name)[1].one(replica)
+    limit = pause_limit(session.workspace.folder(name).repository)
+    run_dir = session.workspace.folder(name).run_dir(record.folder(record.servers[0].number))
     clock = Clock(run_dir, tuple(record.models), limit)
     done: dict[str, int] = {}
     match action:
@@ -64,10 +64,10 @@ def clock_command(
     if action == "step" and not done:
         click.echo("nothing waited for a step")
     for one, state in waits.items():
-        click.echo(_waiting(one, state))
+        say(printable(_waiting(one, state)))
     left = clock.until - time.monotonic() if clock.until else math.inf
     if limit and (left < SOON_S or (action == "pause" and left < math.inf)):
-        click.echo(f"It goes on by itself in {left:,.0f} s: {limit.why}")
+        say(f"It goes on by itself in {left:,.0f} s: {limit.why}")
 
 
 def _amount(action: str, amount: str | None) -> float:
@@ -81,14 +81,18 @@ def _amount(action: str, amount: str | None) -> float:
     try:
         number = float(amount or 1)
     except ValueError:
-        raise click.UsageError(f"'{amount}' is no number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise click.UsageError(f"'{amount}' is not a number")
     if action == "step" and (number < 1 or number != int(number)):
         raise click.UsageError("step takes a whole number of at least 1")
     return number
 
 
 def _waiting(model: str, state: dict[str, Any]) -> str:
+    from labctl.pages.live.story import refusal
+
     line = f"{model}: the next step is of {', '.join(state.get('ids', [])) or 'nobody'}"
     if state.get("waiting"):
-        line += f"; {', '.join(state['waiting'])} will wait: {state.get('why', '')}"
+        line += f"; {', '.join(state['waiting'])} will wait: {refusal({'why': '', **state})}"
     return line

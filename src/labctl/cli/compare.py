@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from labctl.cli import options as opt
-from labctl.tables import table
+from labkit.printable import printable
+from labkit.tables import table
 
 
 @click.command("compare")
@@ -18,13 +20,13 @@ from labctl.tables import table
 @opt.as_json
 def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -> None:
     """Show RESULTS (folders or result.json files) side by side, with ratios to the first."""
-    from labctl.measure.compare import compare
+    from labkit.compare import compare
 
     if len(results) < 2:
         raise click.UsageError("name at least two results")
     outcome = compare(results)
     for reason in outcome.skipped:
-        click.echo(f"skipped {reason}", err=True)
+        click.echo(f"skipped {printable(reason)}", err=True)
     if json_output:
         names = outcome.names
         columns = ["metric", *names, *(f"{name} / {names[0]}" for name in names[1:])]
@@ -35,7 +37,7 @@ def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -
     judged = [verdict.value for lab in labs if lab.folder == outcome.lab for verdict in lab.verdicts]
     keys = list(outcome.metrics) if every else outcome.headlines(judged)
     numbers = [str(number) for number, _ in enumerate(outcome.names, 1)]
-    click.echo("\n".join(f"  {number}  {name}" for number, name in zip(numbers, outcome.names, strict=True)))
+    click.echo("\n".join(f"  {number}  {printable(name)}" for number, name in zip(numbers, outcome.names, strict=True)))
     if outcome.settings:
         differing = [(key, *values) for key, values in outcome.settings.items()]
         click.echo("\n" + table(differing, ("settings that differ", *numbers)))
@@ -43,6 +45,8 @@ def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -
         click.echo("\nthe settings are the same")
     header = ("metric", *numbers, *(f"{number} / 1" for number in numbers[1:]))
     click.echo("\n" + table([_row(key, outcome.metrics[key]) for key in keys], header, right=range(1, len(header))))
+    for sentence in outcome.remarks:
+        click.echo("\n" + click.wrap_text(printable(sentence), shutil.get_terminal_size().columns))
     if len(keys) < len(outcome.metrics):
         click.echo(f"\n{len(keys)} of {len(outcome.metrics)} metrics; --all shows the rest")
 

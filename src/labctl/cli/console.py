@@ -8,10 +8,13 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from labctl.errors import LabError
+from labkit.errors import LabError
+from labkit.printable import printable
+from labkit.tables import HANGING, columns, fitted
 
 WIDTH = 46  # of a step's title
 LEAST = 24  # of a title, where the progress is long
@@ -32,13 +35,13 @@ class Console:
     def step(self, text: str) -> None:
         self.settle()
         _working[:] = [self]
-        self._title, self._began, self._shown = text, time.monotonic(), ""
+        self._title, self._began, self._shown = printable(text), time.monotonic(), ""
         self._draw("")
         if not self.live:
-            click.echo(f"  ..  {text}", err=True)
+            click.echo(f"  ..  {self._title}", err=True)
 
     def progress(self, text: str) -> None:
-        now = time.monotonic()
+        now, text = time.monotonic(), printable(text)
         if text == self._shown and now - self._drawn < 0.5:
             return
         if self.live:
@@ -52,13 +55,14 @@ class Console:
         took = time.monotonic() - self._began
         seconds = f"  {took:.1f} s" if timed and took >= 0.1 else ""
         self._clear()
-        click.echo(f"  {click.style('ok', fg='green')}  {self._title:<{WIDTH}}  {text}{seconds}".rstrip(), err=True)
+        line = f"  ok  {self._title:<{WIDTH}}  {printable(text)}{seconds}".rstrip()
+        say(line, err=True, hanging=" " * 4, word="ok", fg="green")
         self._title = ""
 
     def note(self, text: str) -> None:
         title = self._title
         self._clear()
-        click.echo(f"  --  {text}", err=True)
+        say(f"  --  {printable(text)}", err=True, hanging=" " * 4)
         if title:
             self._draw(self._shown)
 
@@ -71,7 +75,7 @@ class Console:
     def _told(self, line: str) -> None:
         if self.verbose:
             self._clear()
-            click.echo(click.style(line, dim=True), err=True)
+            click.echo(click.style(printable(line), dim=True), err=True)
 
     def settle(self) -> None:
         """End a step that will not be finished (an error follows), so that its line stays readable."""
@@ -107,10 +111,16 @@ def show_error(error: LabError) -> None:
     """The one place where an error is shown: what happened, why, the evidence, the next command to type."""
     for console in _working:
         console.settle()
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.what}", err=True)
+    say(f"error: {printable(error.what)}", err=True, word="error:", fg="red", bold=True)
     if error.why:
-        click.echo(f"  {error.why}", err=True)
+        say(f"  {printable(error.why)}", err=True, hanging="")
     for line in error.details:
-        click.echo(f"    {line}", err=True)
+        say(f"    {printable(line)}", err=True)
     if error.remedy:
-        click.echo(f"{click.style('try:', fg='yellow', bold=True)}   {error.remedy}", err=True)
+        say(f"try:   {printable(error.remedy)}", err=True, hanging=" " * 7, word="try:", fg="yellow", bold=True)
+
+
+def say(text: str, err: bool = False, hanging: str = HANGING, word: str = "", **style: Any) -> None:
+    """Print; on a terminal lines break between words. ``word`` is the first one, if it has a style of its own."""
+    text = fitted(text, columns(sys.stderr if err else sys.stdout), hanging)
+    click.echo(text.replace(word, click.style(word, **style), 1) if word else text, err=err)

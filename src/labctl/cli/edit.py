@@ -7,11 +7,12 @@ from datetime import datetime
 import click
 
 from labctl.cli import options as opt
-from labctl.errors import LabError
-from labctl.orchestrator import edits, running, shipped
-from labctl.orchestrator.replicas import DRAIN_S, counted
-from labctl.orchestrator.session import Session
-from labctl.runtimes.base import Record, Runtime
+from labctl.cli.console import say
+from labctl.stack import edits, running, shipped
+from labctl.stack.replicas import DRAIN_S, counted
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.printable import printable
 
 timeout = click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=edits.LOAD_S,
                        show_default=True, metavar="S", help="Seconds to wait until a model is loaded.")  # fmt: skip
@@ -19,12 +20,6 @@ timeout = click.option("--timeout", type=click.FloatRange(min=0, min_open=True),
 
 drain_option = click.option("--drain", type=click.FloatRange(min=0), default=DRAIN_S, show_default=True, metavar="S",
                             help="Seconds to wait until a replica has answered all.")  # fmt: skip
-
-
-def _running(session: Session, stack: str) -> tuple[Runtime, Record]:
-    if running := session.find(stack):
-        return running
-    raise LabError(f"{stack} is not up", "", f"labctl up {stack}")
 
 
 @click.command("reload")
@@ -37,7 +32,7 @@ def reload_command(stack: str, model: str | None, timeout: float, verbose: bool)
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
     loaded = edits.reload(session, lab, name, [model] if model else (), timeout)
-    click.echo(f"loaded: {', '.join(loaded)}" if loaded else "nothing was edited since it was loaded")
+    say(f"loaded: {', '.join(loaded)}" if loaded else "nothing was edited since it was loaded")
 
 
 @click.command("undo")
@@ -54,9 +49,9 @@ def undo_command(stack: str, model: str | None, verbose: bool) -> None:
     done = shipped.undo(session.workspace, [path for path, of in models.items() if model in (None, of)])
     for path, kept in done.items():
         where = f" (yours: {kept.name})" if kept else ""
-        click.echo(f"{path.relative_to(session.workspace.root)} is as shipped again{where}")
+        say(printable(f"{path.relative_to(session.workspace.root)} is as shipped again{where}"))
     then = "restart" if running.stuck_models(session, name, str) else "reload" if session.find(name) else "up"
-    click.echo(f"then: labctl {then} {name}" if done else "nothing differs from what was shipped")
+    say(f"then: labctl {then} {name}" if done else "nothing differs from what was shipped")
 
 
 @click.command("restart")
@@ -67,13 +62,13 @@ def undo_command(stack: str, model: str | None, verbose: bool) -> None:
 def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -> None:
     """Take STACK down and up again with the settings, runtime and ports that it has.
 
-    Of a stack whose replicas have died only they are started again.
+    If some replicas have died, only those are restarted.
     """
-    from labctl.orchestrator.restart import restart, rolling
+    from labctl.replicas.restart import restart, rolling
 
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
-    _running(session, name)
+    session.require_up(name)
     record = rolling(session, lab, name, drain) if one_by_one else restart(session, lab, name)
     click.echo(f"{name} is ready again ({record.endpoints.http})")
 
@@ -81,27 +76,27 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
 @click.command("scale")
 @opt.stack_argument
 @click.argument("count", type=int, required=False)
-@click.option("--auto", metavar="MIN:MAX", help="Follow what waits, until Ctrl-C.")
+@click.option("--auto", metavar="MIN:MAX", help="Follow the number of waiting requests, until Ctrl-C.")
 @click.option("--target", type=click.FloatRange(min=0), default=4.0, show_default=True, metavar="N",
-              help="With --auto: requests that may wait for each replica.")  # fmt: skip
+              help="With --auto: waiting requests per replica before another replica is started.")  # fmt: skip
 @drain_option
 @opt.verbose
 def scale_command(stack: str, count: int | None, auto: str | None, target: float, drain: float, verbose: bool) -> None:
-    """Have COUNT replicas of STACK, while it serves; or with --auto as many as the requests that wait ask for."""
-    from labctl.orchestrator.autoscale import Scaler, bounds, follow
-    from labctl.orchestrator.scale import scale
+    """Set the number of replicas of STACK while it serves, or let --auto follow the number of waiting requests."""
+    from labctl.replicas.autoscale import Scaler, bounds, follow
+    from labctl.replicas.scale import scale
 
     if (count is None) == (auto is None):
         raise click.UsageError("name a number of replicas, or say --auto MIN:MAX")
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
     if auto:
-        log = session.workspace.stack_dir(name) / "scale.log"
+        log = session.workspace.folder(name).scale_log
         for decision in follow(session, lab, name, Scaler(*bounds(auto), target), patience=drain):
             line = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {decision}"
             click.echo(line)
-            with log.open("a", encoding="utf-8") as stream:
-                stream.write(f"{line}\n")
+            with nofollow.appending(log) as stream:
+                stream.write(f"{line}\n".encode())
         return
     assert count is not None
     record = scale(session, lab, name, count, drain)
@@ -110,13 +105,13 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: float
 
 @click.command("models")
 @click.argument("action", type=click.Choice(["load", "unload"]))
-@click.argument("model")
 @opt.stack_argument
+@click.argument("model")
 @timeout
 @opt.verbose
-def models_command(action: str, model: str, stack: str, timeout: float, verbose: bool) -> None:
-    """Load or unload MODEL on every server of STACK, and say which failed."""
-    from labctl.orchestrator.models import change
+def models_command(action: str, stack: str, model: str, timeout: float, verbose: bool) -> None:
+    """Load or unload MODEL on every server of STACK, and say which servers failed."""
+    from labctl.stack.models import change
 
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)

@@ -10,14 +10,17 @@ from typing import Any
 
 import click
 
+from labctl.cli import learn_view
 from labctl.cli import options as opt
-from labctl.errors import LabError
+from labctl.cli.console import say
 from labctl.learn import desk, judge, server
 from labctl.learn.exercise import Exercise, find_all, named
 from labctl.learn.progress import NEW, PASSED, Progress
-from labctl.orchestrator.lock import stack_lock
-from labctl.orchestrator.session import Session
-from labctl.tables import table
+from labctl.stack.lock import stack_lock
+from labctl.stack.session import Session
+from labkit.errors import LabError
+from labkit.printable import printable
+from labkit.tables import table
 
 WATCH_S = 0.3
 
@@ -36,7 +39,11 @@ def exercise_command() -> None:
 
 def _open(verbose: bool = False) -> tuple[Session, list[Exercise], Progress]:
     session = opt.open_session(verbose)
-    return session, find_all(session.workspace, session.catalog), Progress(session.workspace)
+
+    def leave_out(problem: str) -> None:
+        session.listener.note(f"left out: {problem}")
+
+    return session, find_all(session.workspace, session.catalog, leave_out), Progress(session.workspace)
 
 
 def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Exercise:
@@ -46,10 +53,12 @@ def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Ex
 
 
 @exercise_command.command("list")
+@click.argument("lab", required=False)
 @opt.as_json
-def list_command(json_output: bool) -> None:
-    """Every exercise, and how far you are."""
-    _, exercises, progress = _open()
+def list_command(lab: str | None, json_output: bool) -> None:
+    """List every exercise, or those of LAB, and how far you are."""
+    session, exercises, progress = _open()
+    exercises = _of_lab(session, exercises, lab)
     entries = progress.entries()
     rows = [
         {"id": e.id, "lab": e.lab.short, "title": e.title, "kind": e.manifest.kind, "minutes": e.manifest.minutes,
@@ -59,9 +68,16 @@ def list_command(json_output: bool) -> None:
     if json_output:
         click.echo(json.dumps(rows, indent=2))
         return
-    click.echo(table([tuple(row.values()) for row in rows], ("id", "lab", "title", "kind", "min", "state"), right=(4,)))
+    columns = ("id", "lab", "title", "kind", "min", "state")
+    click.echo(table([tuple(row.values()) for row in rows], columns, right=(4,)))
     passed = sum(row["state"] == PASSED for row in rows)
     click.echo(f"\n{bar(passed, len(rows))}  {passed} of {len(rows)} passed")
+
+
+def _of_lab(session: Session, exercises: list[Exercise], lab: str | None) -> list[Exercise]:
+    """Those of one lab, by its name, number or stack; all of them without one. Raises LabError for an unknown name."""
+    wanted = session.catalog.lab(lab).folder if lab else ""
+    return [exercise for exercise in exercises if not lab or exercise.lab.folder == wanted]
 
 
 def bar(done: int, whole: int, width: int = 30) -> str:
@@ -82,16 +98,29 @@ def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
     folder = desk.lay_out(exercise, session.workspace)
     progress.start(exercise.id)
     names = ", ".join(f"{folder.relative_to(session.workspace.root)}/{name}" for name in exercise.manifest.files)
-    click.echo(f"{exercise.id}  {exercise.title}  ({exercise.manifest.kind}, about {exercise.manifest.minutes} min)")
-    click.echo(f"Read {folder.relative_to(session.workspace.root)}/{desk.TASK}, then edit {names}.")
-    click.echo(f"Then: labctl exercise check {exercise.id}   (stuck? labctl exercise hint)")
+    say(f"{exercise.id}  {exercise.title}  ({exercise.manifest.kind}, about {exercise.manifest.minutes} min)")
+    say(f"Read {folder.relative_to(session.workspace.root)}/{desk.TASK}, then edit {names}.")
+    say(f"Then: labctl exercise check {exercise.id}   (stuck? labctl exercise hint)")
 
 
 @exercise_command.command("check")
 @click.argument("id", required=False)
 @opt.as_json
-@click.option("--seed", "seeds", type=click.IntRange(min=0), multiple=True, help="Of prompts, lengths and order.")
-@click.option("--runtime", type=click.Choice(opt.RUNTIMES), default="auto", show_default=True)
+@click.option(
+    "--seed",
+    "seeds",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="Seed for prompts, lengths and arrival order; may be repeated.",
+)
+@click.option(
+    "--runtime",
+    type=click.Choice(opt.RUNTIMES),
+    default="auto",
+    show_default=True,
+    help="Run the exercise server in a container, or as a process of this machine.",
+)
 @click.option("--watch", is_flag=True, help="Check again whenever a file is saved. Ctrl-C ends it.")
 @opt.verbose
 @click.pass_context
@@ -114,9 +143,13 @@ def _show(outcome: judge.Outcome, json_output: bool) -> None:
     if json_output:
         click.echo(json.dumps(outcome.to_json(), indent=2))
         return
-    rows = [("ok" if c.ok else "NO", c.name, c.expected, c.measured) for c in outcome.checks]
-    click.echo(table(rows, ("", "what", "expected", "measured")))
-    click.echo(f"\n{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}")
+    lines = [
+        *learn_view.expectations_of(outcome),
+        "",
+        f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}",
+    ]
+    for line in lines:
+        say(printable(line), hanging="    ")
 
 
 def _until_saved(files: dict[str, Path]) -> None:
@@ -134,7 +167,7 @@ def hint_command(id: str | None) -> None:
     """One hint more each time, from a nudge to nearly the answer."""
     _, exercises, progress = _open()
     exercise = _chosen(exercises, progress, id)
-    click.echo(_hint(exercise, progress))
+    say(_hint(exercise, progress))
 
 
 def _hint(exercise: Exercise, progress: Progress) -> str:
@@ -152,7 +185,7 @@ def reset_command(id: str) -> None:
     session, exercises, _ = _open()
     kept = desk.reset(named(exercises, id), session.workspace)
     root = session.workspace.root
-    click.echo(f"exercises/{id} holds the starter again" + (f"; yours is in {kept.relative_to(root)}" if kept else ""))
+    say(f"exercises/{id} holds the starter again" + (f"; yours is in {kept.relative_to(root)}" if kept else ""))
 
 
 @exercise_command.command("solution")
@@ -197,15 +230,19 @@ def stop_command(id: str | None) -> None:
 
 @click.command("learn")
 @click.argument("lab", required=False)
-@click.option("--runtime", type=click.Choice(opt.RUNTIMES), default="auto", show_default=True)
+@click.option(
+    "--runtime",
+    type=click.Choice(opt.RUNTIMES),
+    default="auto",
+    show_default=True,
+    help="Run the exercise server in a container, or as a process of this machine.",
+)
 def learn_command(lab: str | None, runtime: str) -> None:
     """Exercises as one screen: the task, the last check; checks again whenever you save a file."""
     from labctl.cli.learn_screen import Screen
 
     session, exercises, progress = _open()
-    if lab:
-        wanted = session.catalog.lab(lab).folder
-        exercises = [exercise for exercise in exercises if exercise.lab.folder == wanted]
+    exercises = _of_lab(session, exercises, lab)
     if not exercises:
         raise LabError("there are no exercises here", "", "labctl exercise list")
     if not sys.stdin.isatty() or not sys.stdout.isatty():

@@ -1,43 +1,56 @@
-"""labctl images list, prune."""
+"""labctl images build, list, prune."""
 
 from __future__ import annotations
-
-import json
-import time
 
 import click
 
 from labctl.cli import options as opt
-from labctl.errors import LabError
+from labctl.cli.artifacts import show_rows
+from labctl.cli.dry import dry_option, show
 from labctl.runtimes import images
-from labctl.tables import table
+from labctl.runtimes.actions import carry_out
+from labctl.runtimes.record import Choices
+from labctl.stack.node_images import building
+from labkit.errors import LabError
 
 
 @click.group("images")
 def images_command() -> None:
-    """The images of the compose runtime: named after the sources that they are made of."""
+    """The images of the compose runtime, Swarm and Kubernetes: named after the sources that they are made of."""
+
+
+@images_command.command("build")
+@opt.stack_argument
+@opt.choices
+@click.option("--push", "registry", default="", metavar="REGISTRY",
+              help="Also push every image to this registry (registry.example.com/labs).")  # fmt: skip
+@dry_option
+@opt.verbose
+def build(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool) -> None:
+    """Build the images that `labctl render STACK --target kubernetes|swarm` names, and print their names.
+
+    Images that are already on this Docker engine are not built again. Give `render` the same --profile and --set.
+    """
+    session = opt.open_session(verbose)
+    lab, name = session.catalog.stack(stack)
+    todo, names = building(session, lab, name, choices, registry.rstrip("/"))
+    if dry:
+        show(todo)
+        return
+    session.runtime("compose").check("cpu")
+    for notice in todo.notices:
+        session.listener.note(notice)
+    carry_out(todo.actions, session.listener)
+    for image in names:
+        click.echo(image)
 
 
 @images_command.command("list")
 @opt.as_json
 def list_(json_output: bool) -> None:
     """The labs' images on this Docker engine, and which of them this checkout uses."""
-    rows = images.list_built(opt.open_session().workspace)
-    if json_output:
-        click.echo(json.dumps(rows, indent=2))
-    elif rows:
-        shown = [
-            (
-                row["name"],
-                f"{row['bytes'] / 1e6:,.0f}",
-                time.strftime("%Y-%m-%d", time.localtime(row["made"])),
-                "in use" if row["current"] else "old",
-            )
-            for row in rows
-        ]
-        click.echo(table(shown, ("image", "MB", "made", ""), right=(1,)))
-    else:
-        click.echo("no image of the labs is here")
+    columns = {"name": "image", "bytes": "MB", "made": "made", "current": ""}
+    show_rows(images.list_built(opt.open_session().workspace), columns, "no image of the labs is here", json_output)
 
 
 @images_command.command("prune")

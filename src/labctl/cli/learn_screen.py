@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import click
 
 from labctl.cli import fullscreen, learn_view
-from labctl.errors import LabError
 from labctl.learn import desk, judge, server
 from labctl.learn.exercise import Exercise
 from labctl.learn.progress import PASSED, Progress
 from labctl.listener import Silent
-from labctl.orchestrator.session import Session
+from labctl.stack.session import Session
+from labkit.errors import LabError
 
 TICK_S = 0.2
 
@@ -40,6 +40,7 @@ class Screen:
         current = progress.current if progress.current in known else ""
         self.exercise = next((e for e in exercises if e.id == current), None) or self._next()
         self.below: list[str] = []
+        self.found: list[str] = []
         self.page, self.alone = 0, False
         self.stamps: list[int] = []
         self.checking: threading.Thread | None = None
@@ -76,7 +77,8 @@ class Screen:
                 hints = exercise.manifest.hints
                 shown = min(self.progress.of(exercise.id).hints + 1, len(hints))
                 self.progress.hinted(exercise.id, shown)
-                self._show([f"hint {n} of {len(hints)}: {hint}" for n, hint in enumerate(hints[:shown], 1)])
+                told = [f"hint {n} of {len(hints)}: {hint}" for n, hint in enumerate(hints[:shown], 1)]
+                self._show([*told[::-1], "", *self.found])  # the newest first; what was found stays
             case "n":
                 self._begin(self._next(exercise))
                 if self._passed() == len(self.exercises):
@@ -96,7 +98,7 @@ class Screen:
         self.progress.start(exercise.id)
         self.exercise = exercise
         last = judge.last(self.session.workspace, exercise.id)
-        self._show(_rows_of(last) if last else ["not checked yet: c checks it, and so does saving a file"])
+        self._show(self._found(last))
         self.stamps = self._now()
 
     def _next(self, after: Exercise | None = None) -> Exercise:
@@ -119,7 +121,10 @@ class Screen:
             except LabError as error:
                 self._show(str(error).splitlines())
                 return
-            self._show(_rows_of(outcome))
+            except Exception as error:  # nobody else would hear of it
+                self._show([f"labctl itself failed: {type(error).__name__}: {error}"])
+                return
+            self._show(self._found(outcome))
 
         self.checking = threading.Thread(target=work, name="check", daemon=True)
         self.checking.start()
@@ -132,6 +137,14 @@ class Screen:
 
     def _show(self, below: list[str], alone: bool = False) -> None:
         self.below, self.page, self.alone = below, 0, alone
+
+    def _found(self, outcome: judge.Outcome | None) -> list[str]:
+        """The rows of a check, which stay on the screen beside a hint."""
+        rows = learn_view.rows_of(outcome) if outcome else ["not checked yet: c checks it, and so does saving a file"]
+        if outcome and outcome.passed:
+            rows[1:2] = ["", "n is the next exercise, s shows the solution", ""]
+        self.found = rows
+        return rows
 
     def _saved(self) -> bool:
         return not self._busy() and self._now() != self.stamps
@@ -164,17 +177,3 @@ class Screen:
 def _prints(exercise: Exercise) -> bool:
     """Whether what the learner writes runs inside of the server, which has a log."""
     return any(place.endswith(".py") for place in exercise.served)
-
-
-def _rows_of(outcome: judge.Outcome) -> list[str]:
-    """The sentence first: it must be seen where there is no room for everything."""
-    rows = [f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}"]
-    rows += ["", "n is the next exercise, s shows the solution", ""] if outcome.passed else [""]
-    for check in outcome.checks:
-        first, *more = check.measured.splitlines() or [""]
-        mark = "ok" if check.ok else "NO"
-        rows += [
-            f"{mark}  {check.name}: expected {check.expected}, measured {first}",
-            *(f"    {line}" for line in more),
-        ]
-    return rows

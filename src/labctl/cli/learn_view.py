@@ -7,6 +7,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from labctl.learn.judge import Outcome
+from labkit.printable import printable
+
 KEYS = "c check  h hint  n next  r reset  s solution  q quit"
 MORE = "space: more"
 ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
@@ -41,9 +44,9 @@ def lines(view: View, width: int, height: int, color: bool) -> list[str]:
     """
     head = f"{view.title}  [{view.state}]"
     head = _cut(f"{head}{view.progress:>{max(2, width - 1 - len(head))}}" if width > len(head) + 20 else head, width)
-    below = [part for line in view.below for part in _wrapped(line, width)]
+    below = [part for line in view.below for part in wrapped(line, width)]
     room = height - 4  # for all but the head with its empty line, and the keys with theirs
-    files = textwrap.wrap(view.files, width - 1)
+    files = _wrap(view.files, width)
     task = [*_reflowed(view.task, width), "", *files] if view.task else []
     keep = max(room - len(below) - 1, room // 2) if below else room
     if len(task) > keep:
@@ -64,13 +67,34 @@ def _page(below: list[tuple[str, str]], room: int, page: int) -> tuple[list[tupl
     return below[start : start + room], True
 
 
-def _wrapped(line: str, width: int) -> Iterator[tuple[str, str]]:
+def rows_of(outcome: Outcome) -> list[str]:
+    """What a check found: the sentence first, which must be seen where there is no room for everything."""
+    return [f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}", "", *expectations_of(outcome)]
+
+
+def expectations_of(outcome: Outcome) -> list[str]:
+    """A row for each expectation of a check."""
+    rows = []
+    for check in outcome.checks:
+        first, *more = check.measured.splitlines() or [""]
+        rows.append(f"{'ok' if check.ok else 'NO'}  {check.name}: expected {check.expected}, measured {first}")
+        rows += [f"    {line}" for line in more]
+    return rows
+
+
+def wrapped(line: str, width: int) -> Iterator[tuple[str, str]]:
     """Each part of a line, and the style of the whole. It may be code: what goes on is seen not to begin a line."""
     style = next((style for mark, style in STYLES if line.startswith(mark)), "")
+    line = printable(line)
     text = line.lstrip()
     indent = line[: len(line) - len(text)]
-    for part in textwrap.wrap(text, width - 1, initial_indent=indent, subsequent_indent=f"{indent}    ") or [""]:
+    for part in _wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}    ") or [""]:
         yield part, style
+
+
+def _wrap(text: str, width: int, **indents: str) -> list[str]:
+    """Lines of less than ``width`` columns; only a word that is longer than a line is broken."""
+    return textwrap.wrap(text, width - 1, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
 
 
 def _reflowed(text: str, width: int) -> list[str]:
@@ -80,7 +104,7 @@ def _reflowed(text: str, width: int) -> list[str]:
         for block in _blocks(paragraph.splitlines()):
             item = ITEM.match(block)
             indent = " " * len(item[0]) if item else ""
-            result += textwrap.wrap(block, width - 1, subsequent_indent=indent) or [""]
+            result += _wrap(block, width, subsequent_indent=indent) or [""]
         result.append("")
     return result[:-1]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import signal
 import sys
 from pathlib import Path
@@ -15,41 +16,12 @@ from types import FrameType
 
 import click
 
+from labctl.cli.commands import COMMANDS, GROUPS
 from labctl.cli.console import show_error
-from labctl.errors import LabError
+from labkit import disk
+from labkit.errors import LabError
 
 NAMES = ("labctl", "triton-labs")  # the second for people who have another tool of the first name
-
-# name: (module, what it does)
-COMMANDS = {
-    "list": ("catalog", "List the labs, or the settings of one."),
-    "doctor": ("doctor", "Say what is missing on this machine, and what to do about it."),
-    "render": ("render", "Render a stack's model repository, and do nothing else."),
-    "up": ("stacks", "Bring a stack up and wait until every model answers."),
-    "status": ("stacks", "Show the state, endpoints and models of what is up."),
-    "logs": ("stacks", "Show the server's log of a stack."),
-    "run": ("run", "Run a whole lab: up, its clients, the verdict, down."),
-    "bench": ("bench", "Measure a stack under load."),
-    "compare": ("compare", "Show results side by side, with ratios."),
-    "infer": ("infer", "Get one answer from a model of a running stack."),
-    "metrics": ("metrics", "Show Triton's counters as a table."),
-    "chat": ("chat", "Open a chat page for a stack's text models, on loopback."),
-    "watch": ("watch", "Open a page that shows a stack's scheduler while it works."),
-    "clock": ("clock", "Stop a stack's schedulers, step them, slow them down, let them run."),
-    "weights": ("weights", "Pull, list and prune model weights."),
-    "engines": ("engines", "Build, list and prune compiled engines."),
-    "images": ("images", "List and prune the compose runtime's images."),
-    "bundle": ("bundle", "Pack the labs for a machine without a network."),
-    "exercise": ("exercise", "Exercises: you write the lines, your running server judges."),
-    "learn": ("exercise", "Show exercises as one screen; check whenever you save a file."),
-    "workshop": ("workshop", "Show the progress of a group as one table."),
-    "reload": ("edit", "Load the edited models of a running stack again."),
-    "undo": ("edit", "Put the shipped files of a stack back; yours are kept beside them."),
-    "restart": ("edit", "Take a running stack down and up again, with the same settings."),
-    "scale": ("edit", "Have more or fewer replicas of a stack, while it serves."),
-    "models": ("edit", "Load or unload a model on every server of a stack."),
-    "down": ("stacks", "Take a stack down, and check that nothing of it is left."),
-}
 
 
 class Terminated(BaseException):
@@ -65,13 +37,17 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = importlib.import_module(f"labctl.cli.{COMMANDS[name][0]}")
+        module = importlib.import_module(f"labctl.cli.{COMMANDS[name].module}")
         command: click.Command = getattr(module, f"{name}_command")
+        lines = (f"  labctl {example}" for example in COMMANDS[name].examples)
+        command.epilog = "\n".join(("\b", "Examples:", *lines))  # \b: click keeps these lines as they are
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        longest = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{longest}}", listed.summary) for name, listed in group.items()])
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,14 +55,14 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Hands-on labs for LLM serving with NVIDIA Triton.
 
-    Begin with `labctl list`, then `labctl run iterative`.
+    Begin with `labctl run iterative --quick`, then `labctl learn`.
     """
     _tidy()
 
 
 def _tidy() -> None:
     """Whatever the command is, what a killed one left behind goes first."""
-    from labctl.orchestrator.tidy import tidy
+    from labctl.stack.tidy import tidy
     from labctl.workspace import Workspace
 
     with contextlib.suppress(LabError, OSError):  # no checkout, or nothing that is ours to remove
@@ -102,6 +78,9 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     signal.signal(signal.SIGTERM, _terminated)
+    for stream in (sys.stdout, sys.stderr):  # a text that the terminal's encoding lacks must not end a command
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         called = Path(sys.argv[0]).name
         code = cli.main(argv, prog_name=called if called in NAMES else NAMES[0], standalone_mode=False)
@@ -122,6 +101,11 @@ def main(argv: list[str] | None = None) -> int:
         return 143
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output (head, less) has seen enough
+        return 1
+    except OSError as error:
+        if error.errno not in disk.FAULTS:
+            raise
+        show_error(disk.fault(error, Path(error.filename or Path.cwd())))
         return 1
 
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import sys
 import time
 
 import click
 
 from labctl.cli import options as opt
-from labctl.errors import LabError
-from labctl.measure.evidence import metrics
-from labctl.tables import table
+from labctl.cli.console import say
+from labkit.evidence import metrics
+from labkit.tables import table
 
+CANCELED = """\
+A model that gives requests back after each step has every hand-over counted by Triton as a request, also of those
+that found no slot: its mean batch may be larger than what fits (see batch size below), and the end of each request
+counts as canceled. Of any other model, a canceled request is one whose client went away."""
+SAMPLED = """\
+seen: samples, at most 16 in a quarter of a second; p50 and p99 are estimates within the histogram's buckets."""
 HEADER = (
     "model",
     "requests",
     "failed",
     "count",
-    "exec_count",
+    "exec count",
     "mean batch",
     "queue ms",
     "compute ms",
@@ -28,8 +36,8 @@ HEADER = (
 @click.command("metrics")
 @opt.stack_argument
 @opt.replica_option
-@click.option("--watch", is_flag=True, help="Show every second what has changed, until Ctrl-C.")
-def metrics_command(stack: str, replica: int | None, watch: bool) -> None:
+@click.option("-f", "--follow", is_flag=True, help="Show every second what has changed, until Ctrl-C.")
+def metrics_command(stack: str, replica: int | None, follow: bool) -> None:
     """Show Triton's counters of STACK: mean time of a request in the queue and in the model, mean batch, KV cache.
 
     Those of all its replicas are added up. The exercise server is the STACK "exercise".
@@ -38,22 +46,29 @@ def metrics_command(stack: str, replica: int | None, watch: bool) -> None:
 
     session = opt.open_session()
     name = server.stack_named(session, stack)
-    live = session.find(name)
-    if not live:
-        raise LabError(f"{name} is not up", "", f"labctl {'exercise check' if name == server.STACK else f'up {name}'}")
-    endpoint = (live[1].only(replica) if replica else live[1]).asked["metrics"]
+    _, record = session.require_up(name)
+    endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
     before = metrics.scrape(endpoint)
-    click.echo(shown(before))
+    say(shown(before), hanging="")
     drawn = 0
-    while watch:
+    while follow:
         time.sleep(1.0)
         now = metrics.scrape(endpoint)
-        text = f"\nin the last second\n{shown(now.since(before), busy=True)}\n"
+        text = fitting(f"\nin the last second\n{shown(now.since(before), busy=True)}\n")
         # In place: up to where the last one began, and away with it. A pipe gets one below the other.
         back = f"\x1b[{drawn}F\x1b[J" if drawn and sys.stdout.isatty() else ""
         click.echo(back + text, nl=False)
         drawn = text.count("\n")
         before = now
+
+
+def fitting(text: str) -> str:
+    """The text cut to the terminal's height: what is taller cannot be drawn over."""
+    lines, height = text.splitlines(), shutil.get_terminal_size().lines
+    if not sys.stdout.isatty() or len(lines) < height:
+        return text
+    kept = height - 2
+    return "\n".join([*lines[:kept], f"... {len(lines) - kept} more lines: a taller terminal, or without --watch\n"])
 
 
 def shown(snapshot: metrics.Snapshot, busy: bool = False) -> str:
@@ -78,6 +93,8 @@ def shown(snapshot: metrics.Snapshot, busy: bool = False) -> str:
              f"{m.pending:.0f}")
         )  # fmt: skip
     parts = [table(rows, HEADER, right=range(1, len(HEADER)))]
+    if canceled := [f"{m.canceled:.0f} of {name}" for name, m in models.items() if m.canceled]:
+        parts.append(f"canceled: {', '.join(canceled)}\n{CANCELED}")
     own = [
         (model, _words(metric), f"{value:.0f}")
         for (model, metric), value in sorted(snapshot.own.items())
@@ -86,13 +103,14 @@ def shown(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     if own:
         parts.append(table(own, ("model", "its scheduler", "value"), right=(2,)))
     seen = [
-        (model, _words(metric), f"{each.count:.0f}", *(_shown(metric, value) for value in
-         (each.mean, each.quantile(0.5), each.quantile(0.99))))
+        (model, _words(metric), f"{each.count:.0f}", _shown(metric, each.mean),
+         *(_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)))
         for (model, metric), each in sorted(snapshot.histograms.items())
         if model in models and each.count
     ]  # fmt: skip
     if seen:
-        parts.append(table(seen, ("model", "as it saw", "times", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
+        parts.append(table(seen, ("model", "as it saw", "seen", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
+        parts.append(SAMPLED)
     return "\n\n".join(parts)
 
 
@@ -104,3 +122,8 @@ def _words(metric: str) -> str:
 
 def _shown(metric: str, value: float) -> str:
     return f"{value * 1e3:.1f} ms" if metric.endswith("_seconds") else f"{value:.1f}"
+
+
+def _quantile(metric: str, value: float) -> str:
+    """An estimate within a bucket; of what is counted (requests, tokens) the next whole number, as it may have been."""
+    return _shown(metric, value) if metric.endswith("_seconds") else f"{math.ceil(value)}"

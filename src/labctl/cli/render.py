@@ -8,9 +8,9 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
-from labctl.orchestrator import targets
-from labctl.orchestrator.build import rendering
-from labctl.orchestrator.plan import Choices
+from labctl.runtimes.record import Choices
+from labctl.stack import targets
+from labctl.stack.build import rendering
 
 
 @click.command("render")
@@ -29,8 +29,10 @@ from labctl.orchestrator.plan import Choices
 def render_command(stack: str, choices: Choices, runtime: str, output: Path | None, target: str, dry: bool) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
 
+    While STACK is up, name another folder with --output: its server reads the default one.
+
     With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand. With --target, what
-    `docker stack deploy` or `kubectl apply -k` takes (docs/swarm.md, docs/kubernetes.md).
+    `docker stack deploy` or `kubectl apply -k` takes (docs/operate/swarm.md, docs/operate/kubernetes.md).
     """
     session = opt.open_session()
     lab, name = session.catalog.stack(stack)

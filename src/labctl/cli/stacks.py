@@ -9,22 +9,29 @@ from typing import Any
 
 import click
 
-from labctl import tritonlog
 from labctl.cli import options as opt
+from labctl.cli.console import say
 from labctl.cli.dry import dry_option, show
-from labctl.orchestrator import faults, observe, running
-from labctl.orchestrator.down import down, down_all
-from labctl.orchestrator.status import status
-from labctl.orchestrator.up import UpOptions, dry_up, up
-from labctl.runtimes.base import FRONT, Record, Runtime
+from labctl.runtimes.base import FRONT, Runtime
+from labctl.runtimes.record import Record, UpOptions
 from labctl.runtimes.streams import as_they_come
-from labctl.tables import table
+from labctl.stack import faults, observe, running
+from labctl.stack.down import down, down_all
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labctl.stack.status import status
+from labctl.stack.up import up
+from labctl.triton import server_log
+from labkit.printable import printable
+from labkit.tables import table
 
 
 @click.command("up")
 @opt.stack_argument
 @opt.up_options
-@click.option("--observe", "observed", is_flag=True, help="And Prometheus beside it, in containers Grafana too.")
+@click.option(
+    "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
+)
 @dry_option
 @opt.as_json
 @opt.verbose
@@ -32,14 +39,8 @@ def up_command(
     stack: str, options: UpOptions, observed: bool, dry: bool, json_output: bool, verbose: bool
 ) -> None:  # fmt: skip
     """Bring STACK up and wait until every model answers."""
-    session = opt.open_session(verbose)
+    session = opt.open_session(verbose, dry=dry)
     lab, name = session.catalog.stack(stack)
-    if dry:
-        todo = dry_up(session, lab, name, options)
-        if observed:
-            todo.prepare([observe.dry(session, name, todo.runtime, options)])
-        show(todo, json_output)
-        return
     try:
         handle = up(session, lab, name, options)
     except KeyboardInterrupt:
@@ -50,8 +51,11 @@ def up_command(
         session.listener.note(f"{name} was already up with these settings")
     if observed:
         observe.start(session, handle.runtime, handle.record, options)
+    if session.todo is not None:
+        show(session.todo, json_output)
+        return
     shown = status(session, name, ask=False)  # they have just answered
-    click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
+    _print(shown, json_output)
 
 
 @click.command("status")
@@ -64,20 +68,19 @@ def status_command(stack: str | None, json_output: bool) -> None:
     """
     from labctl.learn import server
 
-    session = opt.open_session()
+    session = opt.open_session(whatever_is_broken=True)
     if stack:
-        shown = status(session, server.stack_named(session, stack))
-        click.echo(json.dumps(shown, indent=2) if json_output else _describe(shown))
+        _print(status(session, server.STACK if stack == server.STACK else _one(session, stack)), json_output)
         return
-    names = sorted({name for lab in session.catalog.labs for name in lab.stacks})
+    names = sorted({name for lab in session.catalog.labs for name in lab.stacks} | session.known() - {server.STACK})
     names += [server.STACK] if session.find(server.STACK) else []
     every = [status(session, name) for name in names]
     if json_output:
         click.echo(json.dumps([item for item in every if item["state"] != "absent"], indent=2))
         return
-    rows = [(s["stack"], s["state"], s["runtime"] or "-", s["profile"] or "-", s["endpoints"].get("http", "-"))
-            for s in every]  # fmt: skip
-    click.echo(table(rows, ("stack", "state", "runtime", "profile", "http")))
+    rows = [(s["stack"], s["state"], s["runtime"] or "-", s["profile"] or "-", s["endpoints"].get("http", "-"),
+             s["exposed"] or "-") for s in every]  # fmt: skip
+    click.echo(table(rows, ("stack", "state", "runtime", "profile", "http", "exposed on")))
 
 
 @click.command("logs")
@@ -99,9 +102,9 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
     if record and name == server.STACK:
         mine = server.in_your_files(session, runtime, record)
     elif record:
-        mine = running.in_your_files(session, session.catalog.stack(name)[0], runtime, record)
+        mine = running.in_your_files(RunningStack.of(session, session.catalog.stack(name)[0], runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
-        click.echo(mine(line))
+        click.echo(printable(mine(line)))
 
 
 def _lines(
@@ -109,10 +112,10 @@ def _lines(
 ) -> Iterable[str]:  # fmt: skip
     """The log; where there are replicas and none is asked for, each line says whose it is."""
     if replica or not record or not record.balance:
-        return tritonlog.readable(runtime.logs(stack, follow, replica or 0))
+        return server_log.readable(runtime.logs(stack, follow, replica or 0))
     names = {FRONT: record.front, **{one.number: f"replica {one.number}" for one in record.servers}}
     streams = [
-        (f"{name} | {line}" for line in tritonlog.readable(runtime.logs(stack, follow, number)))
+        (f"{name} | {line}" for line in server_log.readable(runtime.logs(stack, follow, number)))
         for number, name in names.items()
     ]
     return as_they_come(streams) if follow else itertools.chain.from_iterable(streams)
@@ -128,19 +131,20 @@ def down_command(stack: str | None, every: bool, verbose: bool) -> None:
 
     if every == bool(stack):
         raise click.UsageError("name a stack, or say --all")
-    session = opt.open_session(verbose)
+    session = opt.open_session(verbose, whatever_is_broken=True)
     if every:
         names = down_all(session)
         click.echo(f"down: {', '.join(names)}" if names else "nothing was up")
         return
-    if stack == server.STACK:
-        names = [stack]
-    else:
-        lab = session.catalog.lab(stack or "")
-        names = [stack] if stack in lab.stacks else list(lab.stacks)
-    for name in names:
-        done = down(session, str(name))
+    for name in [stack] if stack == server.STACK else session.stacks_named(stack or ""):
+        done = down(session, name)
         click.echo(f"{name} is down" if done else f"{name} was not up")
+
+
+def _one(session: Session, word: str) -> str:
+    """The only stack that ``word`` names. Raises LabError."""
+    names = session.stacks_named(word)
+    return names[0] if len(names) == 1 else session.catalog.stack(word)[1]
 
 
 def _edits(shown: dict[str, Any]) -> list[str]:
@@ -172,6 +176,13 @@ def _replicas(shown: dict[str, Any]) -> str:
     return f"{table(rows, header)}\n\n{SPREAD[shown['balance']]}"
 
 
+def _print(shown: dict[str, Any], json_output: bool) -> None:
+    if json_output:
+        click.echo(json.dumps(shown, indent=2))
+    else:
+        say(printable(_describe(shown)))
+
+
 def _describe(shown: dict[str, Any]) -> str:
     """The status object as a person reads it."""
     head = f"{shown['stack']} is {shown['state']}"
@@ -181,6 +192,11 @@ def _describe(shown: dict[str, Any]) -> str:
     parts = [head]
     if shown["endpoints"]:
         parts.append("\n".join(f"  {name:<8} {where}" for name, where in shown["endpoints"].items()))
+    if shown["exposed"]:
+        parts.append(
+            f"Exposed: these ports listen on {shown['exposed']}, so other machines reach them, through the guard "
+            "(docs/operate/security.md)."
+        )
     if shown["balance"]:
         parts.append(_replicas(shown))
     if shown["models"]:
@@ -199,8 +215,8 @@ def _describe(shown: dict[str, Any]) -> str:
     parts += [f"{sentence}\nAfter the edit: labctl restart {shown['stack']}" for sentence in shown["stuck"]]
     if shown["state"] == "stalled" and not shown["stuck"]:
         parts.append(
-            "Requests wait but nothing is executed. If clients went away in the middle of an answer, their sequences\n"
-            "still hold Triton's slots; they are freed after max_sequence_idle_microseconds. An execution that does\n"
+            "Requests wait but nothing is executed. If clients went away in the middle of an answer, their sequences "
+            "still hold Triton's slots; they are freed after max_sequence_idle_microseconds. An execution that does "
             "not come back is named here after 20 s."
         )
     parts += _edits(shown)

@@ -9,20 +9,19 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
-from labctl.errors import LabError
-from labctl.watch.address import WATCH, known
+from labctl.pages.address import PORTS, WATCH, known
+from labkit.errors import LabError
 
 MAY = "watch, send requests and cancel them"
 
 
 @click.command("watch")
 @click.argument("stack", metavar="STACK|RESULT")
-@click.option("--port", type=click.IntRange(0, 65535), default=7861, show_default=True,
-              help="The page's port; 0 takes a free one.")  # fmt: skip
+@opt.page_port(PORTS[WATCH])
 @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
 @opt.replica_option
 @click.option("--terminal", is_flag=True, help="Show it here, without a page; q ends it.")
-def watch_command(stack: str, port: int, expose: bool, replica: int | None, terminal: bool) -> None:
+def watch_command(stack: str, port: int | None, expose: bool, replica: int | None, terminal: bool) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
     RESULT is a folder below results/. Ctrl-C ends the page.
@@ -31,20 +30,17 @@ def watch_command(stack: str, port: int, expose: bool, replica: int | None, term
         _in_terminal(stack, replica)
         return
     try:
-        from labctl.watch import live
+        from labctl.pages.live import serve
     except ImportError as error:
         raise LabError("the page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
     workspace = None
     if Path(stack).is_dir() and "/" in stack:
-        name, page = stack, live.recorded(Path(stack), expose)
+        name, page = stack, serve.page_of_run(Path(stack), expose)
     else:
         session = opt.open_session()
         lab, name = session.catalog.stack(stack)
-        running = session.find(name)
-        if not running:
-            raise LabError(f"{name} is not up", "", f"labctl up {name}")
-        workspace = session.workspace
-        page = live.page(workspace, lab, running[1].one(replica), expose)
+        workspace, record = session.workspace, session.require_up(name)[1].one(replica)
+        page = serve.page_of_stack(workspace, lab, record, expose)
     with page.serving(port) as address, known(workspace, name, WATCH, address) if workspace else nullcontext():
         if expose:
             click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
@@ -54,14 +50,11 @@ def watch_command(stack: str, port: int, expose: bool, replica: int | None, term
 
 def _in_terminal(stack: str, replica: int | None) -> None:
     from labctl.cli.watch_screen import WatchScreen
-    from labctl.orchestrator.pause import pause_limit
+    from labctl.clock.pause import pause_limit
 
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
-    running = session.find(name)
-    if not running:
-        raise LabError(f"{name} is not up", "", f"labctl up {name}")
-    limit = pause_limit(session.workspace.repository_dir(name))
-    record = running[1].one(replica)
+    record = session.require_up(name)[1].one(replica)
+    limit = pause_limit(session.workspace.folder(name).repository)
     folder = record.folder(record.servers[0].number)
-    WatchScreen(session.workspace.run_dir(name, folder), record, limit).run()
+    WatchScreen(session.workspace.folder(name).run_dir(folder), record, limit).run()

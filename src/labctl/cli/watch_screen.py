@@ -12,14 +12,14 @@ from pathlib import Path
 import click
 
 from labctl.cli import fullscreen
-from labctl.errors import LabError
-from labctl.orchestrator import texts
-from labctl.orchestrator.clock import Clock
-from labctl.orchestrator.pause import PauseLimit
-from labctl.runtimes.base import Record
-from labctl.watch.state import State
-from labctl.watch.tail import Tail
-from labctl.watch.terminal import STRIP, Screen
+from labctl.clock import texts
+from labctl.clock.clock import Clock
+from labctl.clock.pause import PauseLimit
+from labctl.pages.live.state import State
+from labctl.pages.live.tail import Tail
+from labctl.pages.live.terminal import STRIP, Screen
+from labctl.runtimes.record import Record
+from labkit.errors import LabError
 
 TICK_S = 0.1
 WARN_S = 60.0  # before a pause ends by itself
@@ -71,10 +71,13 @@ class WatchScreen:
 
     def _act(self, key: str) -> None:
         model, which = self._screen.chosen, self._screen.chosen or "all models"
+        paused = model in self._clock.paused if model else bool(self._clock.paused)
         match key:
-            case "p":
+            case "p" | " " if paused:
+                self._do(lambda: self._clock.run(model), f"{which}: running")
+            case "p" | " ":
                 self._do(lambda: self._clock.pause(model), f"{which}: paused")
-            case "s" | " ":
+            case "s":
                 self._step(1)
             case "t":
                 self._step(10)
@@ -116,6 +119,7 @@ class WatchScreen:
         self._stepping.start()
 
     def _lines(self, width: int, height: int) -> Sequence[str]:
+        self._screen.now = time.monotonic()
         lines = self._screen.lines(self._state, width, height)
         if not self._colour:
             return lines

@@ -1,4 +1,4 @@
-"""labctl workshop: for whoever leads one."""
+"""labctl workshop."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 import click
 
-from labctl.errors import LabError
 from labctl.learn import group
-from labctl.tables import table
+from labkit.errors import LabError
+from labkit.tables import table
 
 
 @click.group("workshop")
 def workshop_command() -> None:
-    """For whoever leads a workshop."""
+    """Commands for the instructor of a workshop."""
 
 
 @workshop_command.command("report")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def report_command(files: tuple[Path, ...]) -> None:
-    """The progress of a group as one table.
+    """Show the progress of a group as one table.
 
     FILES are what `labctl exercise list --json` printed on each machine, named after its owner: ada.json, bo.json.
     """

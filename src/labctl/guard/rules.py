@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_REQUEST = 16 * 2**20  # bytes of an HTTP body or a gRPC message, decompressed
+LISTENER = "x-labs-listener"  # by which Envoy tells the judge the listener: "http" or "grpc"
 MAX_DEPTH = 100  # of nested JSON; Triton bounds it at the same since 2.58
 NO_CLASSIFICATION = (
-    "the guard refuses 'classification': on a text output it ends Triton before 2.60 (see docs/security.md)"
+    "the guard refuses 'classification': on a text output it ends Triton before 2.60 (see docs/operate/security.md)"
 )
 Tensor = tuple[str, Sequence[Any], bool]  # name, shape, lies in shared memory
 
@@ -19,12 +20,12 @@ class Refused(Exception):
     """A request that must not reach Triton; the message goes to its sender.
 
     Attributes:
-        too_large: the size alone is the reason.
+        status: the HTTP status that says so.
     """
 
-    def __init__(self, why: str, too_large: bool = False) -> None:
+    def __init__(self, why: str, status: int = 400) -> None:
         super().__init__(why)
-        self.too_large = too_large
+        self.status = status
 
 
 def check_json(body: bytes, header_length: str | None) -> Any:
@@ -72,7 +73,7 @@ def check_shapes(inputs: Iterable[Tensor], size: int) -> None:
 
 
 def too_large() -> Refused:
-    return Refused(f"the guard takes requests of up to {MAX_REQUEST:,} bytes, decompressed", too_large=True)
+    return Refused(f"the guard takes requests of up to {MAX_REQUEST:,} bytes, decompressed", 413)
 
 
 def _length(text: str, size: int) -> int:

@@ -6,9 +6,9 @@ import shutil
 import time
 from pathlib import Path
 
-from labctl.errors import LabError
 from labctl.learn.exercise import Exercise
 from labctl.workspace import Workspace, replace_dir
+from labkit.errors import LabError
 
 TASK = "task.md"
 

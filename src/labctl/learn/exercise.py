@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,10 +12,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from labctl import yamlfile
-from labctl.errors import LabError
 from labctl.manifest.catalog import Catalog
 from labctl.manifest.schema import Edit, Lab
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 FOLDER = re.compile(r"(?P<id>\d\d[a-z])-[a-z0-9-]+")
 PARTS = ("starter", "solution", "wrong", "check.py", "task.md")
@@ -95,11 +95,14 @@ class Exercise:
         return workspace.root / "exercises" / self.id
 
 
-def find_all(workspace: Workspace, catalog: Catalog) -> list[Exercise]:
+def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], None] | None = None) -> list[Exercise]:
     """Every exercise of the checkout, in the order of their ids.
 
+    Args:
+        leave_out: called with each problem; the exercises that have one are left out.
+
     Raises:
-        LabError: some are broken; all problems are listed.
+        LabError: some are broken, and nobody leaves them out; all problems are listed.
     """
     exercises: list[Exercise] = []
     problems: list[str] = []
@@ -114,7 +117,10 @@ def find_all(workspace: Workspace, catalog: Catalog) -> list[Exercise]:
                 problems.append(f"{where}: {' '.join(str(error).split())}")
     if len({exercise.id for exercise in exercises}) < len(exercises):
         problems.append("two exercises have the same id")
-    if problems:
+    if leave_out:
+        for problem in problems:
+            leave_out(problem)
+    elif problems:
         raise LabError("an exercise is broken", "", "correct the keys named above", details=problems)
     return sorted(exercises, key=lambda exercise: exercise.id)
 

@@ -1,81 +1,138 @@
-"""Requests to a batching engine that are all there before the first of them joins: steps then repeat exactly."""
+"""Requests to a batching engine whose clock stands still while they are sent: its steps then repeat exactly."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from labctl.errors import LabError
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.clients.tensors import kind_of
-from labctl.measure.evidence.steplog import Step
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads import identity
-from labctl.measure.workloads.engine_stream import BLOCK
-from labctl.trtllm import interface
+from labctl.clock.clock import Clock
+from labctl.clock.pause import PauseLimit
+from labctl.learn.outcome import Stuck
+from labkit.clients import trtllm
+from labkit.clients.base import InFlight
+from labkit.clients.stream import TextStream
+from labkit.clients.tensors import kind_of
+from labkit.errors import LabError
+from labkit.evidence.steplog import Step
+from labkit.records import RequestRecord
+from labkit.workloads import identity
 
-TRIES = 5
-WRITTEN_S = 10.0  # a step is written down by then, on however busy a machine
+LOOK_S = 0.01
+THERE_S = 60.0  # a request has arrived by then, on however busy a machine
+WRITTEN_S = 10.0  # a step is written down by then
+HELD = PauseLimit(400.0, "would wait for ever")  # should nobody be there any more to let the clock go on
 # Token ids of the prompt, tokens to generate; and parameters of the request, where it has any.
 Request = tuple[Sequence[int], int] | tuple[Sequence[int], int, Mapping[str, Any]]
 Steps = Callable[[], Sequence[Step]]
 Wait = Callable[[TextStream, RequestRecord], None]
 
 
-def run(
-    endpoint: str, requests: Sequence[Request], blocks: int, steps: Steps, wait: Wait
-) -> tuple[list[RequestRecord], list[Step]]:
-    """Send all requests, in order, behind one that fills the whole KV cache: while that one runs nobody can join.
+@dataclass(frozen=True)
+class Engine:
+    """The engine of the server that runs.
 
     Args:
-        blocks: of the KV cache.
-        steps: the engine's step log.
+        endpoint: Triton's, for gRPC.
+        clock: the server's.
+        steps: reads the engine's step log.
         wait: for one request to end.
-
-    Returns:
-        the answered requests (``text`` holds the new token ids), and the steps that they were in.
-
-    Raises:
-        LabError: an answer was an error, or the requests never came in time (a very busy machine).
     """
-    length = kind_of(endpoint, interface.MODEL, interface.OUTPUT_LENGTH)
-    first = identity.Ids("ahead", [1] * (BLOCK * (blocks - 1)), BLOCK)
-    for _ in range(TRIES):
-        with TextStream(endpoint) as stream:  # one stream hands its requests over in order
-            ahead = identity.send(stream, first, length)
-            records = [_send(stream, request, length) for request in requests]
-            for record in (ahead, *records):
-                wait(stream, record)
-        theirs = _steps_of(records, steps, sum(request[1] for request in requests))
-        if theirs and theirs[0].batch + theirs[0].more["queue"] == len(requests):  # who joined, and who still waits
-            return records, theirs
-    raise LabError(f"the requests were not all there within {TRIES} attempts", "the machine is very busy")
 
+    endpoint: str
+    clock: Clock
+    steps: Steps
+    wait: Wait
 
-def run_in_turn(
-    endpoint: str, requests: Sequence[Request], steps: Steps, wait: Wait
-) -> tuple[list[RequestRecord], list[Step]]:
-    """Send each request when the one before it is answered; the answered requests, and the steps they were in."""
-    length, records = kind_of(endpoint, interface.MODEL, interface.OUTPUT_LENGTH), []
-    with TextStream(endpoint) as stream:
-        for request in requests:
-            records.append(_send(stream, request, length))
-            wait(stream, records[-1])
-    return records, _steps_of(records, steps, sum(request[1] for request in requests))
+    def queued(
+        self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
+    ) -> tuple[list[RequestRecord], list[Step]]:
+        """Send all requests, in order, before the engine's first step; see ``Trial.queued``."""
+        length = kind_of(self.endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
+        with TextStream(self.endpoint) as stream:  # one stream hands its requests over in order
+            with self.held():
+                records = [_send(stream, request, length) for request in requests]
+                self.await_arrived(len(records), stream, records)
+                done = 0
+                for after, request in later:
+                    if after > done:
+                        self.clock.step(after - done, trtllm.MODEL)
+                        done = after
+                    there = self._settled()
+                    records.append(_send(stream, request, length))
+                    self.await_arrived(there + 1, stream, records)
+            for record in records:
+                self.wait(stream, record)
+        tokens = sum(request[1] for request in (*requests, *(request for _, request in later)))
+        return records, self._steps_of(records, tokens)
+
+    def in_turn(self, requests: Sequence[Request]) -> tuple[list[RequestRecord], list[Step]]:
+        """Send each request when the one before it is answered; the answered requests, and the steps they were in."""
+        length, records = kind_of(self.endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH), []
+        with TextStream(self.endpoint) as stream:
+            for request in requests:
+                records.append(_send(stream, request, length))
+                self.wait(stream, records[-1])
+        return records, self._steps_of(records, sum(request[1] for request in requests))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """For the time of a block the engine begins no step but those that are granted one by one."""
+        self.clock.pause(trtllm.MODEL)
+        try:
+            yield
+        finally:
+            self.clock.run(trtllm.MODEL)
+
+    def await_arrived(self, count: int, client: InFlight, records: Sequence[RequestRecord] = ()) -> None:
+        """Until so many requests are in the engine, by its own account.
+
+        Args:
+            client: the connection on which ``records`` were sent.
+
+        Raises:
+            Stuck: they did not arrive.
+            LabError: one of them was refused, or the connection broke.
+        """
+        deadline = time.monotonic() + THERE_S
+        while self._there() < count:
+            if refused := next((record for record in records if record.error), None):
+                raise LabError(f"{refused.model} answered with an error", refused.error)
+            client.check()
+            if time.monotonic() > deadline:
+                raise Stuck(f"{self._there()} of {count} requests had arrived in the engine after {THERE_S:g} s")
+            time.sleep(LOOK_S)
+
+    def _settled(self) -> int:
+        """How many are in the engine when it waits for its next step, or has nothing to do."""
+        deadline = time.monotonic() + THERE_S
+        while time.monotonic() < deadline:
+            if any(state.get("state") == "held" or not state.get("left", 1) for state in self._states()):
+                return self._there()
+            time.sleep(LOOK_S)
+        raise Stuck("the engine has not come to its next step")
+
+    def _states(self) -> list[dict[str, Any]]:
+        return self.clock.states(trtllm.MODEL)
+
+    def _there(self) -> int:
+        """Requests that are in the engine while its clock stands still."""
+        states = [state for state in self._states() if state.get("state") == "held"]
+        return sum(len(state.get("ids", ())) + int(state.get("queue", 0)) for state in states)
+
+    def _steps_of(self, records: Sequence[RequestRecord], tokens: int) -> list[Step]:
+        """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
+        ids = {record.id for record in records}
+        deadline = time.monotonic() + WRITTEN_S
+        while True:
+            theirs = [step for step in self.steps() if ids & {*step.ids}]
+            if sum(sum(step.more["made"]) for step in theirs) >= tokens or time.monotonic() > deadline:
+                return theirs
+            time.sleep(LOOK_S)
 
 
 def _send(stream: TextStream, request: Request, length: type[Any]) -> RequestRecord:
     ids, limit, *more = request
     return identity.send(stream, identity.Ids("", list(ids), limit), length, **(more[0] if more else {}))
-
-
-def _steps_of(records: Sequence[RequestRecord], steps: Steps, tokens: int) -> list[Step]:
-    """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
-    ids = {record.id for record in records}
-    deadline = time.monotonic() + WRITTEN_S
-    while True:
-        theirs = [step for step in steps() if ids & {*step.ids}]
-        if sum(sum(step.more["made"]) for step in theirs) >= tokens or time.monotonic() > deadline:
-            return theirs
-        time.sleep(0.02)

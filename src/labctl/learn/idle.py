@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
 import time
 
 from labctl.listener import Silent
-from labctl.orchestrator.session import Session
 from labctl.runtimes import processes
-from labctl.workspace import Workspace, atomic_write
+from labctl.stack.lock import stack_lock
+from labctl.stack.session import Session
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 IDLE_S = 1800.0
 LOOK_S = 5.0
@@ -18,32 +22,41 @@ LOOK_S = 5.0
 
 def watch(workspace: Workspace) -> None:
     """Start the watcher of a server that has just come up; it ends with the server, or with the next one's watcher."""
-    from labctl.learn.server import used
+    from labctl.learn.server import STACK
 
     mine = secrets.token_hex(8)
-    atomic_write(used(workspace), mine)
-    log = workspace.log_file("exercise").with_name("idle.log")
+    atomic_write(workspace.folder(STACK).used_file, mine)
+    log = workspace.folder(STACK).idle_log
     argv = [sys.executable, "-m", "labctl.learn.idle", mine]
     processes.spawn(argv, {**os.environ, "LABS_ROOT": str(workspace.root)}, log, cwd=workspace.root, outlive=True)
 
 
 def main(mine: str) -> None:
     """Watch until the server is gone, has been idle for too long, or has a watcher that is newer than ``mine``."""
-    from labctl.learn.server import STACK, stop, used
+    from labctl.learn.server import STACK
 
     session = Session.open(Silent())
     limit = float(os.environ.get("LABS_EXERCISE_IDLE_S", IDLE_S))
-    used_file = used(session.workspace)
+    used_file = session.workspace.folder(STACK).used_file
     while session.find(STACK):
         try:
             if used_file.read_text(encoding="utf-8") != mine:
                 return
-            if time.time() - used_file.stat().st_mtime > limit:
-                stop(session)
+            if time.time() - used_file.stat().st_mtime > limit and _stopped(session, limit):
                 return
         except FileNotFoundError:
             return
         time.sleep(min(LOOK_S, limit / 4))
+
+
+def _stopped(session: Session, limit: float) -> bool:
+    """Stop the server, unless a check holds it or has just used it; whether it was stopped."""
+    from labctl.learn.server import STACK, stop
+
+    with contextlib.suppress(LabError), stack_lock(session.workspace, "exercises", "exercise stop"):
+        if time.time() - session.workspace.folder(STACK).used_file.stat().st_mtime > limit:
+            return stop(session)
+    return False
 
 
 if __name__ == "__main__":

@@ -6,33 +6,33 @@ import contextlib
 import importlib.util
 import json
 import random
-import re
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl import secret
-from labctl.errors import LabError
-from labctl.learn import server
+from labctl.learn import faults, server
 from labctl.learn.desk import files as files_of
 from labctl.learn.exercise import Exercise
 from labctl.learn.limits import Limits
+from labctl.learn.outcome import Check, Explained, Slow, Stuck
 from labctl.learn.progress import Progress
-from labctl.learn.trial import Check, Explained, Stuck, Trial
-from labctl.orchestrator import sound, stuck
-from labctl.orchestrator.lock import stack_lock
-from labctl.orchestrator.running import explainer
-from labctl.orchestrator.session import Session
-from labctl.runtimes.base import Record, Runtime
-from labctl.workspace import Workspace, atomic_write
+from labctl.learn.trial import Trial
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.record import Record
+from labctl.stack import sound, stuck
+from labctl.stack.lock import Busy, stack_lock
+from labctl.stack.session import Session
+from labctl.triton import secret
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 SEEDS = 2
-MOST_LINES = 10
+MOST_SHOWN = 200  # characters of a value that a learner's file gave
 UNHEALTHY = "is not healthy"  # Triton's words for a stub that has ended, or has not said for a moment that it lives
-FRAME = re.compile(r"\s+\S+\(\d+\): ")  # of Triton's "At:"
-WHOSE = re.compile(r"Failed to process the request\(s\) for model '[^']*', message: ")
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
         held = f"everything holds, with {len(seeds)} seeds" if len(seeds) > 1 else "everything holds"
         sentence = failed.sentence if failed else f"{exercise.id}, {exercise.title}: {held}"
         outcome = Outcome(exercise.id, failed is None, seeds, checks, sentence)
-        server.clean(workspace).parent.mkdir(parents=True, exist_ok=True)
-        server.clean(workspace).touch() if outcome.passed else server.clean(workspace).unlink(missing_ok=True)
+        clean = workspace.folder(server.STACK).clean_file
+        clean.parent.mkdir(parents=True, exist_ok=True)
+        clean.touch() if outcome.passed else clean.unlink(missing_ok=True)
         Progress(workspace).checked(exercise.id, outcome.passed)
         atomic_write(_kept(workspace, exercise.id), json.dumps(outcome.to_json()))
         return outcome
@@ -101,20 +102,21 @@ def _judged(
     session: Session, exercise: Exercise, files: dict[str, Path], runtime: str, seeds: Sequence[int]
 ) -> list[Check]:
     try:
-        runner, record = server.serve(session, exercise, files, runtime)
+        running = server.serve(session, exercise, files, runtime)
     except LabError as error:
-        if not exercise.served:
+        if not exercise.served or isinstance(error, Busy):
             raise
         why = "; ".join(filter(None, (error.why, *error.details)))
-        lines = _in_learners_files(why or error.what, session, exercise, None)
-        return [Check("the model", "loads", error.what, False, lines)]
+        lines = faults.in_learners_files(why or error.what, session, exercise, None)
+        return [Check("the model", "loads", error.what, False, faults.told(lines, exercise) or lines)]
     function = _load(exercise)
     checks: list[Check] = []
     for seed in seeds:
-        checks = _tried(function, seed, session, exercise, (runner, record))
-        if any(UNHEALTHY in check.sentence + check.measured for check in checks):
+        checks = _tried(function, seed, session, exercise, running)
+        dead = any(UNHEALTHY in check.sentence + check.measured for check in checks)
+        if dead and session.find(server.STACK):
             session.listener.note("Triton took a model for dead, as it does on a very busy machine: once more")
-            checks = _tried(function, seed, session, exercise, (runner, record))
+            checks = _tried(function, seed, session, exercise, running)
         if not all(check.ok for check in checks):
             break
     return checks
@@ -126,14 +128,16 @@ def _tried(
     """What one trial with that seed measures."""
     runner, record = running
     trial = Trial(
-        seed, record.endpoints, session.workspace.run_dir(server.STACK), exercise.yours(session.workspace),
+        seed, record.endpoints, session.workspace.folder(server.STACK).run_dir(), exercise.yours(session.workspace),
         record.settings, record.tokenizer_dir, exercise.manifest.patience,
         secret.read(session.workspace, server.STACK),
     )  # fmt: skip
-    session.listener.step(f"exercise {exercise.id}, seed {seed}")
+    session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
     with Limits(runner, record, exercise.manifest.memory_mib) as limits:
         _try(function, trial, limits, session, exercise, running)
-    session.listener.done("holds" if trial.passed else "does not hold")
+    if limits.exceeded():  # Triton starts the model's process again, with the request that took too much
+        server.stop(session)
+    session.listener.done("done")
     return trial.checks
 
 
@@ -141,40 +145,47 @@ def _try(
     function: Any, trial: Trial, limits: Limits, session: Session, exercise: Exercise, running: tuple[Runtime, Record]
 ) -> None:
     """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
+
+    def mine(text: str) -> str:
+        return faults.in_learners_files(text, session, exercise, running)
+
+    explained = False
     try:
         function(trial)
         if not trial.checks:
             raise LabError(f"the check of {exercise.id} expects nothing", "this is a fault of the exercise")
     except Stuck as error:
         loop = next(iter(stuck.stuck(trial.run_dir)), "")
-        why = _in_learners_files(loop, session, exercise, running) or f"{error.what}: {exercise.manifest.stuck}"
+        why = mine(loop) or (error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}")
         trial.expect("an answer", f"within {trial.patience:g} s", "none", False, limits.exceeded() or why)
         server.stop(session)
     except Explained as error:
-        measured = _in_learners_files(error.why, session, exercise, running)
+        explained = True
+        measured = faults.headline(trial.faults(), exercise) or mine(error.why)
         trial.expect("an answer", "without an error", measured, False, limits.exceeded() or error.what)
     except LabError as error:
-        why = _in_learners_files("; ".join(filter(None, (error.why, *error.details))), session, exercise, running)
-        sentence = limits.exceeded() or f"{error.what}: {why}"
+        why = mine("; ".join(filter(None, (error.why, *error.details))))
+        sentence = limits.exceeded() or faults.told(why, exercise) or ": ".join(filter(None, (error.what, why)))
         trial.expect("an answer", "without an error", error.what, False, sentence)
+    except Exception as error:
+        sentence = unread(error, exercise, trial)
+        trial.expect("the check", "reads what your file gives", type(error).__name__, False, sentence)
+    if not explained and not limits.exceeded() and (said := faults.headline(trial.faults(), exercise)):
+        trial.checks.insert(0, Check("exceptions, and rules of Triton that were broken", "none", said, False, said))
     if limits.exceeded() and trial.passed:
         trial.expect("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", False, limits.exceeded())
 
 
-def _in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
-    """The text with the served copy's paths as ``exercises/ID/...``; of a stack only the learner's own lines."""
-    names = server.names(exercise)
-    if running is not None:
-        lab = server.lab_with(exercise, session.workspace)
-        text = explainer(session, lab, *running, names)(text)
-    for path, name in server.laid_over(exercise, session.workspace).items():
-        text = text.replace(f"{session.workspace.root}/{path}", name).replace(path, name)
-    for place, name in names.items():  # what cannot be rendered is named by its place in the repository
-        text = re.sub(rf"(?<![\w/.-]){re.escape(place)}", name, text)
-    lines = WHOSE.sub("", text.strip()).splitlines()
-    if own := [line for line in lines if FRAME.match(line) and f"exercises/{exercise.id}/" in line]:
-        lines = [line for line in lines if line in own or not FRAME.match(line)]
-    return "\n".join(line for line in lines[:MOST_LINES] if line.strip())
+def unread(error: Exception, exercise: Exercise, trial: Trial) -> str:
+    """What an exception of a ``check.py`` means: a value of the learner's that it cannot read, or its own fault."""
+    said = f"{type(error).__name__}: {error}"
+    if trial.given is None:
+        line = traceback.extract_tb(error.__traceback__)[-1].lineno
+        return f"the check of {exercise.id} failed ({said}, line {line}): this is a fault of the exercise."
+    source, value = trial.given
+    text = repr(value)
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return f"{source} gave {shown}, which is not what task.md asks for ({said})."
 
 
 def _load(exercise: Exercise) -> Any:

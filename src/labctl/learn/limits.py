@@ -7,9 +7,10 @@ import threading
 
 import psutil
 
-from labctl.errors import LabError
-from labctl.runtimes.base import Record, Runtime
+from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.record import Record
+from labkit.errors import LabError
 
 LOOK_S = 0.25
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from labctl.workspace import Workspace, atomic_write
+from labctl.workspace import Workspace, key_lock
+from labkit.disk import atomic_write
 
+LOCK_S = 10.0
 NEW, STARTED, PASSED = "new", "started", "passed"
 
 
@@ -27,16 +28,24 @@ class Entry:
 
 
 class Progress:
-    """Reads and writes the file; a damaged one counts as none."""
+    """Reads and writes the file. What it does not know is kept as it is; a file that cannot be read is put aside."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._path: Path = workspace.state / "exercises.json"
 
     def entries(self) -> dict[str, Entry]:
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            data: Mapping[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
-            return {id: Entry(**entry) for id, entry in data.items()}
-        return {}
+        found = {id: _entry(data) for id, data in (self._read() or {}).items()}
+        return {id: entry for id, entry in found.items() if entry}
+
+    def _read(self) -> dict[str, Any] | None:
+        """The file's content: {} where there is none, None where it is damaged."""
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError):
+            return None
+        return data if isinstance(data, dict) else None
 
     def of(self, id: str) -> Entry:
         return self.entries().get(id, Entry())
@@ -48,22 +57,44 @@ class Progress:
         return max(begun, key=lambda id: begun[id]) if begun else ""
 
     def start(self, id: str) -> None:
-        """Begun, or begun again: what was passed stays passed until a check fails."""
-        before = self.of(id)
-        self._write(id, replace(before, state=STARTED if before.state == NEW else before.state, started=time.time()))
+        """Begun, or begun again: what was passed stays passed."""
+        self._change(id, lambda before: replace(before, state=PASSED if before.state == PASSED else STARTED,
+                                                started=time.time()))  # fmt: skip
 
     def checked(self, id: str, passed: bool) -> None:
-        """A failing check returns an exercise that was passed to the ones that are not."""
-        before = self.of(id)
+        """A pass stays a pass, whatever a later check says: people go on to try things out."""
         now = time.time()
-        state = PASSED if passed else STARTED
-        when = (before.passed or now) if passed else 0.0
-        self._write(id, replace(before, state=state, passed=when, checks=before.checks + 1,
-                                started=before.started or now))  # fmt: skip
+
+        def change(before: Entry) -> Entry:
+            ever = passed or before.state == PASSED
+            return replace(before, state=PASSED if ever else STARTED, passed=before.passed or (now if passed else 0.0),
+                           checks=before.checks + 1, started=before.started or now)  # fmt: skip
+
+        self._change(id, change)
 
     def hinted(self, id: str, shown: int) -> None:
-        self._write(id, replace(self.of(id), hints=shown))
+        self._change(id, lambda before: replace(before, hints=shown))
 
-    def _write(self, id: str, entry: Entry) -> None:
-        entries = {**self.entries(), id: entry}
-        atomic_write(self._path, json.dumps({id: asdict(e) for id, e in sorted(entries.items())}, indent=1))
+    def _change(self, id: str, change: Callable[[Entry], Entry]) -> None:
+        """One entry anew; the lock is for two commands at once."""
+        with key_lock(self._path, LOCK_S):
+            data = self._read()
+            if data is None:
+                aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+                self._path.rename(aside)
+                data = {}
+            kept = data[id] if isinstance(data.get(id), dict) else {}
+            data[id] = {**kept, **asdict(change(_entry(kept) or Entry()))}
+            atomic_write(self._path, json.dumps(dict(sorted(data.items())), indent=1))
+
+
+def _entry(data: object) -> Entry | None:
+    """An entry without the keys that a later version may have added; None for what is none."""
+    if not isinstance(data, dict):
+        return None
+    good: dict[str, Any] = {}
+    for field in fields(Entry):
+        kind = type(field.default)
+        if isinstance(data.get(field.name), (int, float) if kind is float else kind):
+            good[field.name] = data[field.name]
+    return Entry(**good)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl.errors import LabError
+from labctl.learn.outcome import Stuck
 from labctl.runtimes import processes
+from labkit.errors import LabError
 
 MEMORY_BYTES = 1 << 30
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -45,6 +46,29 @@ def call(path: Path, function: str, arguments: Sequence[Any], seconds: float) ->
         return json.loads(out)
     except ValueError as error:
         raise LabError(f"{function} in {path.name} returned nothing that JSON knows") from error
+
+
+def script(path: Path, arguments: Sequence[str], patience: float) -> Any:
+    """What the learner's script prints, as JSON knows it.
+
+    Args:
+        patience: seconds; it has twice as many.
+
+    Raises:
+        Stuck: it has not ended in time.
+        LabError: its own last words, with file and line.
+    """
+    argv = [sys.executable, str(path), *arguments]
+    ended = processes.run_short(argv, cwd=path.parent, seconds=2 * patience)
+    if ended is None:
+        raise Stuck(f"{path.name} has not ended within {2 * patience:g} s", "is there a loop without an end?")
+    code, out, err = ended
+    if code:
+        raise LabError(f"{path.name} failed", own_lines(err, path.parent))
+    try:
+        return json.loads(out)
+    except ValueError as error:
+        raise LabError(f"{path.name} printed no JSON", repr(out[-200:])) from error
 
 
 def own_lines(traceback: str, folder: Path) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
-import sys
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,43 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl import server_api
-from labctl.errors import LabError
-from labctl.learn import full_queue, sandbox
-from labctl.measure.clients.base import InFlight
-from labctl.measure.clients.sequences import SequenceClient
-from labctl.measure.clients.stream import TextStream
-from labctl.measure.clients.text_model import TextModel
-from labctl.measure.clients.unary import UnaryClient
-from labctl.measure.evidence import metrics, steplog
-from labctl.measure.records import RequestRecord
-from labctl.measure.workloads.engine_stream import BLOCK
-from labctl.measure.workloads.load import closed_loop
-from labctl.runtimes import processes
-from labctl.runtimes.base import Endpoints
-from labctl.trtllm import interface
+from labctl.clock.clock import Clock
+from labctl.learn import faults, full_queue, sandbox
+from labctl.learn.outcome import Check, Explained, Slow, Stuck
+from labctl.runtimes.record import Endpoints
+from labctl.triton import server_api
+from labkit.clients import trtllm
+from labkit.clients.base import InFlight
+from labkit.clients.sequences import SequenceClient
+from labkit.clients.stream import TextStream
+from labkit.clients.text_model import TextModel
+from labkit.clients.unary import UnaryClient
+from labkit.errors import LabError
+from labkit.evidence import metrics, steplog
+from labkit.records import RequestRecord
+from labkit.workloads.load import closed_loop
 
 LOAD_S = 60.0
+SLOWER = 3  # times `patience` may pass while answers still come
 QUIET_S, LATE_S = 0.1, 2.0  # nothing new in the step log for so long; waited for at most so long
-
-
-@dataclass(frozen=True)
-class Check:
-    """One expectation: in words, what was measured, and what it means where it does not hold."""
-
-    name: str
-    expected: str
-    measured: str
-    ok: bool
-    sentence: str = ""
-
-
-class Explained(LabError):
-    """An error for which the check has a sentence of its own."""
-
-
-class Stuck(LabError):
-    """A model did not answer in time."""
 
 
 @dataclass
@@ -62,6 +43,7 @@ class Trial:
         settings: those of the stack, with defaults.
         key: opens the server's model control.
         since: time.monotonic() at the trial's beginning; :meth:`steps` reads from there on.
+        given: what the learner's script or function gave last, and its name; None before that.
     """
 
     seed: int
@@ -75,6 +57,7 @@ class Trial:
     checks: list[Check] = field(default_factory=list)
     Error: ClassVar[type[LabError]] = LabError  # what every way of asking raises
     since: float = field(default_factory=time.monotonic)
+    given: tuple[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -133,14 +116,22 @@ class Trial:
 
     def wait(self, client: InFlight, *records: RequestRecord) -> None:
         """Until all of them have ended. Raises as :meth:`answers`."""
-        deadline = time.monotonic() + self.patience
+        deadline, last = time.monotonic() + self.patience, time.monotonic() + SLOWER * self.patience
         for record in records:
-            try:
-                client.wait(record, timeout=max(0.1, deadline - time.monotonic()))
-            except LabError as error:
-                if record.end or record.error or time.monotonic() < deadline:  # sooner: the connection broke
-                    raise
-                raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
+            while not record.end:
+                try:
+                    client.wait(record, timeout=max(0.1, deadline - time.monotonic()))
+                except LabError as error:
+                    now = time.monotonic()
+                    if record.end or record.error or now < deadline:  # sooner: it is no matter of time
+                        raise
+                    latest = max((one.responses[-1][0] for one in records if one.responses), default=0.0)
+                    if now - latest >= self.patience / 2:
+                        raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
+                    if now >= last:
+                        raise Slow(_slow(record.model, records, SLOWER * self.patience)) from error
+                    deadline = now + self.patience / 2  # it still answers: a slow machine is no mistake
+        client.wait(*records, timeout=1.0)
 
     def ended(self, client: InFlight, *records: RequestRecord) -> None:
         """Until all of them have ended, well or with an ``error``. Raises Stuck."""
@@ -159,30 +150,53 @@ class Trial:
                 raise
             raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
 
-    def queued(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
+    def queued(
+        self, requests: Sequence[full_queue.Request], later: Sequence[tuple[int, full_queue.Request]] = ()
+    ) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """Requests (prompt ids, tokens) to ``tensorrt_llm``, all there before the first one joins; and their steps.
 
-        A third element holds a request's parameters, such as its tenant. Only for a stack whose
-        ``max_tokens_in_paged_kv_cache`` is set. Raises as :meth:`answers`.
+        A third element holds a request's parameters, such as its tenant. Raises as :meth:`answers`.
+
+        Args:
+            later: other requests, each with the number of steps after which it arrives.
         """
-        blocks = int(self.settings["max_tokens_in_paged_kv_cache"]) // BLOCK
-        return full_queue.run(self.endpoints.grpc, requests, blocks, lambda: self.steps(interface.MODEL), self.wait)
+        return self._engine().queued(requests, later)
 
     def in_turn(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """The same requests, but each is sent when the one before it is answered. Raises as :meth:`answers`."""
-        return full_queue.run_in_turn(self.endpoints.grpc, requests, lambda: self.steps(interface.MODEL), self.wait)
+        return self._engine().in_turn(requests)
+
+    def all_there(self, requests: Sequence[tuple[str, int]], model: str) -> list[RequestRecord]:
+        """Requests (prompt, tokens) to a model in front of ``tensorrt_llm``, where all of them are before it begins."""
+        engine = self._engine()
+        self._text_model(model)
+        with self.stream() as stream:
+            with engine.held():
+                records = []
+                for prompt, tokens in requests:  # each when the one before it is there: so they keep their order
+                    records.append(self.ask(stream, model, prompt, tokens))
+                    engine.await_arrived(len(records), stream, records)
+            self.wait(stream, *records)
+        return records
+
+    def _engine(self) -> full_queue.Engine:
+        clock = Clock(self.run_dir, (trtllm.MODEL,), full_queue.HELD)
+        return full_queue.Engine(self.endpoints.grpc, clock, lambda: self.steps(trtllm.MODEL), self.wait)
 
     def parameters(self, model: str) -> dict[str, str]:
         """Those of the model's configuration, as the server has it now."""
-        config = server_api.model_config(self.endpoints.http, model)
-        return {name: value["string_value"] for name, value in config["parameters"].items()}
+        return {name: value["string_value"] for name, value in self.config(model)["parameters"].items()}
+
+    def config(self, model: str) -> dict[str, Any]:
+        """The model's configuration, as the server has it now."""
+        return server_api.model_config(self.endpoints.http, model)
 
     def load_with(self, model: str, **parameters: str) -> None:
         """Load the model anew, with other parameters than its config.pbtxt says; they stay until the next load.
 
         Only where each trial sets what it needs: the next one finds the model as this one leaves it.
         """
-        config = server_api.model_config(self.endpoints.http, model)
+        config = self.config(model)
         config["parameters"] |= {name: {"string_value": value} for name, value in parameters.items()}
         server_api.unload_model(self.endpoints.http, model, LOAD_S, self.key)
         server_api.load_model(self.endpoints.http, model, LOAD_S, self.key, config)
@@ -194,24 +208,20 @@ class Trial:
             Stuck: it has not ended in time.
             LabError: its own last words, with file and line.
         """
-        argv = [sys.executable, str(self.folder / script), self.endpoints.http, self.endpoints.grpc, *arguments]
-        ended = processes.run_short(argv, cwd=self.folder, seconds=2 * self.patience)
-        if ended is None:
-            raise Stuck(f"{script} has not ended within {2 * self.patience:g} s", "is there a loop without an end?")
-        code, out, err = ended
-        if code:
-            raise LabError(f"{script} failed", sandbox.own_lines(err, self.folder))
-        try:
-            return json.loads(out)
-        except ValueError as error:
-            raise LabError(f"{script} printed no JSON", repr(out[-200:])) from error
+        value = sandbox.script(
+            self.folder / script, (self.endpoints.http, self.endpoints.grpc, *arguments), self.patience
+        )
+        self.given = script, value
+        return value
 
     def call(self, script: str, function: str, *arguments: Any) -> Any:
         """The learner's function in a process of its own, with a limit of time and memory.
 
         Raises as :meth:`client`.
         """
-        return sandbox.call(self.folder / script, function, arguments, seconds=self.patience)
+        value = sandbox.call(self.folder / script, function, arguments, seconds=self.patience)
+        self.given = function, value
+        return value
 
     def _text_model(self, name: str) -> TextModel:
         if name not in self._text_models:
@@ -232,6 +242,10 @@ class Trial:
             before = len(steps)
             time.sleep(QUIET_S)
         return steps
+
+    def faults(self) -> list[faults.Fault]:
+        """What the learner's model did wrong since the trial began: every exception that it raised."""
+        return faults.noted(self.run_dir, self.since)
 
     def counters(self) -> metrics.Snapshot:
         """Triton's own counters now."""
@@ -256,15 +270,28 @@ class Trial:
         return bool(ok)
 
     @contextmanager
-    def explained(self, sentence: str) -> Iterator[None]:
-        """An error inside the block fails the trial with ``sentence``; what was really said is shown as measured."""
+    def explained(self, sentence: str, because: str = "") -> Iterator[None]:
+        """An error inside the block fails the trial with ``sentence``; what was really said is shown as measured.
+
+        Args:
+            because: a regular expression; any other error than one that it is found in is told as it is.
+        """
         try:
             yield
-        except Stuck:
+        except (Stuck, Explained):
             raise
         except LabError as error:
-            raise Explained(sentence, "; ".join(filter(None, (error.what, error.why)))) from error
+            why = "; ".join(filter(None, (error.what, error.why)))
+            said = "\n".join((why, *(fault.words for fault in self.faults())))
+            if not re.search(because, said):
+                raise
+            raise Explained(sentence, why) from error
 
     @property
     def passed(self) -> bool:
         return bool(self.checks) and all(check.ok for check in self.checks)
+
+
+def _slow(model: str, records: Sequence[RequestRecord], seconds: float) -> str:
+    came = sum(len(record.responses) for record in records)
+    return f"{model} still answers after {seconds:g} s, but slowly ({came} tokens so far): what takes long in a step?"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from labctl.errors import LabError
 from labctl.manifest.references import as_text, expand, holds
 from labctl.manifest.schema import Overlay, Probe, Stack
+from labkit.errors import LabError
 
 
 def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from labctl.errors import LabError
+from labkit.errors import LabError
 
 REFERENCE = re.compile(r"\{([^{}\s]+)\}")
 CHOICE = {"setting", "map"}  # the keys of a value that depends on a setting

@@ -1,5 +1,6 @@
-"""What ``lab.yaml`` may say: its keys, their types, and what each part must have. ``docs/writing-a-lab.md`` is the page
-for people; :mod:`labctl.manifest.check` holds a manifest against itself.
+"""What ``lab.yaml`` may say: its keys, their types, and what each part must have.
+
+``docs/develop/writing-a-lab.md`` is the page for people; :mod:`labctl.manifest.checks` holds a manifest against itself.
 """
 
 from __future__ import annotations
@@ -179,6 +180,7 @@ class Verdict(_Strict):
     text: str
     at_least: float | None = None
     at_most: float | None = None
+    timed: bool = False  # the value depends on seconds: on a busy machine it may be missed, and is then no verdict
     profiles: list[Profile] = list(PROFILES)  # where the run measures the value
 
     @model_validator(mode="after")

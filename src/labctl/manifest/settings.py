@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from labctl.errors import LabError
 from labctl.manifest.references import as_text, holds
+from labkit.errors import LabError
 
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
@@ -98,7 +98,7 @@ class Setting(BaseModel):
             number = kind(text)
         except ValueError:
             raise ValueError(f"'{text}' is not {self.describe()}") from None
-        if not math.isfinite(number):
+        if isinstance(number, float) and not math.isfinite(number):
             raise ValueError(f"'{text}' is not {self.describe()}")
         if (self.min is not None and number < self.min) or (self.max is not None and number > self.max):
             raise ValueError(f"{text} is out of range: {self.describe()}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from labctl.repository.template import Problem
+from labctl.template import Problem
 
 OUTPUT = "the ensemble's output"  # Triton hands it on with whatever shape its step gave it: its rank is not compared
 

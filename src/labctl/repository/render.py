@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labctl.errors import LabError
 from labctl.replacement import Replacement
 from labctl.repository import ensemble, schema
-from labctl.repository.template import Problem, fill, uses
-from labctl.workspace import need_space, replace_dir
+from labctl.template import Problem, fill, uses
+from labctl.workspace import replace_dir
+from labkit.disk import need_space
+from labkit.errors import LabError
 
 CONFIG = "config.pbtxt"
 BLOCK = 4096  # bytes that even a short file takes on a disk
-FAMILY = "inflight_batcher_llm"  # of upstream's template families, the one that the labs serve
 _NOT_COPIED = {"__pycache__", ".gitkeep", ".tmp"}
 YOURS = ".yours-"  # in the name of an edited file that was put aside for the shipped one
 
@@ -33,8 +33,11 @@ class RenderRequest:
         defaults: a value per placeholder that has none in ``parameters``; templates need not use them.
         optional: keys for which an empty value is a meaning of its own.
         place: links, by their path in the repository; their targets are paths as the server sees them.
+        family: the folder of models that is meant where several of upstream's have a model of that name.
         documents: YAML files of the templates, by their path in the repository, and what of them is other here.
         spare: a parameter that no template uses is a problem, unless a person may have edited it out; then it is spare.
+        lenient: a placeholder in quotes that has no value stays, as upstream's own filler leaves it; the backend takes
+            it for "not set". For templates out of an image, which may be newer than our table.
         hint: which templates are meant and where they come from, for the remedy of an error.
     """
 
@@ -46,8 +49,10 @@ class RenderRequest:
     optional: Collection[str] = ()
     replacements: Sequence[Replacement] = ()
     place: Mapping[str, str] = field(default_factory=dict)
+    family: str = ""
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spare: bool = False
+    lenient: bool = False
     hint: str = ""
 
 
@@ -71,11 +76,23 @@ def origins(request: RenderRequest) -> dict[str, Path]:
 
 
 def spare(request: RenderRequest) -> list[str]:
-    """The parameters that no template uses any more, of any model that there is. Raises LabError as :func:`render`."""
-    files = _collect(replace(request, models=()))
-    texts = [path.read_text("utf-8", "replace") for name, path in files.items() if name.endswith(f"/{CONFIG}")]
+    """The parameters that no template of any source uses any more. Raises LabError as :func:`render`.
+
+    A source that replaces a template of another one may use fewer parameters: that is no edit.
+    """
+    files = [_collect(replace(request, sources=[source], models=())) for source in request.sources]
+    places = [path for each in files for name, path in each.items() if name.endswith(f"/{CONFIG}")]
+    texts = [path.read_text("utf-8", "replace") for path in places]
     used = {use.key for text in texts for use in uses(text)}
     return [key for key in request.parameters if key not in used]
+
+
+def unknown(request: RenderRequest) -> list[str]:
+    """The placeholders that stay as they are because they have no value. Raises LabError as :func:`render`."""
+    values = {**request.defaults, **request.parameters}
+    texts = [path.read_text("utf-8", "replace") for name, path in _collect(request).items() if name.endswith(CONFIG)]
+    found = {use.key for text in texts for use in uses(text) if use.quoted and not use.comment}
+    return sorted(found - values.keys())
 
 
 def without_effect(keys: Sequence[str]) -> str:
@@ -129,7 +146,7 @@ def _collect(request: RenderRequest) -> dict[str, Path]:
     """Every file to render, by its path in the repository, from the last source that has it."""
     files: dict[str, Path] = {}
     for source in request.sources:
-        for model, folder in _models(source, request.models).items():
+        for model, folder in _models(source, request.models, request.family).items():
             for path in sorted(folder.rglob("*")):
                 relative = path.relative_to(folder)
                 if (
@@ -148,7 +165,7 @@ def _collect(request: RenderRequest) -> dict[str, Path]:
     return files
 
 
-def _models(source: Path, wanted: Collection[str]) -> dict[str, Path]:
+def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Path]:
     """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
     places: dict[str, list[Path]] = {}
     for config in sorted(source.rglob(CONFIG)):
@@ -156,7 +173,7 @@ def _models(source: Path, wanted: Collection[str]) -> dict[str, Path]:
             places.setdefault(config.parent.name, []).append(config.parent)
     chosen = {}
     for model, folders in places.items():
-        candidates = folders if len(folders) == 1 else [f for f in folders if f.parent.name == FAMILY] or folders
+        candidates = folders if len(folders) == 1 else [f for f in folders if f.parent.name == family] or folders
         if len(candidates) > 1:
             raise LabError(
                 f"the templates below {source} have the model {model} more than once",
@@ -189,7 +206,7 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
                 unmatched = [r for r in unmatched if r is not replacement]
         places = uses(template)
         used |= {use.key for use in places}
-        texts[relative], wrong = fill(relative, template, values, request.optional)
+        texts[relative], wrong = fill(relative, template, values, request.optional, request.lenient)
         config, bad = (None, []) if wrong else schema.parse(relative, texts[relative], places, values)
         problems += wrong + bad
         model = relative.split("/", 1)[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from labctl.repository.template import Problem, Use, as_text
+from labctl.template import Problem, Use, as_text
 
 MODULE = "tritonclient.grpc.model_config_pb2"
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some messages begin with the whole line

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from labctl.listener import Listener
 
@@ -37,6 +37,7 @@ class Action(Generic[T_co]):
         commands: the processes that ``do`` starts, in order.
         given: the line that it gives to a process of an action before it; "" for none.
         minutes: about how long it takes, where that is long.
+        expected: what a dry run has in the place of what ``do`` gives.
         files: the paths on this machine that it writes; a folder ends in "/" and stands for all that is in it.
     """
 
@@ -46,6 +47,12 @@ class Action(Generic[T_co]):
     files: Sequence[str] = ()
     minutes: int = 0
     given: str = ""
+    expected: Any = None
+
+    def outcome(self) -> T_co:
+        """What a dry run has in the place of what ``do`` gives."""
+        outcome: T_co = self.expected
+        return outcome
 
 
 def carry_out(actions: Sequence[Action[str]], listener: Listener) -> None:

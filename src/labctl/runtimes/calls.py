@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl import secret
 from labctl.runtimes import images
 from labctl.runtimes.actions import Command
-from labctl.runtimes.arguments import GRPC, HTTP, METRICS, server_arguments
-from labctl.runtimes.base import Launch, Record
+from labctl.runtimes.base import Launch
 from labctl.runtimes.compose_projects import Projects
 from labctl.runtimes.marks import REPLICA
+from labctl.runtimes.record import Record
+from labctl.triton import secret
+from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
 from labctl.trtllm import releases
 
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
@@ -38,13 +39,23 @@ def builds(projects: Projects, profile: str, base: str, guarded: bool = False) -
     commands[client] = _build(projects, "client", TOOLS, {"LABS_CLIENT_IMAGE": client})
     if guarded:
         guard = images.guard_image(workspace)
-        commands[guard] = _build(projects, "guard", TOOLS, {"LABS_GUARD_IMAGE": guard})
+        commands[guard] = _build(projects, "guard-image", TOOLS, {"LABS_GUARD_IMAGE": guard})
     return commands
 
 
 def _build(projects: Projects, service: str, profile: str, env: Mapping[str, str]) -> Command:
     words = ("--profile", "*", "--progress", "plain", "build", service)
     return projects.command(BUILDER, words, {**env, **images.build_environment()}, profile=profile)
+
+
+def build_files(projects: Projects, name: str) -> Command:
+    """Build the image of the checkout's files (docs/operate/kubernetes.md)."""
+    file, label = "docker/files.Dockerfile", f"{images.LABEL}=files"
+    return Command(("docker", "build", "--file", file, "--label", label, "--tag", name, "."), cwd=Path(projects.root))
+
+
+def push(image: str, name: str) -> list[Command]:
+    return [Command(("docker", "tag", image, name)), Command(("docker", "push", name))]
 
 
 def pull(image: str) -> Command:
@@ -78,13 +89,15 @@ def _arguments(base: str) -> dict[str, str]:
 
 
 def one_shot(
-    projects: Projects, name: str, image: str, arguments: Sequence[str], profile: str = TOOLS, gpus: int = 0
-) -> Command:
+    projects: Projects, name: str, image: str, arguments: Sequence[str], profile: str = TOOLS, gpus: int = 0,
+    devices: Sequence[str] = (),
+) -> Command:  # fmt: skip
     """A command in a container of the serving image, which is gone when it ends."""
     env = {"LABS_SERVER_IMAGE": image, **({"LABS_GPUS": str(gpus)} if gpus else {})}
     words = ("run", "--rm", "--no-deps", "-T", "--name", name, "engine-builder", *arguments)
-    container = f"{name}: {image}{_gpus(gpus)}, gone when it ends"
-    return projects.command(BUILDER, words, env, profile=profile, container=container)
+    container = f"{name}: {image}{_gpus(gpus, devices)}, gone when it ends"
+    override = projects.override_path(BUILDER) if devices else None
+    return projects.command(BUILDER, words, env, profile=profile, override=override, container=container)
 
 
 def client(projects: Projects, name: str, stack: str, argv: Sequence[str], terminal: bool) -> Command:
@@ -117,10 +130,11 @@ def serve(projects: Projects, launch: Launch) -> Command:
         **({"LABS_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
         "LABS_REPOSITORY": str(launch.repository),
         "LABS_BIND": record.bind,
-        "LABS_RESTART": f"on-failure:{record.restarts}" if record.restarts else "no",
-        "LABS_SECRET_FILE": str(secret.path(projects.workspace, record.stack)),
-        "LABS_CLOSED": ",".join(secret.closed(record.client_shm)),
+        "LABS_RESTART": f"on-failure:{record.options.supervise}" if record.options.supervise else "no",
+        "LABS_SECRET_FILE": str(projects.workspace.folder(record.stack).secret),
+        "LABS_CLOSED": ",".join(secret.closed(record.options.client_shm)),
         "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics,
+        "LABS_MEMORY": projects.memory(len(record.servers)),
         "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
     }  # fmt: skip
     if launch.shm_size:
@@ -145,7 +159,7 @@ def serve(projects: Projects, launch: Launch) -> Command:
     shown = " and ".join(f"{name}-{service(server.number)}-1" for server in launch.starting)
     return projects.command(
         record.stack, words, env, profile=record.profile, override=projects.override_path(record.stack),
-        container=f"{shown}: {image}{_gpus(gpus)}{runs}, {where}", guarded=bool(record.front),
+        container=f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}", guarded=bool(record.front),
     )  # fmt: skip
 
 
@@ -155,8 +169,16 @@ def down(projects: Projects, stack: str, force: bool = False) -> Command:
     return projects.by_labels(stack, ("down", "--remove-orphans", "--volumes", *hurry))
 
 
-def _gpus(count: int) -> str:
+def _gpus(count: int, devices: Sequence[str] = ()) -> str:
+    if devices:
+        return f", GPU {' and '.join(devices)}"
     return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
+
+
+def reserved(devices: Sequence[str]) -> dict[str, Any]:
+    """A service's reservation of these GPUs or MIG slices, in the place of compose.gpu.yaml's first ones."""
+    request = {"driver": "nvidia", "device_ids": list(devices), "capabilities": ["gpu"]}
+    return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
 def front(projects: Projects, record: Record) -> Command:
@@ -175,10 +197,12 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
     own: dict[str, Any] = {"labels": {"labs.record": record.to_json()}, "environment": dict(launch.env)}
     if launch.ranks > 1:
         own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
+    if launch.devices:
+        own |= reserved(launch.devices)
     traced = {"environment": {"LABS_TRACE": url}} if (url := launch.env.get("LABS_TRACE")) else {}
     if not record.balance:
         return {"triton": own, **({"guard": traced} if traced and record.front else {})}
-    folder = {"type": "bind", "source": str(projects.workspace.front_dir(record.stack)), "target": FRONT_DIR,
+    folder = {"type": "bind", "source": str(projects.workspace.folder(record.stack).front), "target": FRONT_DIR,
               "read_only": True}  # fmt: skip
     found: dict[str, dict[str, Any]] = {
         "guard": {"command": ["-m", "labctl.runtimes.guard_container", FRONT_DIR], "volumes": [folder], **traced}

@@ -18,8 +18,8 @@ from labctl.runtimes.series import ended_of
 # What such a process imports before its first client: with Python's own start this is 0.6 s of each client else.
 PROGRAM = (
     "-m", "labctl.runtimes.series",
-    "labctl.measure.context", "labctl.measure.lane", "labctl.measure.clients.text_model",
-    "labctl.measure.workloads.engine_stream",
+    "labkit.context", "labkit.lane", "labkit.clients.text_model",
+    "labkit.workloads.engine_stream",
 )  # fmt: skip
 
 

@@ -16,20 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labctl import secret as own_secret
-from labctl.errors import LabError
 from labctl.guard import admin
 from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import calls, compose_images, compose_logs, guard_container, processes, stopping
+from labctl.runtimes import calls, compose_images, compose_logs, docker_engine, guard_container, processes, stopping
 from labctl.runtimes.actions import Action
-from labctl.runtimes.arguments import GRPC, HTTP, METRICS
-from labctl.runtimes.base import Endpoints, Launch, Record, together
+from labctl.runtimes.base import Launch
 from labctl.runtimes.clients import Series
 from labctl.runtimes.compose_once import OneShots
 from labctl.runtimes.compose_projects import NOBODY, Projects
 from labctl.runtimes.compose_server import ComposeServer
-from labctl.workspace import Workspace, atomic_write
+from labctl.runtimes.record import Endpoints, Record, together
+from labctl.triton.arguments import GRPC, HTTP, METRICS
+from labctl.workspace import Workspace
+from labkit import nofollow
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 
 class ComposeRuntime:
@@ -44,10 +46,7 @@ class ComposeRuntime:
         self._once = OneShots(self._projects)
 
     def check(self, profile: str) -> None:
-        from labctl.runtimes import docker_engine
-
-        docker_engine.engine()
-        docker_engine.require_compose()
+        docker_engine.require_docker()
         if profile == "gpu":
             docker_engine.require_gpu()
         self._projects.require_readable_cache()
@@ -74,8 +73,10 @@ class ComposeRuntime:
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
         return self._once.tool(title, argv)
 
-    def in_image(self, title: str, argv: Sequence[str], image: str, gpus: int) -> Action[None]:
-        return self._once.in_image(title, argv, image, gpus)
+    def in_image(
+        self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
+    ) -> Action[None]:
+        return self._once.in_image(title, argv, image, gpus, devices)
 
     def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
         return self._once.copy_out(title, image, path, target)
@@ -91,14 +92,11 @@ class ComposeRuntime:
         record = replace(launch.record, server={"project": self._projects.name(stack)})
 
         def do(listener: Listener) -> ComposeServer:
-            from labctl.runtimes import docker_engine
-
             self.workspace.cache.mkdir(parents=True, exist_ok=True)
             self._projects.require_readable_cache()
             if os.getuid() == 0:  # the server is never root, and what it writes is then nobody's
-                for folder in (launch.run_dir, *launch.run_dir.glob("replica-*")):
-                    os.chown(folder, NOBODY, NOBODY)
-                os.chown(own_secret.path(self.workspace, stack), NOBODY, NOBODY)
+                for folder in (*nofollow.folders(launch.run_dir), self.workspace.folder(stack).secret):
+                    nofollow.give(folder, NOBODY)
             if record.balance:
                 self.spread(record)
             self._projects.write_override(stack, calls.services(self._projects, replace(launch, record=record)))
@@ -131,13 +129,11 @@ class ComposeRuntime:
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         hosts = {server.number: calls.service(server.number) for server in record.servers}
         text = guard_container.told(record.balance, record.guarded, hosts, draining)
-        folder = self.workspace.front_dir(record.stack)
+        folder = self.workspace.folder(record.stack).front
         atomic_write(folder / guard_container.FILE, text)
         folder.chmod(0o755)  # the balancer may be nobody
 
     def seen(self, record: Record) -> dict[int, Seen]:
-        from labctl.runtimes import docker_engine
-
         with contextlib.suppress(LabError, ValueError, KeyError, *docker_engine.engine_errors()):
             for container in docker_engine.containers(self._root, record.stack, "guard"):
                 code, said = container.exec_run(["python3", "-m", "labctl.guard.admin", str(guard_container.ADMIN)])
@@ -160,17 +156,15 @@ class ComposeRuntime:
             compose_logs.keep(self.workspace, stack)
             processes.run_tool(command, listener, listener.progress)
             self._sweep(stack)
-            shutil.rmtree(self.workspace.front_dir(stack), ignore_errors=True)
+            shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
             # A file of nobody's in a folder of ours is handed back to the caller.
-            if os.getuid() == 0 and (run := self.workspace.run_dir(stack)).is_dir():
-                for path in (run, *run.rglob("*")):
-                    os.chown(path, 0, 0)
+            if os.getuid() == 0:
+                with contextlib.suppress(OSError, RecursionError):  # whatever it wrote there, the stack goes down
+                    nofollow.give_all(self.workspace.folder(stack).run_dir(), 0)
 
         return Action(f"{stack} goes, and all of its project", do, [command])
 
     def _stop_one(self, stack: str, force: bool, number: int, listener: Listener) -> None:
-        from labctl.runtimes import docker_engine
-
         with docker_engine.speaking(f"stopping replica {number}"):
             containers = self._servers(stack, number)
             if not force:
@@ -179,21 +173,19 @@ class ComposeRuntime:
 
     def _ask_to_stop(self, containers: Sequence[Any], listener: Listener) -> None:
         """With the grace that they were started with. Compose would wait for whoever keeps a stream open."""
-        from labctl.runtimes.docker_engine import engine_errors, living
-
-        with contextlib.suppress(*engine_errors()):
-            running = living(containers)
+        with contextlib.suppress(*docker_engine.engine_errors()):
+            running = docker_engine.living(containers)
             for one in running:
                 one.kill("SIGTERM")
             grace = max((float(one.attrs["Config"].get("StopTimeout") or 0) for one in running), default=0.0)
-            if not stopping.wait(lambda: [functools.partial(_unloaded, one) for one in living(running)], grace):
+            if not stopping.wait(
+                lambda: [functools.partial(_unloaded, one) for one in docker_engine.living(running)], grace
+            ):
                 listener.note(stopping.late(grace))
-            for one in living(running):
+            for one in docker_engine.living(running):
                 one.kill()
 
     def _servers(self, stack: str, number: int = 0) -> list[Any]:
-        from labctl.runtimes import docker_engine
-
         found = docker_engine.containers(self._root, stack, "triton")
         return [one for one in found if number in (0, docker_engine.replica(one))]
 
@@ -206,8 +198,6 @@ class ComposeRuntime:
         return list(self._records(None))
 
     def _records(self, stack: str | None) -> Iterator[Record]:
-        from labctl.runtimes import docker_engine
-
         found: dict[str, dict[int, Record]] = {}
         for container in docker_engine.containers(self._root, stack, "triton"):
             if container.status in ("running", "restarting", "paused"):  # one that only was created is begun anew
@@ -218,20 +208,14 @@ class ComposeRuntime:
 
     def largest(self, stack: str) -> int:
         """Bytes of memory that the largest process of the stack's servers has. Raises LabError without an engine."""
-        from labctl.runtimes import docker_engine
-
         return max((docker_engine.largest(one) for one in self._servers(stack)), default=0)
 
     def kill(self, stack: str) -> None:
         """End the stack's servers at once; their containers stay. Raises LabError without an engine."""
-        from labctl.runtimes import docker_engine
-
         for one in self._servers(stack):
             docker_engine.kill(one)
 
     def ended(self, stack: str, number: int = 0) -> str:
-        from labctl.runtimes import docker_engine
-
         with contextlib.suppress(LabError):
             for container in self._servers(stack, number):
                 if how := docker_engine.how_ended(container.attrs):
@@ -239,8 +223,6 @@ class ComposeRuntime:
         return ""
 
     def front_ended(self, record: Record) -> str:
-        from labctl.runtimes import docker_engine
-
         if not record.front:
             return ""
         fronts = docker_engine.containers(self._root, record.stack, "guard")
@@ -252,15 +234,11 @@ class ComposeRuntime:
 
     def _sweep(self, stack: str) -> None:
         """Remove what still bears our label, whatever Compose thought of it."""
-        from labctl.runtimes import docker_engine
-
         for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
             with contextlib.suppress(LabError):
                 docker_engine.discard(find(self._root, stack))
 
     def leftovers(self, stack: str) -> list[str]:
-        from labctl.runtimes import docker_engine
-
         root = self._root
         return [
             *(f"container {c.name}" for c in docker_engine.containers(root, stack)),
@@ -269,8 +247,6 @@ class ComposeRuntime:
         ]
 
     def stacks(self) -> set[str]:
-        from labctl.runtimes import docker_engine
-
         things = (*docker_engine.containers(self._root), *docker_engine.networks(self._root))
         return {docker_engine.labels(thing)[docker_engine.STACK] for thing in things}
 

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from labctl.errors import LabError
 from labctl.runtimes import docker_engine
 from labctl.runtimes.base import FRONT
 from labctl.runtimes.streams import as_they_come
-from labctl.workspace import Workspace, atomic_write
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 KEPT_LINES = 20_000
 SERVICES = ("guard", "triton")  # the server has the last word
@@ -34,7 +35,7 @@ def lines(workspace: Workspace, stack: str, follow: bool, number: int = 0) -> It
                 for container in containers:
                     yield from container.logs().decode(errors="replace").splitlines()
         return
-    path = workspace.log_file(stack, max(number, 0))
+    path = workspace.folder(stack).log_file(max(number, 0))
     if not path.is_file():
         raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
     yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -55,7 +56,9 @@ def keep(workspace: Workspace, stack: str) -> None:
     """The last words of a stack outlive its containers."""
     with contextlib.suppress(LabError, *docker_engine.engine_errors()):
         if containers := _containers(workspace, stack, 0):
-            atomic_write(workspace.log_file(stack), b"".join(c.logs(tail=KEPT_LINES) for c in containers), mode=0o600)
+            atomic_write(
+                workspace.folder(stack).log_file(), b"".join(c.logs(tail=KEPT_LINES) for c in containers), mode=0o600
+            )
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:

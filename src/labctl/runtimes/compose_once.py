@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import calls, compose_images, images, processes
+from labctl.runtimes import calls, compose_images, docker_engine, images, processes
 from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.calls import BUILDER, REPORT
 from labctl.runtimes.clients import PROGRAM, Series
@@ -36,18 +36,22 @@ class OneShots:
             with contextlib.ExitStack() as cleaning:
                 env = dict(command.env)
                 if token := hub_token():
-                    secret = self.workspace.stack_dir(BUILDER) / f"hub-token-{os.getpid()}"
+                    secret = self.workspace.folder(BUILDER).hub_token()
                     env["LABS_HUB_TOKEN_FILE"] = str(cleaning.enter_context(pipe(secret, token)))
                 return self._one_shot(dataclasses.replace(command, env=env), argv, listener)
 
         return Action(title, do, [command])
 
-    def in_image(self, title: str, argv: Sequence[str], image: str, gpus: int) -> Action[None]:
+    def in_image(
+        self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
+    ) -> Action[None]:
         server = images.server_image(self.workspace, "gpu", image)
         name, arguments = self._name(BUILDER, "engine-builder"), [self._seen(text) for text in argv]
-        command = calls.one_shot(self._projects, name, server, arguments, "gpu", gpus)
+        command = calls.one_shot(self._projects, name, server, arguments, "gpu", gpus, devices)
 
         def do(listener: Listener) -> None:
+            if devices:
+                self._projects.write_override(BUILDER, {"engine-builder": calls.reserved(devices)})
             self._one_shot(command, argv, listener)
 
         return Action(title, do, [command])
@@ -67,8 +71,6 @@ class OneShots:
     @contextlib.contextmanager
     def _cleaned(self, project: str, command: Command) -> Iterator[None]:
         """The container of a one-shot command is gone at the end of the block, however that comes about."""
-        from labctl.runtimes import docker_engine
-
         try:
             yield
         finally:
@@ -121,7 +123,7 @@ class OneShots:
     @contextlib.contextmanager
     def _mounted(self, project: str, command: Command) -> Iterator[None]:
         """What the container mounts is there, and the container is gone at the end of the block."""
-        for folder in (self.workspace.cache, self.workspace.run_dir(project), self.workspace.root / "results"):
+        for folder in (self.workspace.cache, self.workspace.folder(project).run_dir(), self.workspace.root / "results"):
             folder.mkdir(parents=True, exist_ok=True)
         with self._cleaned(project, command):
             yield

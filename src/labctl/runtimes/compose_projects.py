@@ -11,9 +11,10 @@ from typing import Any
 
 import psutil
 
-from labctl.errors import LabError
 from labctl.runtimes.actions import Command
-from labctl.workspace import Workspace, atomic_write
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 NOBODY = 65534
 
@@ -61,11 +62,13 @@ class Projects:
             )
 
     def override_path(self, stack: str) -> Path:
-        return self.workspace.stack_dir(stack) / "compose.json"
+        return self.workspace.folder(stack).compose_file
 
     def write_override(self, stack: str, services: Mapping[str, Any]) -> None:
-        """Write what only this start says of the services. Ports take the place of those in compose.yaml."""
-        text = json.dumps({"services": services}, indent=1).replace('"ports": [', '"ports": !override [')
+        """Write what only this start says of the services. Ports and GPUs take the place of the other files' own."""
+        text = json.dumps({"services": services}, indent=1)
+        for key in ("ports", "devices"):
+            text = text.replace(f'"{key}": [', f'"{key}": !override [')
         atomic_write(self.override_path(stack), text.replace("$", "$$"))  # Compose would take a dollar for a variable
 
     def name(self, stack: str) -> str:
@@ -79,12 +82,16 @@ class Projects:
             "LABS_CHECKOUT": self.root,
             "LABS_STACK": stack,
             "LABS_CACHE": str(self.workspace.cache),
-            "LABS_RUN": str(self.workspace.run_dir(stack)),
+            "LABS_RUN": str(self.workspace.folder(stack).run_dir()),
             "LABS_RESULTS": str(self.workspace.root / "results"),
             "LABS_USER": user,
-            "LABS_MEMORY": os.environ.get("LABS_MEMORY") or str(psutil.virtual_memory().total * 9 // 10),  # bytes
+            "LABS_MEMORY": self.memory(1),
             "LABS_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
         }
+
+    def memory(self, servers: int) -> str:
+        """The memory limit of each of ``servers`` that share this machine, in bytes; LABS_MEMORY names another."""
+        return os.environ.get("LABS_MEMORY") or str(psutil.virtual_memory().total * 9 // 10 // servers)
 
     def compose_files(self, profile: str = "cpu", override: Path | None = None, guarded: bool = False) -> list[Path]:
         """The Compose files of a command, the later over the earlier."""

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from labctl.errors import LabError
-from labctl.runtimes.base import Record
+from labctl.runtimes import docker_engine
+from labctl.runtimes.record import Record
+from labkit.errors import LabError
 
 ENGINE_PATIENCE_S = 3.0
 
@@ -34,8 +35,6 @@ class ComposeServer:
     def exited(self) -> str | None:
         """Raises LabError when the engine itself stays silent."""
         import docker.errors
-
-        from labctl.runtimes import docker_engine
 
         try:
             for _, container in self._containers:

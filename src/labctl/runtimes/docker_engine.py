@@ -1,25 +1,22 @@
-"""The Docker engine, asked through its SDK: does it answer, and what of ours is on it?
+"""The Docker engine, asked through its SDK: does it answer, and which containers, networks and volumes are ours?
 
-Everything is found by our own labels, never from a file: what the engine says is the truth.
+Those are found by our own labels, never from a file: what the engine says is the truth.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
-import http.client
-import json
 import os
 import shutil
-import socket
 import subprocess
-import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labctl.errors import LabError
 from labctl.runtimes import processes
+from labkit.errors import LabError
 
 if TYPE_CHECKING:
     import docker
@@ -31,11 +28,12 @@ ANSWER_S = 20
 COMPOSE_NEEDED = (2, 20)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
 REPLICA = "labs.replica"
+INSTALL = "sudo scripts/docker_engine.sh install && sudo scripts/docker_engine.sh start (Debian, Ubuntu)"
 LOCAL = "--runtime local runs the same Triton as a process of this machine"
 
 
 def engine_errors() -> tuple[type[Exception], ...]:
-    """What the SDK raises. It is imported only here and where it is used: most commands need none of its 140 ms."""
+    """What the SDK raises. It is imported only where the engine is asked: other commands do without its 140 ms."""
     import docker.errors
     import requests.exceptions
 
@@ -43,13 +41,11 @@ def engine_errors() -> tuple[type[Exception], ...]:
 
 
 @functools.cache
-def _connect(host: str) -> docker.DockerClient | str:
+def _client(host: str) -> docker.DockerClient | str:
     """A client whose engine has answered, or why there is none; asked once per process and address."""
-    with contextlib.suppress(_Elsewhere):
-        try:
-            _socket(host).close()
-        except OSError as error:
-            return str(error)
+    kind, _, path = (host or DEFAULT_SOCKET).partition("://")
+    if kind == "unix" and not Path(path).exists():
+        return os.strerror(errno.ENOENT)  # a machine without Docker does not wait for the SDK
     import docker
 
     try:
@@ -57,39 +53,7 @@ def _connect(host: str) -> docker.DockerClient | str:
         client.api.timeout = ANSWER_S
         return client
     except engine_errors() as error:
-        return str(error)
-
-
-class _Elsewhere(Exception):
-    """The engine is not behind a socket of this machine."""
-
-
-def _socket(host: str) -> socket.socket:
-    """A connection to the engine's socket. Raises OSError where nobody listens, _Elsewhere where there is none."""
-    kind, _, path = (host or DEFAULT_SOCKET).partition("://")
-    if kind != "unix":
-        raise _Elsewhere
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(PROBE_S)
-    try:
-        connection.connect(path)
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
-def _nothing(kind: str, labels: Sequence[str]) -> bool:
-    """Whether the engine says at once that it has no such thing: the usual answer, and without the SDK."""
-    wanted = urllib.parse.urlencode({"all": 1, "filters": json.dumps({"label": labels})})
-    with contextlib.suppress(_Elsewhere, OSError, http.client.HTTPException, ValueError):
-        connection = http.client.HTTPConnection("localhost")
-        connection.sock = _socket(_address())
-        with contextlib.closing(connection):
-            connection.request("GET", f"/{kind}?{wanted}")
-            response = connection.getresponse()
-            return response.status == 200 and json.loads(response.read()) == []
-    return False
+        return _short(error)
 
 
 def _address() -> str:
@@ -118,35 +82,54 @@ def engine() -> docker.DockerClient:
         LabError: none answers within a few seconds.
     """
     host = _address()
-    client = _connect(host)
+    client = _client(host)
     if isinstance(client, str):
-        remedy = f"correct DOCKER_HOST (it is {host}) or unset it" if host else "start the engine"
-        raise LabError("no Docker engine answers", _plain(client), f"{remedy}, or {LOCAL}")
+        address = host or DEFAULT_SOCKET
+        set_by = "DOCKER_HOST" if os.environ.get("DOCKER_HOST") else "the docker context"
+        remedy = f"correct or unset {set_by}" if host else INSTALL
+        raise LabError("no Docker engine answers", f"{client} ({address})", f"{remedy}; or {LOCAL}")
     return client
 
 
-def require_compose() -> None:
+def require_docker() -> None:
+    """Refuse a machine without a Docker engine or without the plugin ``docker compose``; name both if it has neither.
+
+    Raises:
+        LabError
+    """
+    try:
+        engine()
+    except LabError as error:
+        if missing := _missing_plugin():
+            raise LabError(error.what, f"{error.why}; and {missing}", error.remedy) from None
+        raise
+    require_plugin()
+
+
+def require_plugin() -> None:
     """Refuse a machine whose ``docker compose`` is missing or too old.
 
     Raises:
         LabError
     """
-    needed = ".".join(map(str, COMPOSE_NEEDED))
-    try:
+    if missing := _missing_plugin():
+        needed = ".".join(map(str, COMPOSE_NEEDED))
+        remedy = f"install the docker-compose plugin {needed} or newer, or {LOCAL}"
+        raise LabError(missing, f"the labs need {needed} or newer", remedy)
+
+
+def _missing_plugin() -> str:
+    """What is wrong with the plugin; "" if nothing is."""
+    version = ""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = processes.ask(["docker", "compose", "version", "--short"], PROBE_S)
         version = done.stdout.strip().removeprefix("v") if done.returncode == 0 else ""
-    except (OSError, subprocess.TimeoutExpired):
-        version = ""
-    try:
+    numbers: tuple[int, ...] = ()
+    with contextlib.suppress(ValueError):
         numbers = tuple(int(part) for part in version.split(".")[:2])
-    except ValueError:
-        numbers = ()
-    if numbers < COMPOSE_NEEDED:
-        raise LabError(
-            f"Docker Compose {version} is too old" if numbers else "there is no docker compose",
-            f"the labs need {needed} or newer",
-            f"install the docker-compose plugin {needed} or newer, or {LOCAL}",
-        )
+    if numbers >= COMPOSE_NEEDED:
+        return ""
+    return f"Docker Compose {version} is too old" if numbers else "there is no docker compose plugin"
 
 
 def require_gpu() -> None:
@@ -179,12 +162,11 @@ def speaking(what: str) -> Iterator[None]:
 
 def containers(root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
     """Our containers of one checkout, running or not."""
-    labels = _filter(root, stack, service)
-    if _nothing("containers/json", labels):
-        return []
     client = engine()
     with speaking("listing containers"):
-        return list(client.containers.list(all=True, filters={"label": labels}))
+        return list(
+            client.containers.list(all=True, ignore_removed=True, filters={"label": _filter(root, stack, service)})
+        )
 
 
 def replica(container: Any) -> int:
@@ -193,12 +175,9 @@ def replica(container: Any) -> int:
 
 
 def networks(root: str, stack: str | None = None) -> list[Any]:
-    labels = _filter(root, stack)
-    if _nothing("networks", labels):
-        return []
     client = engine()
     with speaking("listing networks"):
-        return list(client.networks.list(filters={"label": labels}))
+        return list(client.networks.list(filters={"label": _filter(root, stack)}))
 
 
 def volumes(root: str, stack: str | None = None) -> list[Any]:
@@ -286,6 +265,14 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
     return processes.describe_exit(128 - code if code > 128 else code)
 
 
+def _short(error: BaseException) -> str:
+    """The reason at the bottom of an error's causes: "Connection refused"."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return error.strerror if isinstance(error, OSError) and error.strerror else _plain(str(error))
+
+
 def _plain(text: str) -> str:
     """The innermost sentence of the SDK's nested messages."""
-    return text.rpartition("Error while fetching server API version: ")[2].strip().splitlines()[0][:200]
+    lines = text.rpartition("Error while fetching server API version: ")[2].strip().splitlines()
+    return lines[0][:200] if lines else "it gives no reason"

@@ -1,6 +1,7 @@
-"""The container of the guard or balancer: ``python -m labctl.runtimes.guard_container HOST|FOLDER``.
+"""The container of the guard or balancer: ``python -m labctl.runtimes.guard_container HOST|FOLDER|FILE``.
 
-It stands before the ports of the server HOST, or spreads requests over the servers that FOLDER's file names. Envoy,
+It stands before the ports of the server HOST, or spreads requests over the servers that FOLDER's file names, or runs
+Envoy with the configuration FILE (``*.json``), which was rendered for a cluster. Envoy,
 and the judge where strangers are about, are its processes. When either ends, so does the other, and the container with
 them: a request then reaches nobody, rather than a server that nothing guards.
 """
@@ -21,16 +22,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from labctl.guard import balance, envoy
-from labctl.guard.balance import Balance
-from labctl.guard.envoy import Front
-from labctl.guard.parts import Address
-from labctl.runtimes.arguments import GRPC, HTTP, METRICS
+from labctl.guard import envoy
+from labctl.guard.envoy import Address, Balance, Front, Server, assignments
 from labctl.runtimes.keeper import describe_exit
+from labctl.triton.arguments import GRPC, HTTP, METRICS
 
 FILE = "servers.json"
 SCRATCH = Path(tempfile.gettempdir())
-ADMIN, JUDGE = SCRATCH / "admin", SCRATCH / "judge"
+ADMIN, JUDGE = envoy.IN_CONTAINER
 LOOK_S = 0.25
 
 
@@ -64,8 +63,8 @@ class Followed:
                     threading.Thread(target=self._resolve, args=(host,), daemon=True).start()
                 if address := self._addresses.get(host):
                     http, grpc = Address(address, HTTP), Address(address, GRPC)
-                    servers.append(balance.Server(one["number"], http, grpc, one["draining"]))
-            for name, text in balance.assignments(servers).items():
+                    servers.append(Server(one["number"], http, grpc, one["draining"]))
+            for name, text in assignments(servers).items():
                 if self._written.get(name) != text:
                     (self._target / f".{name}").write_text(text)
                     (self._target / f".{name}").rename(self._target / name)
@@ -80,21 +79,30 @@ class Followed:
 
 
 def main() -> int:
-    target, config = sys.argv[1], SCRATCH / "envoy.json"
+    target = sys.argv[1]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if target.endswith(".json"):
+        clusters = json.loads(Path(target).read_text(encoding="utf-8"))["static_resources"]["clusters"]
+        return _run(Path(target), JUDGE if any(cluster["name"] == "judge" for cluster in clusters) else "")
+    config = SCRATCH / "envoy.json"
     followed = Followed(Path(target), SCRATCH) if target.startswith("/") else None
     told = followed.read() if followed else {"guarded": True}
     servers = [] if followed else [target]
     fronts = [Front(Address("0.0.0.0", port), [Address(host, port) for host in servers])
               for port in (HTTP, GRPC, METRICS)]  # fmt: skip
-    judge = Address(pipe=str(JUDGE)) if told["guarded"] else None
-    spread = Balance(str(told["policy"]), SCRATCH, str(ADMIN)) if followed else None
-    config.write_text(envoy.render(*fronts, judge, spread, trace=os.environ.get("LABS_TRACE", "")))
+    judge = JUDGE if told["guarded"] else ""
+    spread = Balance(str(told["policy"]), SCRATCH, ADMIN) if followed else None
+    config.write_text(envoy.render(*fronts, judge=judge, balance=spread, trace=os.environ.get("LABS_TRACE", "")))
     if followed:
         followed.look()  # Envoy wants the files, if only empty ones
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    return _run(config, judge, followed)
+
+
+def _run(config: Path, judge: str, followed: Followed | None = None) -> int:
+    """Run Envoy, and the judge at its socket where there is one, until either ends."""
     commands = {"Envoy": [str(envoy.binary()), *envoy.arguments(str(config))]}
     if judge:
-        judging = [sys.executable, "-m", "labctl.guard.judge", f"unix:{JUDGE}", f"127.0.0.1:{HTTP}"]
+        judging = [sys.executable, "-m", "labctl.guard.judge", f"unix:{judge}", f"127.0.0.1:{HTTP}"]
         commands = {"the judge": judging, **commands}
     subprocess.run([*commands["Envoy"], "--mode", "validate"], check=True, stdout=subprocess.DEVNULL)
     parts = {name: subprocess.Popen(argv, stdin=subprocess.DEVNULL) for name, argv in commands.items()}

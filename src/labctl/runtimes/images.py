@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from labctl.runtimes import docker_engine
 from labctl.trtllm import releases
 from labctl.workspace import Workspace
 
@@ -62,7 +63,7 @@ def all_images(workspace: Workspace, profile: str) -> list[str]:
 
 
 def files_image(workspace: Workspace) -> str:
-    """Name of the image of the checkout's files, for machines that do not have them (docs/kubernetes.md)."""
+    """Name of the image of the checkout's files, for machines that do not have them (docs/operate/kubernetes.md)."""
     found = sorted(path for folder in CHECKOUT_FOLDERS for path in (workspace.root / folder).rglob("*"))
     kept = [p for p in found if p.is_file() and not {"__pycache__", "exercises"} & set(p.parts)]
     names = tuple(str(path.relative_to(workspace.root)) for path in kept)
@@ -73,11 +74,9 @@ def digest(image: str) -> str:
     """What an image is, wherever it was pulled; "" where it is not here. Raises LabError where no engine answers."""
     import docker.errors
 
-    from labctl.runtimes.docker_engine import engine, speaking
-
-    with speaking(f"looking for image {image}"):
+    with docker_engine.speaking(f"looking for image {image}"):
         try:
-            built = engine().images.get(image)
+            built = docker_engine.engine().images.get(image)
         except docker.errors.ImageNotFound:
             return ""
         return str(next(iter(built.attrs.get("RepoDigests") or [built.id])).rpartition("@")[2])
@@ -85,16 +84,7 @@ def digest(image: str) -> str:
 
 def exists(image: str) -> bool:
     """Raises LabError where no engine answers."""
-    import docker.errors
-
-    from labctl.runtimes.docker_engine import engine, speaking
-
-    with speaking(f"looking for image {image}"):
-        try:
-            engine().images.get(image)
-        except docker.errors.ImageNotFound:
-            return False
-        return True
+    return bool(digest(image))
 
 
 def build_environment() -> dict[str, str]:
@@ -157,11 +147,9 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     Raises:
         LabError: no engine answers.
     """
-    from labctl.runtimes.docker_engine import engine, speaking
-
-    with speaking("listing images"):
-        ours = engine().images.list(filters={"label": LABEL})
-    current = set(all_images(workspace, "cpu"))
+    with docker_engine.speaking("listing images"):
+        ours = docker_engine.engine().images.list(filters={"label": LABEL})
+    current = {*all_images(workspace, "cpu"), files_image(workspace)}
     current |= {server_image(workspace, "gpu", base) for base in _bases()}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = [
@@ -181,13 +169,11 @@ def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Remove images by name: those that are gone, and those that a container still uses."""
     import docker.errors
 
-    from labctl.runtimes.docker_engine import engine, speaking
-
     gone, kept = [], []
     for name in names:
-        with speaking(f"removing image {name}"):
+        with docker_engine.speaking(f"removing image {name}"):
             try:
-                engine().images.remove(name)
+                docker_engine.engine().images.remove(name)
                 gone.append(name)
             except docker.errors.APIError as error:
                 if error.status_code != CONFLICT:

@@ -3,6 +3,8 @@
 ``python -m labctl.runtimes.keeper --restarts N --ended FILE --regions GLOB -- tritonserver ...``: it outlives the
 command that started it, ends when the server has ended for good, and then ends as the server did. SIGTERM is handed
 on, and nothing is restarted any more. What a dead server leaves (its stubs, their shared memory) goes at once.
+The server prints into a pipe, and the keeper writes that to the log: the limit on the server's files is not one on
+its log, and a full disk costs lines of the log but never a request.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 
 NAME = "labs-keeper"  # by which a runtime finds it among the processes of a machine
 HIDE_EVERY_S = 0.25
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+LONGEST_LOG = 64 * 2**20  # bytes; the older half of a longer log is dropped
+LAST_WORDS_S = 2.0  # for what a server that has ended still has in the pipe
 _LIBC = ctypes.CDLL(None)
 
 
@@ -35,12 +40,38 @@ def describe_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
+class Log:
+    """The log of bounded length that a descriptor appends to; others (the guard) may append to the same file."""
+
+    def __init__(self, handle: int, longest: int) -> None:
+        self._handle, self._longest = handle, longest
+
+    def copy(self, pipe: int) -> None:
+        """Append what comes out of a pipe until its last writer has closed it."""
+        while data := os.read(pipe, 65536):
+            with contextlib.suppress(OSError):  # a full disk: the server goes on, without this part of its log
+                os.write(self._handle, data)
+                if os.fstat(self._handle).st_size > self._longest:
+                    self._shorten()
+        os.close(pipe)
+
+    def _shorten(self) -> None:
+        with Path(f"/proc/self/fd/{self._handle}").open("rb") as whole:
+            whole.seek(-self._longest // 2, os.SEEK_END)
+            newer = whole.read()
+        os.ftruncate(self._handle, 0)
+        note = f"labctl: the log was longer than {self._longest / 2**20:g} MiB: its older half was dropped here\n"
+        os.write(self._handle, note.encode() + newer[newer.find(b"\n") + 1 :])
+
+
 class Keeper:
     """Keeps one server until it ends in good order, is told to stop, or has died too often."""
 
-    def __init__(self, argv: list[str], restarts: int, ended: Path, regions: Path, largest: int) -> None:
+    def __init__(
+        self, argv: list[str], restarts: int, ended: Path, regions: Path, largest: int, longest_log: int = LONGEST_LOG
+    ) -> None:
         self._argv, self._restarts, self._ended, self._regions = argv, restarts, ended, regions
-        self._largest = largest
+        self._largest, self._log = largest, Log(sys.stdout.fileno(), longest_log)
         self._server: subprocess.Popen[bytes] | None = None
         self._stopping = False
 
@@ -55,18 +86,26 @@ class Keeper:
             self._server = subprocess.Popen(
                 self._argv,
                 stdin=subprocess.DEVNULL,
+                stdout=(ends := os.pipe())[1],
+                stderr=subprocess.STDOUT,
                 start_new_session=True,  # its stubs share its group, and are found by it
                 preexec_fn=self._bounded,
             )
+            os.close(ends[1])
+            copying = threading.Thread(target=self._log.copy, args=(ends[0],), daemon=True)
+            copying.start()
             code = self._wait(self._server)
             if self._stopping or code == 0:
+                copying.join(LAST_WORDS_S)
                 return code
             ending = {"how": describe_exit(code), "restarts": attempt}
             self._write(ending)
             again = f"; restart {attempt + 1} of {self._restarts}" if attempt < self._restarts else ""
-            print(f"labctl: the server ended: {ending['how']}{again}", flush=True)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._server.pid, signal.SIGKILL)
+            copying.join(LAST_WORDS_S)
+            with contextlib.suppress(OSError):
+                print(f"labctl: the server ended: {ending['how']}{again}", flush=True)
             for region in self._regions.parent.glob(self._regions.name):
                 region.unlink(missing_ok=True)
         return code
@@ -100,10 +139,13 @@ def main() -> None:
     parser.add_argument("--ended", type=Path, required=True)
     parser.add_argument("--regions", type=Path, required=True)
     parser.add_argument("--largest", type=int, required=True, help="bytes of any file, and so of a region")
+    parser.add_argument("--longest-log", type=int, default=LONGEST_LOG, help="bytes")
     parser.add_argument("argv", nargs="+")
     options = parser.parse_args()
     _LIBC.prctl(PR_SET_NAME, NAME.encode())
-    keeper = Keeper(options.argv, options.restarts, options.ended, options.regions, options.largest)
+    keeper = Keeper(
+        options.argv, options.restarts, options.ended, options.regions, options.largest, options.longest_log
+    )
     signal.signal(signal.SIGTERM, keeper.stop)
     code = keeper.keep()
     if code < 0:  # the same end, without a core of our own

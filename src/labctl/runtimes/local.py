@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import platform
 import shutil
 import signal
@@ -21,20 +20,22 @@ from pathlib import Path
 
 import psutil
 
-from labctl import secret
-from labctl.errors import LabError
 from labctl.guard import PROCESS_NAME
 from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import keeper, local_front, local_server, nvidia, processes, stopping, wheel
+from labctl.runtimes import keeper, local_front, local_server, nvidia, orphans, processes, stopping, wheel
 from labctl.runtimes.actions import Action, Command
-from labctl.runtimes.base import Endpoints, Launch, Record, together
+from labctl.runtimes.base import Launch
 from labctl.runtimes.clients import PROGRAM, Series
 from labctl.runtimes.local_server import LocalServer
 from labctl.runtimes.marks import PROMETHEUS, RECORD, REPLICA, ROOT, SERVER, STACK, STUB, leavings, regions
+from labctl.runtimes.record import Endpoints, Record, together
 from labctl.runtimes.streams import as_they_come
 from labctl.runtimes.tools import progress_of, tool_failed
+from labctl.triton import secret
 from labctl.workspace import Workspace
+from labkit import nofollow
+from labkit.errors import LabError
 
 OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_front.NAMES, PROMETHEUS)
 
@@ -63,6 +64,8 @@ class LocalRuntime:
                 "Triton's wheel is built for Linux x86_64 only",
                 "start a Docker engine and use --runtime compose",
             )
+        for folder in (self.workspace.root, self.workspace.cache):
+            wheel.require_plain_path(folder)
         wheel.find_wheel()
         if wheel.libpython() is None:
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -81,7 +84,7 @@ class LocalRuntime:
     client_path = server_path
 
     def client_endpoints(self, record: Record) -> Endpoints:
-        return Endpoints(**record.asked)
+        return Endpoints(**record.scrape_endpoints)
 
     # -- what can be done ----------------------------------------------------------------------------------------
 
@@ -112,7 +115,9 @@ class LocalRuntime:
 
         return Action(title, do, [command])
 
-    def in_image(self, title: str, argv: Sequence[str], image: str, gpus: int) -> Action[None]:
+    def in_image(
+        self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
+    ) -> Action[None]:
         raise LabError(*NEEDS_IMAGE)
 
     def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
@@ -138,7 +143,7 @@ class LocalRuntime:
                 parts[f"replica {server.number}" if record.balance else ""] = process
             return LocalServer(parts, dataclasses.replace(record, server={"pid": process.pid}), workspace.root)
 
-        files = [str(local_front.config_file(workspace, record.stack))] if fronts else []
+        files = [str(workspace.folder(record.stack).envoy_file)] if fronts else []
         return Action(f"the server of {record.stack}", do, [*fronts.values(), *commands], files)
 
     def front(self, record: Record) -> Action[None]:
@@ -171,7 +176,7 @@ class LocalRuntime:
         if servers and not force:
             if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
                 local_front.let_go(self.workspace, stack)
-            unloaded = {p: stopping.from_now_on(self.workspace.log_file(stack, _replica(p))) for p in servers}
+            unloaded = {p: stopping.from_now_on(self.workspace.folder(stack).log_file(_replica(p))) for p in servers}
             _signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
             if not stopping.wait(lambda: [unloaded[p] for p in servers if lives(p)], grace):
@@ -181,8 +186,8 @@ class LocalRuntime:
         for path in regions(root, stack, number) if number else leavings(root, stack):
             path.unlink(missing_ok=True)
         if not number:
-            local_front.config_file(self.workspace, stack).unlink(missing_ok=True)
-            shutil.rmtree(self.workspace.front_dir(stack), ignore_errors=True)
+            self.workspace.folder(stack).envoy_file.unlink(missing_ok=True)
+            shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
 
     def _end(self, remaining: list[psutil.Process]) -> None:
         remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first who would restart it
@@ -209,7 +214,7 @@ class LocalRuntime:
     def running(self) -> list[Record]:
         found: dict[str, dict[int, tuple[int, Record]]] = {}  # by stack and the number of the server: its pid, record
         for process, env in self._ours():
-            if process.info["name"] == SERVER:
+            if process.info["name"] == SERVER and not orphans.doomed(process.pid):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(env[RECORD])
                     found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = process.pid, record
@@ -226,13 +231,13 @@ class LocalRuntime:
         return next((record for record in self.running() if record.stack == stack), None)
 
     def ended(self, stack: str, number: int = 0) -> str:
-        every = {0: self.workspace.ended_file(stack, number)}
+        every = {0: self.workspace.folder(stack).ended_file(number)}
         if not number:
-            every |= {int(path.stem.partition("-")[2]): path for path in self.workspace.ended_files(stack)}
+            every |= {int(path.stem.partition("-")[2]): path for path in self.workspace.folder(stack).ended_files}
         told = {}
         for replica, path in sorted(every.items()):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                said = json.loads(path.read_text())
+                said = nofollow.read_object(path)
                 told[replica] = str(said["how"]) + (f", after {said['restarts']} restarts" if said["restarts"] else "")
         return "; ".join(f"replica {replica}: {how}" if replica else how for replica, how in told.items())
 
@@ -243,8 +248,8 @@ class LocalRuntime:
         return f"its {record.front}: {' and '.join(gone)} ended" if gone else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        paths = [self.workspace.log_file(stack, max(number, 0))]
-        paths += [] if number else self.workspace.replica_logs(stack)
+        paths = [self.workspace.folder(stack).log_file(max(number, 0))]
+        paths += [] if number else self.workspace.folder(stack).replica_logs
         if not paths[0].is_file():
             raise LabError(f"there is no log of '{stack}'", f"{paths[0]} does not exist", f"labctl up {stack}")
         alive = self._alive(stack, number) if follow else lambda: False

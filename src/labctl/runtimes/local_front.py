@@ -9,27 +9,21 @@ import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from labctl.errors import LabError
-from labctl.guard import PROCESS_NAME, admin, balance, envoy
+from labctl.guard import PROCESS_NAME, admin, envoy
 from labctl.guard.admin import Seen
-from labctl.guard.balance import Balance
-from labctl.guard.envoy import Front
-from labctl.guard.parts import Address
-from labctl.guard.traced import receiver
+from labctl.guard.envoy import Address, Balance, Front, Server, assignments, receiver
 from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Command
-from labctl.runtimes.base import Record, Replica
 from labctl.runtimes.marks import admin_socket, judge_socket, marks
+from labctl.runtimes.record import Record, Replica
 from labctl.runtimes.yielding import let_others_first
-from labctl.workspace import Workspace, atomic_write
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 ENVOY = "envoy"
 NAMES = (ENVOY, PROCESS_NAME)
-
-
-def config_file(workspace: Workspace, stack: str) -> Path:
-    return workspace.stack_dir(stack) / "envoy.json"
 
 
 def commands(workspace: Workspace, record: Record) -> dict[str, Command]:
@@ -38,7 +32,7 @@ def commands(workspace: Workspace, record: Record) -> dict[str, Command]:
         return {}
     socket = f"unix:{judge_socket(workspace.root, record.stack)}"
     judge = [sys.executable, "-m", "labctl.guard.judge", socket, record.endpoints.http.split(",")[0]]
-    front = [str(envoy.binary()), *envoy.arguments(str(config_file(workspace, record.stack)))]
+    front = [str(envoy.binary()), *envoy.arguments(str(workspace.folder(record.stack).envoy_file))]
     guard = {PROCESS_NAME: Command(judge, cwd=Path("/"))} if record.guarded else {}
     return {**guard, ENVOY: Command(front, cwd=Path("/"))}
 
@@ -49,16 +43,16 @@ def write(workspace: Workspace, record: Record) -> None:
     Raises:
         LabError: it finds fault with it.
     """
-    path, root = config_file(workspace, record.stack), workspace.root
+    path, root = workspace.folder(record.stack).envoy_file, workspace.root
     pairs = zip(record.ports, vars(record.servers[0].endpoints).values(), strict=True)
     fronts = [Front(Address(record.bind, int(port)), [Address.of(server)]) for port, server in pairs]
-    judge = Address(pipe=str(judge_socket(root, record.stack))) if record.guarded else None
+    judge = str(judge_socket(root, record.stack)) if record.guarded else ""
     spread_ = None
     if record.balance:
         spread(workspace, record)
-        spread_ = Balance(record.balance, workspace.front_dir(record.stack), str(admin_socket(root, record.stack)))
+        spread_ = Balance(record.balance, workspace.folder(record.stack).front, str(admin_socket(root, record.stack)))
     trace = receiver(str(record.settings.get("trace", "")))
-    atomic_write(path, envoy.render(*fronts, judge, spread_, trace=trace))
+    atomic_write(path, envoy.render(*fronts, judge=judge, balance=spread_, trace=trace))
     done = processes.ask([str(envoy.binary()), *envoy.arguments(str(path), validate=True)], timeout=60)
     if done.returncode:
         raise LabError(f"Envoy refuses {path}", details=done.stderr.splitlines()[-5:])
@@ -73,7 +67,7 @@ def start(workspace: Workspace, record: Record, listener: Listener) -> dict[str,
         process = parts[f"its {record.front}, {name}"] = processes.spawn(
             command.argv,
             {**os.environ, **marks(workspace.root, record.stack)},
-            workspace.log_file(record.stack),
+            workspace.folder(record.stack).log_file(),
             Path("/"),
             outlive=record.owner is None,
         )
@@ -84,21 +78,21 @@ def start(workspace: Workspace, record: Record, listener: Listener) -> dict[str,
 
 def spread(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
     """Name the servers to Envoy, which follows these files."""
-    for name, text in balance.assignments(_servers(record.servers, draining)).items():
-        atomic_write(workspace.front_dir(record.stack) / name, text)
+    for name, text in assignments(_servers(record.servers, draining)).items():
+        atomic_write(workspace.folder(record.stack).front / name, text)
 
 
 def let_go(workspace: Workspace, stack: str) -> None:
     """Envoy gives the servers nothing new, asks no more how they are, and keeps only connections that are in use."""
-    if (folder := workspace.front_dir(stack)).is_dir():
-        for name, text in balance.assignments(()).items():
+    if (folder := workspace.folder(stack).front).is_dir():
+        for name, text in assignments(()).items():
             atomic_write(folder / name, text)
 
 
-def _servers(servers: Iterable[Replica], draining: Collection[int]) -> Iterable[balance.Server]:
+def _servers(servers: Iterable[Replica], draining: Collection[int]) -> Iterable[Server]:
     for one in servers:
         http, grpc = Address.of(one.endpoints.http), Address.of(one.endpoints.grpc)
-        yield balance.Server(one.number, http, grpc, one.number in draining)
+        yield Server(one.number, http, grpc, one.number in draining)
 
 
 def seen(workspace: Workspace, record: Record) -> dict[int, Seen]:

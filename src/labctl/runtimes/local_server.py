@@ -8,12 +8,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labctl import secret
 from labctl.runtimes import processes, wheel
 from labctl.runtimes.actions import Command
-from labctl.runtimes.arguments import server_arguments
-from labctl.runtimes.base import Launch, Record, Replica
+from labctl.runtimes.base import Launch
 from labctl.runtimes.marks import RECORD, REPLICA, hide, marks, shm_prefix
+from labctl.runtimes.record import Record, Replica
+from labctl.triton import secret
+from labctl.triton.arguments import server_arguments
 from labctl.workspace import Workspace
 
 LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
@@ -59,24 +60,28 @@ def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> 
         caches=str(triton.caches),
         extra=launch.server_args,
     )
-    kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(record.restarts),
-            "--ended", str(workspace.ended_file(record.stack, number)), "--regions", f"/dev/shm/{prefix}*",
+    kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(record.options.supervise),
+            "--ended", str(workspace.folder(record.stack).ended_file(number)), "--regions", f"/dev/shm/{prefix}*",
             "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
-    closed = secret.arguments(key, record.client_shm)  # Triton takes it in no other way (docs/security.md)
+    closed = secret.arguments(
+        key, record.options.client_shm
+    )  # Triton takes it in no other way (docs/operate/security.md)
     env = {**launch.env, **({REPLICA: str(number)} if number else {})}
+    if launch.devices:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
     return Command([*kept, str(triton.binary), *arguments, *closed], env, cwd=launch.run_dir)
 
 
 def spawn(workspace: Workspace, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
     """Start it; its environment has the stack's record, by which it is found again."""
     record, number = launch.record, launch.record.folder(server.number)
-    workspace.ended_file(record.stack, number).unlink(missing_ok=True)
+    workspace.folder(record.stack).ended_file(number).unlink(missing_ok=True)
     started = command(workspace, launch, server, secret.read(workspace, record.stack))
     own = {**marks(workspace.root, record.stack), RECORD: record.to_json()}
     return processes.spawn(
         started.argv,
         wheel.environment(wheel.find_wheel()) | dict(started.env) | own,
-        workspace.log_file(record.stack, number),
+        workspace.folder(record.stack).log_file(number),
         cwd=launch.run_dir,
         outlive=record.owner is None,
     )

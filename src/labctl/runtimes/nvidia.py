@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from labctl.errors import LabError
 from labctl.runtimes import processes
+from labkit.errors import LabError
 
 PATIENCE_S = 10
 FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "memory.free")
 MIB = 2**20
+MIG = "MIG-"  # how the UUID of a slice of a GPU begins
+UNKNOWN = ("[N/A]", "N/A", "[Not Supported]")
 # The oldest driver for programs of each CUDA, by its first number: newer ones of that number run on it too.
 OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``compute_capability`` as in "9.0"; memory in bytes."""
+    """One GPU. ``compute_capability`` as in "9.0"; memory in bytes, None where the driver does not say.
+
+    It says nothing of a MIG slice, and nothing of memory that a chip shares with the machine.
+    """
 
     name: str
     compute_capability: str
     driver: str
-    memory: int
-    free: int
+    memory: int | None
+    free: int | None
 
 
-def gpus() -> list[Gpu]:
-    """Every GPU that the driver knows, at least one.
+def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
+    """Every GPU that the driver knows, or those that are wanted, at least one.
+
+    Args:
+        wanted: numbers or UUIDs. Of a MIG slice, the driver tells only on which kind of GPU it is.
 
     Raises:
-        LabError: there is no driver, it does not answer, or it has no GPU.
+        LabError: there is no driver, it does not answer, or it has no such GPU.
     """
+    sliced = any(name.startswith(MIG) for name in wanted)
     argv = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+    if wanted and not sliced:
+        argv.append(f"--id={','.join(wanted)}")
     try:
         done = processes.ask(argv, PATIENCE_S)
     except FileNotFoundError:
@@ -50,15 +62,20 @@ def gpus() -> list[Gpu]:
     listed = [_gpu(line) for line in done.stdout.splitlines() if line.strip()]
     if not listed:
         raise LabError("the NVIDIA driver sees no GPU", "", "check that nvidia-smi lists your GPU")
-    return listed
+    return [replace(listed[0], memory=None, free=None)] if sliced else listed
 
 
 def _gpu(line: str) -> Gpu:
     try:
         name, capability, driver, total, free = (part.strip() for part in line.split(","))
-        return Gpu(name, capability, driver, int(total) * MIB, int(free) * MIB)
+        return Gpu(name, capability, driver, _bytes(total), _bytes(free))
     except ValueError:
         raise LabError("the answer of nvidia-smi cannot be read", line) from None
+
+
+def _bytes(mebibytes: str) -> int | None:
+    """Memory as nvidia-smi writes it. Raises ValueError where it is neither a number nor "not available"."""
+    return None if mebibytes in UNKNOWN else int(mebibytes) * MIB
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -70,3 +87,26 @@ def too_old(driver: str, cuda: int) -> str:
     """The oldest driver that runs programs of that CUDA, where ``driver`` is older; "" where it is not."""
     oldest = OLDEST_DRIVER[cuda]
     return oldest if numbers(driver) < numbers(oldest) else ""
+
+
+def require_choice(gpus: Sequence[str], ranks: int) -> None:
+    """Refuse a choice of GPUs that does not hold an engine of that many ranks.
+
+    Args:
+        gpus: numbers or UUIDs; () is no choice.
+
+    Raises:
+        LabError: too few, or slices for more than one rank.
+    """
+    if gpus and len(gpus) < ranks:
+        raise LabError(
+            f"the engine is spread over {ranks} GPUs, but --gpus names {len(gpus)}",
+            f"--gpus {','.join(gpus)} (or CUDA_VISIBLE_DEVICES)",
+            f"name {ranks}, or a smaller tp_size",
+        )
+    if ranks > 1 and any(name.startswith(MIG) for name in gpus[:ranks]):
+        raise LabError(
+            "an engine cannot be spread over MIG slices",
+            "its ranks reach each other through NCCL, which joins whole GPUs only",
+            "--set tp_size=1, or whole GPUs",
+        )

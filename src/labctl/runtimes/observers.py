@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,15 @@ from typing import Any
 import yaml
 
 from labctl import yamlfile
-from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.runtimes import processes
 from labctl.runtimes.actions import Action, Command
-from labctl.runtimes.base import Record
 from labctl.runtimes.compose_projects import NOBODY, Projects
 from labctl.runtimes.marks import PROMETHEUS, ROOT, STACK
-from labctl.workspace import Workspace, atomic_write
+from labctl.runtimes.record import Record
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 NO_GRAFANA = "none"  # as LABS_GRAFANA_IMAGE
 MEMORY = "384MiB"
@@ -36,24 +37,22 @@ class Observers:
     password: str = ""
 
 
-def folder(workspace: Workspace, stack: str) -> Path:
-    """What Prometheus has, and Grafana's password: gone with the stack."""
-    return workspace.stack_dir(stack) / "observe"
+def with_grafana() -> bool:
+    """Whether Grafana's container is wanted."""
+    return os.environ.get("LABS_GRAFANA_IMAGE") != NO_GRAFANA
 
 
-def in_containers(workspace: Workspace, record: Record, ports: Sequence[int]) -> Action[Observers]:
-    """Start both in the stack's project. A ``down`` takes them with it."""
-    projects, password = Projects(workspace), folder(workspace, record.stack) / "grafana-password"
-    services = ["prometheus"]
-    if os.environ.get("LABS_GRAFANA_IMAGE") != NO_GRAFANA:
-        services.append("grafana")
-    env = {"LABS_PROMETHEUS_PORT": str(ports[0]), "LABS_GRAFANA_PORT": str(ports[1]),
-           "LABS_GRAFANA_SECRET": str(password)}  # fmt: skip
+def in_containers(workspace: Workspace, record: Record, prometheus: int, grafana: int | None) -> Action[Observers]:
+    """Start both in the stack's project, on these ports; no Grafana without a port. A ``down`` takes them with it."""
+    projects, password = Projects(workspace), workspace.folder(record.stack).observe / "grafana-password"
+    services = ["prometheus", *(["grafana"] if grafana else [])]
+    env = {"LABS_PROMETHEUS_PORT": str(prometheus), "LABS_GRAFANA_SECRET": str(password)}
+    env |= {"LABS_GRAFANA_PORT": str(grafana)} if grafana else {}
     words = ("--profile", "observe", "up", "--detach", "--no-build", "--no-deps", *services)
+    where = f"127.0.0.1:{prometheus}", f"127.0.0.1:{grafana}" if grafana else ""
     names = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
-    command = projects.command(record.stack, words, env, container=f"{names}, on 127.0.0.1:{ports[0]} and {ports[1]}")
-    there = Observers(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}" if "grafana" in services else "",
-                      str(password))  # fmt: skip
+    command = projects.command(record.stack, words, env, container=f"{names}, on {' and '.join(filter(None, where))}")
+    there = Observers(*where, str(password))
 
     def do(listener: Listener) -> Observers:
         atomic_write(password, secrets.token_urlsafe(18), mode=0o600)
@@ -65,7 +64,7 @@ def in_containers(workspace: Workspace, record: Record, ports: Sequence[int]) ->
                 "Prometheus and Grafana cannot be started; the stack itself is up",
                 processes.describe_exit(code),
                 "LABS_PROMETHEUS_IMAGE and LABS_GRAFANA_IMAGE name other images; LABS_GRAFANA_IMAGE=none does without "
-                "(docs/observe.md)",
+                "(docs/operate/observe.md)",
                 details=tail,
             )
         return there
@@ -86,13 +85,15 @@ def as_process(workspace: Workspace, record: Record, port: int) -> Action[Observ
             "the stack goes without; Grafana comes in containers only",
             "apt-get install prometheus (Debian, Ubuntu), or --runtime compose",
         )
-    data, address = folder(workspace, record.stack), f"127.0.0.1:{port}"
+    data, address = workspace.folder(record.stack).observe, f"127.0.0.1:{port}"
     config = data / "prometheus.yaml"
     argv = [program, f"--config.file={config}", f"--storage.tsdb.path={data / 'data'}", *BOUNDS,
             f"--web.listen-address={address}"]  # fmt: skip
     command = Command(argv, {"GOMEMLIMIT": MEMORY}, cwd=data)
 
     def do(listener: Listener) -> Observers:
+        data.mkdir(parents=True, exist_ok=True)
+        follow(workspace, record)
         atomic_write(config, yaml.safe_dump(local_config(workspace, record), sort_keys=False))
         listener.command(command.argv)
         env = {**os.environ, **command.env, ROOT: str(workspace.root), STACK: record.stack}
@@ -103,13 +104,25 @@ def as_process(workspace: Workspace, record: Record, port: int) -> Action[Observ
 
 
 def local_config(workspace: Workspace, record: Record) -> dict[str, Any]:
-    """``observe/prometheus.yaml`` with the stack's own addresses in place of names."""
+    """``observe/prometheus.yaml`` with files of the stack's own addresses in place of names."""
     shipped = workspace.root / "observe"
     config: dict[str, Any] = yamlfile.parse((shipped / "prometheus.yaml").read_text(encoding="utf-8"))
     config["rule_files"] = [str(shipped / name) for name in config["rule_files"]]
-    envoy = [record.endpoints.metrics] if record.balance else []
-    targets = {"triton": record.asked["metrics"].split(","), "envoy": envoy}
     for job in config["scrape_configs"]:
-        del job["dns_sd_configs"]
-        job["static_configs"] = [{"targets": targets[job["job_name"]]}]
+        (names,) = job.pop("dns_sd_configs")
+        files = [str(_targets(workspace, record.stack, job["job_name"]))]
+        job["file_sd_configs"] = [{"files": files, "refresh_interval": names["refresh_interval"]}]
     return config
+
+
+def follow(workspace: Workspace, record: Record) -> None:
+    """Have the Prometheus of a local stack scrape the servers that the record names now. Without one, do nothing."""
+    if not workspace.folder(record.stack).observe.is_dir() or record.runtime != "local":
+        return
+    envoy = [record.endpoints.metrics] if record.balance else []
+    for job, targets in {"triton": record.scrape_endpoints["metrics"].split(","), "envoy": envoy}.items():
+        atomic_write(_targets(workspace, record.stack, job), json.dumps([{"targets": targets}]))
+
+
+def _targets(workspace: Workspace, stack: str, job: str) -> Path:
+    return workspace.folder(stack).observe / f"{job}.json"

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from labctl.errors import LabError
 from labctl.listener import Listener
 from labctl.runtimes import keeper
 from labctl.runtimes.actions import Command
+from labkit import nofollow
+from labkit.errors import LabError
 
 PR_SET_PDEATHSIG = 1
 LOOK_S = 0.02
@@ -37,7 +38,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, out
 
     What it writes is its owner's alone: its shared memory holds what clients ask and are answered.
     """
-    with log.open("ab") as stream:
+    with nofollow.appending(log) as stream:
         return subprocess.Popen(
             argv,
             env=dict(env),
@@ -193,6 +194,8 @@ def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object
         buffer = ""
         while True:
             running = alive()
+            if path.stat().st_size < os.lseek(stream.fileno(), 0, os.SEEK_CUR):  # its older half was dropped
+                stream.seek(0)
             if chunk := stream.read():
                 *complete, buffer = (buffer + chunk).split("\n")
                 yield from complete

@@ -17,8 +17,8 @@ import signal
 import sys
 from pathlib import Path
 
-from labctl.measure import script
-from labctl.workspace import atomic_write
+from labkit import script
+from labkit.disk import atomic_write
 
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)

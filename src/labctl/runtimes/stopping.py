@@ -39,7 +39,7 @@ def from_now_on(log: Path) -> Unloaded:
 
     def said() -> bool:
         with contextlib.suppress(OSError), log.open("rb") as stream:
-            stream.seek(size)
+            stream.seek(size if log.stat().st_size >= size else 0)  # a log that is too long loses its older half
             return UNLOADED.encode() in stream.read()
         return False
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from labctl.errors import LabError
 from labctl.listener import Listener
+from labkit.errors import LabError
 
 
 def progress_of(listener: Listener) -> Callable[[str], None]:

@@ -11,19 +11,21 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.errors import LabError
 from labctl.runtimes import nvidia
 from labctl.runtimes.nvidia import Gpu
 from labctl.workspace import replace_dir
+from labkit.errors import LabError
 
 WHEEL = "nvidia-pytriton"
 TRITON_OF_WHEEL = {"0.7.0": "2.51.0"}
+PLAIN = re.compile(r"[A-Za-z0-9_./+,@%=~-]")  # the same as in scripts/setup.sh
 SETUP = "make setup"
 OR_DOCKER = "or start a Docker engine and use --runtime compose"
 
@@ -80,6 +82,23 @@ def find_wheel() -> Wheel:
                 f"use Python 3.11 or 3.12 on Linux x86_64 with glibc 2.35 or newer, {OR_DOCKER}",
             )
     return wheel
+
+
+def require_plain_path(path: Path) -> None:
+    """Refuse a folder in which no server of the local runtime would ever come up.
+
+    Triton's python backend starts its processes through a shell, and reads their arguments by the spaces between them.
+
+    Raises:
+        LabError: the path has a character that the shell or the process takes for something else.
+    """
+    if strange := sorted(set(PLAIN.sub("", str(path)))):
+        raise LabError(
+            f"the local runtime cannot serve from {path}",
+            f"Triton's python backend takes no {' '.join(map(repr, strange))} in a path",
+            "move the folder to a path of plain letters, digits and . _ - (LABS_CACHE names the cache's), "
+            "or use the Docker runtime",
+        )
 
 
 def libpython() -> Path | None:

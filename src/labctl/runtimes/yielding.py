@@ -15,7 +15,7 @@ def let_others_first(pid: int) -> None:
     """Make a process that leads its session nice, with all that share its group; nothing where it has ended.
 
     For Envoy: a relay that is woken for each packet takes the processor from whoever is about to send the next one.
-    Where it waits a moment, it finds several at once, and relays each for less (docs/scale.md has the figures).
+    Where it waits a moment, it finds several at once, and relays each for less (docs/operate/scale.md has the figures).
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PGRP, pid, os.getpriority(os.PRIO_PGRP, pid) + NICE)

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from labctl.errors import LabError
 from labctl.trtllm.releases import Release
+from labkit.errors import LabError
 
 FILE = "tensorrt_llm/1/model.yaml"
 _TYPES: Mapping[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from labctl import yamlfile
-from labctl.errors import LabError
 from labctl.replacement import Replacement
+from labkit.errors import LabError
 
 DEFAULT_RELEASE = "0.17.0"
 PLAIN_IMAGE = "nvcr.io/nvidia/tritonserver:25.02-py3"  # of the GPU stacks that no TensorRT-LLM release serves
@@ -82,7 +82,9 @@ class Release(BaseModel):
     app: App | None = None
     install: str = ""
     examples: Names = ()
-    newest: str = ""
+    oldest: str = "8.0"
+    newest: str
+    without: Names = ()
     folders: Mapping[str, str] = {}
     steps: Mapping[str, Sequence[Mapping[str, Any]]] = {}
     llmapi: LlmApi | None = None

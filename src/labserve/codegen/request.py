@@ -30,6 +30,8 @@ class Row:
     wants_log_probs: bool = False
     log_probs: list[float] = field(default_factory=list)
     error: Exception | None = None  # why it ended too early
+    request: Any = None  # Triton's
+    name: str = ""  # in the step log
 
     def restart(self) -> "Row":
         """As it was before its first token: a batch that failed begins again, each row alone."""

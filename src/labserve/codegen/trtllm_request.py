@@ -1,5 +1,7 @@
 """A row of ``codegen-350M-mono-gptj`` as a request to TensorRT-LLM's ``tensorrt_llm``, and the answer as its end."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +11,7 @@ from labserve.codegen.request import Row
 from labserve.params import BadInput
 
 Array = np.ndarray[Any, Any]
+OUTPUT_IDS, SEQUENCE_LENGTH, LOG_PROBS = "output_ids", "sequence_length", "output_log_probs"
 INTEGERS = {"UINT32": np.uint32, "INT32": np.int32}
 
 
@@ -17,12 +20,13 @@ class Dialect:
     """What a release's ``tensorrt_llm`` understands.
 
     ``integers``: the datatype of its whole numbers, UINT32 or INT32. ``words_and_scores``: whether it knows stop
-    words, bad words and log probabilities; 0.5.0 does not.
+    words, bad words, lengths and log probabilities; 0.5.0 does not. ``seed``: what it calls the seed.
     """
 
     integers: str
     words_and_scores: bool
     vocabulary: int
+    seed: str = "random_seed"
 
     def inputs(self, row: Row) -> dict[str, Array]:
         """The request's tensors, each with a batch of one. Raises BadInput for what this release cannot do."""
@@ -38,7 +42,7 @@ class Dialect:
             "runtime_top_p": np.array([[0.0 if greedy else sampler.top_p or 1.0]], dtype=np.float32),
             "temperature": np.array([[1.0 if greedy else sampler.temperature]], dtype=np.float32),
             "repetition_penalty": np.array([[row.repetition_penalty]], dtype=np.float32),
-            "random_seed": np.array([[sampler.seed]], dtype=np.uint64),
+            self.seed: np.array([[sampler.seed]], dtype=np.uint64),
         }
         if row.end_id is not None and row.end_id < self.vocabulary:
             tensors |= {name: np.array([[row.end_id]], dtype=kind) for name in ("end_id", "pad_id")}
@@ -51,22 +55,38 @@ class Dialect:
         return tensors
 
     def outputs(self, row: Row) -> list[str]:
-        """The outputs to ask for, in the order in which :func:`finish` takes them."""
-        scores = ["output_log_probs"] if self.words_and_scores and row.wants_log_probs else []
-        return ["output_ids", *scores]
+        """The outputs to ask for. A release without log probabilities has ``output_ids`` alone.
+
+        From 0.11.0 on the backend refuses a request that does not ask for both ``output_ids`` and ``sequence_length``.
+        """
+        if not self.words_and_scores:
+            return [OUTPUT_IDS]
+        scores = [LOG_PROBS] if row.wants_log_probs else []
+        return [OUTPUT_IDS, SEQUENCE_LENGTH, *scores]
 
 
-def finish(row: Row, ids: Array, log_probs: Array | None = None) -> None:
-    """End a row with an answer: ``ids`` is [1, 1, prompt and continuation], ``log_probs`` [1, 1, continuation].
+def seed_input(config: str) -> str:
+    """What a ``tensorrt_llm`` calls the seed, by the text of its config.pbtxt.
 
-    The engine fills up what it ended early; the row's own rules say where it ended. Stop words that the engine was not
-    told of are found here, after it has gone on in vain.
+    The tag v0.19.0 has ``random_seed``; the branch r25.05, from which the image of that release is made, has ``seed``.
     """
-    for token in ids.reshape(-1)[row.prompt : row.prompt + row.limit].tolist():
+    return "seed" if re.search(r'name:\s*"seed"', config) else "random_seed"
+
+
+def finish(row: Row, answer: Mapping[str, Array]) -> None:
+    """End a row with an answer's tensors by their names.
+
+    ``output_ids`` is [1, 1, prompt and continuation], ``sequence_length`` says how many of these count, and
+    ``output_log_probs`` is [1, 1, continuation]. The engine may fill up an answer that it ended early; the row's own
+    rules say where it ended. Stop words that the engine did not get are found here, after it has gone on in vain.
+    """
+    ids = answer[OUTPUT_IDS].reshape(-1)
+    length = int(answer[SEQUENCE_LENGTH].reshape(-1)[0]) if SEQUENCE_LENGTH in answer else len(ids)
+    for token in ids[row.prompt : min(length, row.prompt + row.limit)].tolist():
         if not row.accept(token):
             break
-    if log_probs is not None:
-        row.log_probs = log_probs.reshape(-1)[: len(row.ids) - row.prompt].tolist()
+    if LOG_PROBS in answer:
+        row.log_probs = answer[LOG_PROBS].reshape(-1)[: len(row.ids) - row.prompt].tolist()
 
 
 def _flat(words: list[list[int]]) -> Array:

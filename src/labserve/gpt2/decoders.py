@@ -62,6 +62,7 @@ class CachedDecoder:
             slots += [_slot(sequence)] * len(new)
             positions += range(sequence.cached, len(sequence.ids))
             last[_slot(sequence)] = len(ids) - 1
+        self.cache.passes += 1
         where = torch.tensor([ids, slots, positions], device=self._model.device)
         packed = Packed(self.cache, self.cache.rows(where[1], where[2]), self._runs(running), prompts)
         wanted = torch.tensor([last[_slot(sequence)] for sequence in batch], device=self._model.device)
@@ -88,7 +89,7 @@ class CachedDecoder:
 
     def release(self, sequence: Sequence) -> None:
         if sequence.slot is not None:
-            self.cache.free(sequence.slot)
+            self.cache.free(sequence.slot, len(sequence.ids))
         sequence.slot, sequence.cached = None, 0
 
 

@@ -23,6 +23,7 @@ class KVCache:
         self.keys = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self.values = torch.zeros_like(self.keys)
         self.slots = slots
+        self.passes = 0  # forward passes that used it
         self._free = list(range(slots))
 
     def rows(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -45,8 +46,10 @@ class KVCache:
         """The lowest free slot (neighbours are read without a copy), or None."""
         return heapq.heappop(self._free) if self._free else None
 
-    def free(self, slot: int) -> None:
-        """Give a slot back."""
+    def free(self, slot: int, used: int) -> None:
+        """Give a slot back, of which the first `used` positions may have been written; see `__init__` for the zeros."""
+        self.keys[:, slot, :, :used] = 0
+        self.values[:, slot, :, :used] = 0
         heapq.heappush(self._free, slot)
 
 

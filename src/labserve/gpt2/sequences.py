@@ -1,7 +1,6 @@
 """One request's text as it grows: its tokens, its limit, and how each next token is chosen and spelled."""
 
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +28,15 @@ class Sequence:
     why: str = ""  # it finished: "length", "stop" (the end token), "failed"
     slot: int | None = None
     cached: int = 0  # leading ids whose keys and values are in the slot
-    seen: float = field(default_factory=time.monotonic)  # when it was last scheduled
+    request: Any = None  # Triton's, that it answers in this execution
+    id: int = 0  # Triton's correlation id, if its model is iterative
+    name: str = ""  # in the step log
+    running: bool = False  # it holds a slot (iterative-gpt2)
     sender: Any = None  # where its last answer went
+    round: int = 0  # the last execution that it was in,
+    seen: float = field(default_factory=time.monotonic)  # when that was,
+    free: float = 0.0  # and how long no execution had been in progress until then (see `roster.Stamp`)
+    asked: float = 0.0  # when its client was last asked after
 
     @property
     def new(self) -> bool:
@@ -46,16 +52,12 @@ class Sequence:
 
     def fail(self, error: Exception) -> Exception:
         """End it without a token; returns the error."""
-        self.finished, self.why = True, "failed"
+        self.finish("failed")
         return error
 
-
-def told(batch: Collection[Sequence]) -> dict[str, Any]:
-    """What the step log says of sequences that are about to get a token."""
-    return {
-        "phase": "".join("p" if sequence.new else "d" for sequence in batch),
-        "tokens": [len(sequence.ids) - sequence.cached for sequence in batch],
-    }
+    def finish(self, why: str) -> None:
+        """End it; `why` is the step log's word."""
+        self.finished, self.why = True, why
 
 
 def new_sequence(

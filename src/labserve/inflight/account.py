@@ -1,50 +1,51 @@
-"""What a step says of the scheduler's features, to the step log and to /metrics (docs/step-log.md, docs/metrics.md)."""
+"""The scheduler's features in the step log (docs/develop/step-log.md) and in /metrics (docs/operate/metrics.md)."""
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from labserve.inflight.features import NONE, Features
-from labserve.inflight.job import Job, Turn
+from labserve.inflight.request import Request
+from labserve.inflight.step import Step
 
 MOST_TENANTS = 32  # that /metrics has by name: a name is the client's, and each makes a metric
 OTHERS = "others"
 
 
 class Account:
-    """One of each model."""
+    """The counts of one model (vLLM: `SchedulerStats`, vllm/v1/metrics/stats.py)."""
 
     def __init__(self, features: Features) -> None:
         self._reuses = features.kv_cache_reuse
-        self._guesses = features.speculation != NONE
+        self._drafts = features.speculation != NONE
         self._shown: set[str] = set()  # tenants that /metrics has
 
-    def line(self, turn: Turn) -> dict[str, Any]:
+    def line(self, step: Step) -> dict[str, Any]:
         """The fields of a step's line."""
-        prefill = sum(count for count, letter in zip(turn.computed, turn.phase, strict=True) if letter == "p")
-        fields: dict[str, Any] = {"prefill_tokens": prefill, "decode_tokens": sum(turn.computed) - prefill}
-        fields["tenants"] = dict(Counter(job.tenant for job in turn.waiting if job.tenant))
+        prefill = sum(count for count, letter in zip(step.computed, step.phase, strict=True) if letter == "p")
+        fields: dict[str, Any] = {"prefill_tokens": prefill, "decode_tokens": sum(step.computed) - prefill}
+        fields["tenants"] = dict(Counter(request.tenant for request in step.waiting if request.tenant))
         if self._reuses:
-            fields["cached"] = turn.cached
-        if self._guesses:
-            fields |= {"guessed": turn.guessed, "accepted": turn.accepted}
+            fields["cached"] = step.cached
+        if self._drafts:
+            fields |= {"guessed": step.drafted, "accepted": step.accepted}
         return fields
 
-    def metrics(self, turn: Turn) -> dict[str, Any]:
+    def metrics(self, step: Step) -> dict[str, Any]:
         """The metrics that a step changes."""
         shown: dict[str, Any] = {}
         if self._reuses:
-            shown["cached_tokens_total"] = sum(turn.cached)
-        if self._guesses:
-            accepted = sum(turn.accepted)
-            shown["guessed_tokens_total"] = {"accepted": accepted, "rejected": sum(turn.guessed) - accepted}
+            shown["cached_tokens_total"] = sum(step.cached)
+        if self._drafts:
+            accepted = sum(step.accepted)
+            shown["guessed_tokens_total"] = {"accepted": accepted, "rejected": sum(step.drafted) - accepted}
         return shown
 
-    def waiting(self, jobs: Iterable[Job]) -> dict[str, Any]:
-        """How many of each tenant wait, also of those that had some before."""
+    def waiting(self, requests: Iterable[Request]) -> dict[str, Any]:
+        """How many requests of each tenant wait, 0 for tenants that had some before."""
         counts = dict.fromkeys(self._shown, 0)
-        for job in jobs:
-            if name := self._name(job.tenant):
+        for request in requests:
+            if name := self._name(request.tenant):
                 counts[name] = counts.get(name, 0) + 1
         return {"waiting_of": counts} if counts else {}
 

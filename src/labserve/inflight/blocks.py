@@ -1,11 +1,11 @@
-"""Blocks of a KV cache that several sequences share, and that outlive them: who holds which, and what is in it.
+"""Blocks of a KV cache that sequences share (vLLM: `BlockPool`, vllm/v1/core/block_pool.py; Kwon et al., SOSP 2023).
 
-A block is known by all tokens up to its end, so that a prompt finds the blocks of its beginning, whoever computed them
-(vLLM: Kwon et al., SOSP 2023). Nobody holds a block more than once, and one that nobody holds any more stays as it
-is until its memory is wanted: it counts as free, and the one whose last use is longest ago is overwritten first.
+A block is known by all tokens up to its end, so a prompt finds the blocks of its beginning, whichever sequence
+computed them. A sequence holds a block at most once. A block that no sequence holds stays as it is until its memory is
+needed. It counts as free, and the one that was used longest ago is overwritten first.
 
-It keeps account and holds no memory itself. It follows what OpenVINO's own block manager does, so that it knows what
-that one finds in its cache, of which the engine tells nothing.
+This is an account without memory of its own. It follows OpenVINO's block manager, because that one does not tell what
+it finds in its cache.
 """
 
 from collections import deque
@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """`key` stands for its tokens and all before them; `used` says when it was last taken, in counted uses.
+    """One block (vLLM: `KVCacheBlock`, vllm/v1/core/kv_cache_utils.py).
+
+    `key` stands for its tokens and all before them; `used` says when it was last taken, in counted uses.
 
     It is known by its key as soon as it is taken; `ready` says whether all of these tokens are in it yet.
     """
@@ -28,9 +30,10 @@ class Block:
 
 @dataclass(slots=True)
 class Table:
-    """The blocks of one sequence, how many of its tokens are in them, and the keys of those that its tokens fill up.
+    """The block table of one sequence (vLLM: `BlockTable`, vllm/v1/worker/block_table.py).
 
-    It decodes as soon as the first `prompt` of them are there.
+    `tokens` are in its blocks; `keys` are those of the full ones. The sequence decodes as soon as `prompt` tokens are
+    there.
     """
 
     blocks: list[Block]
@@ -40,25 +43,25 @@ class Table:
 
 
 class Blocks:
-    """`count` blocks of `size` tokens each."""
+    """`count` blocks of `size` tokens each (vLLM: `BlockPool`)."""
 
     def __init__(self, count: int, size: int) -> None:
         self.size = size
         self._uses = count
         self._fresh = deque(Block(number) for number in range(count))
-        self._idle: dict[int, Block] = {}  # nobody holds them, and their tokens are still there; by key
+        self._idle: dict[int, Block] = {}  # not held by any sequence, with their tokens still there; by key
         self._known: dict[int, Block] = {}  # the last one that was given these tokens; by key
         self._tables: dict[object, Table] = {}
         self._held = 0
 
     @property
     def held(self) -> int:
-        """Blocks that somebody holds, each counted once."""
+        """Blocks that sequences hold, each counted once."""
         return self._held
 
     @property
     def kept(self) -> int:
-        """Blocks that nobody holds and that a prompt may still find."""
+        """Blocks that no sequence holds, and that a prompt may still find."""
         return len(self._idle)
 
     def of(self, owner: object) -> tuple[list[Block], Block | None]:
@@ -67,15 +70,18 @@ class Blocks:
         partly = len(table.blocks) * self.size > table.tokens
         return table.blocks, table.blocks[-1] if partly and table.blocks[-1].holders > 1 else None
 
-    def find(self, tokens: Sequence[int]) -> tuple[list[Block], int]:
-        """The blocks in which the beginning of `tokens` is, and how many tokens that is."""
+    def find(self, tokens: Sequence[int], beside: Collection[Block] = ()) -> tuple[list[Block], int]:
+        """The blocks in which the beginning of `tokens` is, and how many tokens that is.
+
+        `beside`: blocks that other sequences will hold by then.
+        """
         found: list[Block] = []
         key = cached = 0
         for start in range(0, len(tokens), self.size):
             part = tuple(tokens[start : start + self.size])
-            block = self._at(hash((key, part)))
+            block = self._at(hash((key, part)), beside)
             if block is None:
-                block, length = self._part_of(key, part)
+                block, length = self._part_of(key, part, beside)
                 if block:
                     found.append(block)
                     cached = start + length
@@ -85,12 +91,12 @@ class Blocks:
         return found, cached
 
     def unfit(self, tokens: Sequence[int], beside: Collection[Block] = ()) -> bool:
-        """Whether a sequence with these tokens must not begin now, for it would find what is not good for it yet.
+        """Whether a sequence with these tokens must not begin now: it would find a block that is not ready for it.
 
-        That is a block whose tokens are still being computed; or one that is half full, that others hold (or `beside`,
-        will hold), and that it would fill up: OpenVINO copies no block before a prompt is written into it.
+        That is a block whose tokens are still being computed; or a half full one that other sequences hold (or, in
+        `beside`, will hold), and that it would fill up: OpenVINO copies no block before a prompt is written into it.
         """
-        found, cached = self.find(tokens)
+        found, cached = self.find(tokens, beside)
         writes = cached < len(tokens) and cached % self.size > 0
         held = writes and (found[-1].holders > 0 or found[-1] in beside)
         return held or not all(block.ready for block in found)
@@ -145,13 +151,14 @@ class Blocks:
         for block in self._tables.pop(owner).blocks:
             self._let_go(block)
 
-    def _at(self, key: int) -> Block | None:
-        return self._idle.get(key) or self._known.get(key)
+    def _at(self, key: int, beside: Collection[Block]) -> Block | None:
+        idle = self._idle.get(key)
+        return idle if idle and idle not in beside else self._known.get(key)
 
-    def _part_of(self, key: int, part: tuple[int, ...]) -> tuple[Block | None, int]:
+    def _part_of(self, key: int, part: tuple[int, ...], beside: Collection[Block]) -> tuple[Block | None, int]:
         """A block that holds the first few of these tokens and no others."""
         for length in range(1, min(self.size, len(part) + 1)):
-            if block := self._at(hash((key, part[:length]))):
+            if block := self._at(hash((key, part[:length])), beside):
                 return block, length
         return None, 0
 

@@ -9,18 +9,18 @@ NONE, PROMPT_LOOKUP, DRAFT = "none", "prompt_lookup", "draft"
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The settings in force.
+    """The settings in force (vLLM: `SchedulerConfig`, vllm/config/scheduler.py).
 
-    ``max_num_tokens`` is what one step computes at most: a token for each that decodes, and prompts with the rest.
+    ``max_num_tokens`` is what a step computes at most: one token for each decoding request, and prompts with the rest.
     With ``chunked_context`` a prompt goes in pieces of what is left (Sarathi-Serve: Agrawal et al., OSDI 2024);
     without, it waits for a step that has room for all of it.
 
     With ``kv_cache_reuse`` prompts that begin alike share the blocks of their beginning (vLLM: Kwon et al., SOSP 2023;
     SGLang's RadixAttention: Zheng et al., 2024).
 
-    With ``speculation`` a step checks up to ``num_assistant_tokens`` guesses for each that decodes, and keeps those
-    that the model itself would have chosen (Leviathan et al., ICML 2023): guessed from the prompt's own text, or by the
-    small model in the folder ``draft_model``. It excludes ``kv_cache_reuse``.
+    With ``speculation`` a step checks up to ``num_assistant_tokens`` draft tokens for each request that decodes, and
+    accepts the ones that the model itself would have chosen (Leviathan et al., ICML 2023). They are drafted from the
+    prompt's own text, or by the small model in the folder ``draft_model``. It excludes ``kv_cache_reuse``.
     """
 
     chunked_context: bool = True
@@ -56,7 +56,7 @@ class Features:
         if word("preemption") not in ("", RECOMPUTE):
             raise ValueError(
                 f"preemption: engine {word('engine')} cannot do '{word('preemption')}': it cannot put keys and values "
-                f"aside, so that whoever is evicted is computed again ({RECOMPUTE})"
+                f"aside, so an evicted request is computed again ({RECOMPUTE})"
             )
         chunked = word("enable_chunked_context").lower() != "false"
         speculation = word("speculation") or NONE
@@ -67,27 +67,27 @@ class Features:
             has = ", ".join((NONE, *speculates))
             raise ValueError(f"speculation: engine {word('engine')} cannot do '{speculation}'; it has: {has}")
         # Prompts in pieces would end in one step with the model itself and in an earlier one with the draft, whose
-        # guesses would then be taken for the answer.
+        # draft tokens would then be taken for the answer.
         chunked = chunked and speculation != DRAFT
-        guesses = int(word("num_assistant_tokens") or 0) if speculation != NONE else 0
+        draft_tokens = int(word("num_assistant_tokens") or 0) if speculation != NONE else 0
         if reuse and speculation != NONE:
-            # OpenVINO GenAI names a block by the guesses that fill it up, and the name stays when they were wrong. A
+            # OpenVINO GenAI names a block by the draft tokens that fill it, also after they are rejected. A
             # prompt in which they stand would find the keys and values of other tokens.
             raise ValueError(
                 f"enable_kv_cache_reuse: engine {word('engine')} cannot share blocks beside speculation={speculation} "
-                f"and be right: it keeps them under the names of guesses that were wrong"
+                f"and be right: it keeps them under the names of draft tokens that were rejected"
             )
-        each = 1 + guesses
+        each = 1 + draft_tokens
         told = word("max_num_tokens")
         most = int(told) if told else max(usual if chunked else context, each * batch)
         if most < each * batch:
-            guessed = f" and its {guesses} guesses (num_assistant_tokens)" if guesses else ""
-            raise ValueError(f"max_num_tokens: {most} are not a token{guessed} for each of max_num_sequences={batch}")
+            drafted = f" and its {draft_tokens} draft tokens (num_assistant_tokens)" if draft_tokens else ""
+            raise ValueError(f"max_num_tokens: {most} are not a token{drafted} for each of max_num_sequences={batch}")
         draft = word("draft_model") if speculation == DRAFT else ""
-        return cls(chunked, most, reuse, speculation, guesses, draft)
+        return cls(chunked, most, reuse, speculation, draft_tokens, draft)
 
     def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
-        """For ``labserve.effective``: (name, asked, in force, why where it is not as asked)."""
+        """For ``labserve.observe.effective``: (name, asked, in force, why where it is not as asked)."""
         told = word("max_num_tokens")
         usual = "this engine's own" if self.chunked_context else "all that the model sees: a prompt goes in one piece"
         asked = word("enable_chunked_context").lower() or "true"

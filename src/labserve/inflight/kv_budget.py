@@ -1,11 +1,11 @@
-"""How much memory keys and values may take, counted in blocks as a paged cache hands it out."""
+"""How much memory keys and values may take, in blocks of a paged cache."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class KVBudget:
-    """``blocks`` blocks of ``block_size`` tokens each."""
+    """``blocks`` blocks of ``block_size`` tokens each (vLLM: `KVCacheConfig`, vllm/v1/kv_cache_interface.py)."""
 
     blocks: int
     block_size: int

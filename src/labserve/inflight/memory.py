@@ -1,21 +1,23 @@
-"""What of the KV cache is occupied or promised, and what a newcomer would add to it."""
+"""How much of the KV cache is occupied or promised, and what one more request would add to it."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from labserve.inflight.blocks import Block, Blocks
 from labserve.inflight.features import Features
-from labserve.inflight.job import Job
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.plan import Shares
 from labserve.inflight.policy import Policy
+from labserve.inflight.request import Request
 
 
 class Memory:
-    """Keeps account for the jobs of one engine, which has a block for each of `batch` beyond `kv` (see the engines).
+    """The account of one engine's KV cache (vLLM: `KVCacheManager`, vllm/v1/core/kv_cache_manager.py).
 
-    With `kv_cache_reuse` a block that several hold counts once. One that nobody holds any more counts as free,
-    whatever is in it: it is the first to be overwritten, and nobody is promised that it stays. So a newcomer that finds
-    its beginning in such blocks needs as much memory as one that does not; only what others hold comes free.
+    The engine has a spare block for each of `batch` beyond `kv`. With `kv_cache_reuse` a block that several requests
+    hold counts once. A block that no request holds counts as free, whatever is in it, because it may be overwritten at
+    any step. So a request that finds its beginning in such blocks needs as much memory as one that does not. Only the
+    blocks that other requests hold cost it nothing.
     """
 
     def __init__(self, kv: KVBudget, policy: Policy, batch: int, features: Features) -> None:
@@ -23,53 +25,97 @@ class Memory:
         self.policy = policy
         self.blocks = Blocks(kv.blocks + batch, kv.block_size) if features.kv_cache_reuse else None
         self._next = 1 + features.num_assistant_tokens  # tokens of its next step
-        self.leaving: list[Job] = []  # dropped, and in memory until the engine has computed one more step
+        self.leaving: list[Request] = []  # dropped, and in memory until the engine has computed one more step
+        self._joining: dict[Request, tuple[int, int]] = {}  # in a plan only: blocks they add, tokens they find
+        self._beside: set[Block] = set()  # in a plan only: the blocks that these will hold
+        self._ending: list[Request] = []  # in a plan only
 
-    def claim(self, job: Job) -> int:
-        """The blocks that a running job counts for by itself: all it can ever need, or what its next step needs."""
-        whole = len(job.prompt) + job.limit
-        return self.kv.needed(
-            whole if self.policy is Policy.GUARANTEED_NO_EVICT else min(job.tokens + self._next, whole)
-        )
+    def claim(self, request: Request) -> int:
+        """The blocks that a running request counts for by itself: all it can ever need, or what its next step needs."""
+        whole = len(request.prompt) + request.limit
+        grows = self.policy is Policy.MAX_UTILIZATION and request.resumable
+        return self.kv.needed(min(request.tokens + self._next, whole) if grows else whole)
 
-    def used(self, running: Sequence[Job]) -> int:
-        """Blocks that are occupied or promised, those of `leaving` among them."""
+    def used(self, running: Sequence[Request]) -> int:
+        """Blocks that are occupied or promised, also by the requests in `leaving`."""
         if self.blocks is None:
-            return sum(self.kv.needed(job.tokens) for job in self.leaving) + sum(map(self.claim, running))
+            return sum(self.kv.needed(request.tokens) for request in self.leaving) + sum(map(self.claim, running))
         total, writers = self.blocks.held, Counter[Block]()
-        for job in self.leaving:  # a prompt that is given up may have to be computed to its end first
-            total += max(0, self.kv.needed(job.tokens) - len(self.blocks.of(job)[0]))
-        for job in running:
-            blocks, shared = self.blocks.of(job)
-            total += max(0, self.claim(job) - len(blocks))
-            if shared:
+        freed = Counter(block for request in self._ending for block in self.blocks.of(request)[0])
+        total -= sum(count == block.holders for block, count in freed.items())
+        for request in self.leaving:  # a prompt that is given up may have to be computed to its end first
+            total += max(0, self.kv.needed(request.tokens) - len(self.blocks.of(request)[0]))
+        for request in running:
+            if request in self._joining:
+                total += self._joining[request][0]
+                continue
+            blocks, shared = self.blocks.of(request)
+            total += max(0, self.claim(request) - len(blocks))
+            if shared and shared.holders - freed[shared] > 1:
                 writers[shared] += 1
         # Who writes into a block that others hold too needs a copy; the last one that holds it does not.
-        return total + sum(count - (count == block.holders) for block, count in writers.items())
+        return total + sum(count - (count == block.holders - freed[block]) for block, count in writers.items())
 
-    def need(self, job: Job, beside: Collection[Block] = ()) -> tuple[int, list[Block]]:
-        """What a job that waits would add, and the blocks it would find; `beside`: blocks that others will hold."""
+    def need(self, request: Request) -> int:
+        """The blocks that a waiting request would add."""
+        return self._found(request)[0]
+
+    def _found(self, request: Request) -> tuple[int, list[Block], int]:
+        """The blocks that a waiting request would add, those that it finds, and how many of its tokens these hold."""
         if self.blocks is None:
-            return self.claim(job), []
-        found = self.blocks.find(job.prompt + job.output)[0]
-        whole = found[: (job.tokens - 1) // self.kv.block_size]  # what is written to must be its own
-        return self.claim(job) - sum(block.holders > 0 or block in beside for block in whole), found
+            return self.claim(request), [], 0
+        found, cached = self.blocks.find(request.prompt + request.output, self._beside)
+        whole = found[: (request.tokens - 1) // self.kv.block_size]  # what is written to must be its own
+        shared = sum(block.holders > 0 or block in self._beside for block in whole)
+        return self.claim(request) - shared, found, min(cached, request.tokens - 1)
 
-    def fit(self, job: Job, beside: Collection[Block] = ()) -> bool:
-        """Whether a job that waits may take what is there of its beginning as it is now."""
-        return self.blocks is None or not self.blocks.unfit(job.prompt + job.output, beside)
+    def fit(self, request: Request) -> bool:
+        """Whether a waiting request may use the blocks of its beginning as they are now."""
+        return self.blocks is None or not self.blocks.unfit(request.prompt + request.output, self._beside)
 
-    def join(self, job: Job) -> None:
-        """A job joins, with what is there of its tokens."""
+    def left(self, request: Request) -> int:
+        """Tokens that the engine has yet to compute for a request's next one."""
+        return request.tokens - self._joining[request][1] if request in self._joining else request.left
+
+    def plan_to_join(self, request: Request) -> None:
+        """Count a request that waits as one that has joined, until `forget_plan`."""
+        need, found, cached = self._found(request)
+        self._joining[request] = need, cached
+        self._beside.update(found)
+
+    def plan_to_end(self, request: Request) -> None:
+        """Count the memory of a request as free, until `forget_plan`."""
+        self._ending.append(request)
+
+    def forget_plan(self) -> None:
+        self._joining.clear()
+        self._beside.clear()
+        self._ending.clear()
+
+    def join(self, request: Request) -> None:
+        """A request joins, with what is there of its tokens."""
         if self.blocks is not None:
-            job.cached = job.found = self.blocks.begin(job, job.prompt + job.output)
+            request.cached = request.found = self.blocks.begin(request, request.prompt + request.output)
 
-    def grow(self, job: Job) -> None:
-        """All that is `cached` of a job will be in its blocks after the step."""
-        if self.blocks is not None:
-            self.blocks.grow(job, job.prompt + job.output, job.cached)
+    def advance(self, batch: Sequence[Request], shares: Shares) -> None:
+        """Account for the tokens that a step computes: all of them will be in the cache after it."""
+        shared = list(zip(batch, shares.phase, shares.tokens, strict=True))
+        decoding = [(request, 1) for request, letter, _ in shared if letter == "d"]
+        prompts = [(request, tokens) for request, letter, tokens in shared if letter == "p"]
+        for request, tokens in (*shares.dropped, *decoding, *prompts):
+            if tokens:
+                request.cached += tokens
+                if self.blocks is not None:
+                    self.blocks.grow(request, request.prompt + request.output, request.cached)
 
-    def end(self, job: Job) -> None:
-        """The memory of a job is free."""
+    def end(self, request: Request) -> None:
+        """The memory of a request is free."""
+        request.cached = 0
         if self.blocks is not None:
-            self.blocks.end(job)
+            self.blocks.end(request)
+
+    def end_dropped(self, requests: Sequence[Request]) -> None:
+        """The memory of dropped requests is free."""
+        for request in requests:
+            self.leaving.remove(request)
+            self.end(request)

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous batching pipeline behind the few verbs that the scheduler needs."""
+"""OpenVINO GenAI's continuous batching pipeline as an engine of the scheduler."""
 
 from array import array
 from collections.abc import Sequence
@@ -9,17 +9,18 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from labserve.inflight.features import DRAFT, PROMPT_LOOKUP, Features
+from labserve.inflight.features import DRAFT, NONE, PROMPT_LOOKUP, Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
+from labserve.params import BadInput
 from labserve.threads import threads_of
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no other
 STEP_TOKENS = {"cpu": 256}  # of one step, where max_num_tokens is not given
 SPECULATION = (PROMPT_LOOKUP, DRAFT)
 SHARES = True  # blocks, among prompts that begin alike
-NGRAM = 3  # tokens alike before a guess from the text, at most
+NGRAM = 3  # equal tokens before a draft from the text, at most
 
 
 @dataclass(slots=True, eq=False)
@@ -43,9 +44,7 @@ class OpenVinoEngine:
         config.num_kv_blocks = kv.blocks + batch
         self.step_tokens = config.max_num_batched_tokens = features.max_num_tokens
         config.max_num_seqs = batch
-        config.dynamic_split_fuse = (
-            True  # prompts go beside everybody else's next token; the scheduler says whether in pieces
-        )
+        config.dynamic_split_fuse = True  # prompts share a step with decoding; the scheduler decides whether in pieces
         config.enable_prefix_caching = features.kv_cache_reuse
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads_of(threads, folder)}
         if exact:
@@ -59,42 +58,52 @@ class OpenVinoEngine:
         self._pipeline = genai.ContinuousBatchingPipeline(folder, config, "CPU", properties)
         self._count = 0
         self._features = features
-        self._lingering: list[Handle] = []  # dropped before their prompts were computed
+        self._unfinished: list[Handle] = []  # dropped before their prompts were computed
 
     def add(self, ids: list[int], limit: int, sampling: Sampling) -> Handle:
-        """Begin a sequence and return its handle."""
+        """Begin a sequence and return its handle. Raises BadInput for what the engine cannot do."""
+        if self._features.speculation != NONE and sampling.min_length and sampling.end_id is not None:
+            # It forbids the end token by how many tokens there are before a step, and takes several in one.
+            raise BadInput(
+                "min_length", f"engine=openvino cannot keep it beside speculation={self._features.speculation}"
+            )
         self._count += 1
         prompt = ov.Tensor(np.array([ids], dtype=np.int64))
-        guesses = self._features.num_assistant_tokens
-        return Handle(self._pipeline.add_request(self._count, prompt, _config(limit, sampling, guesses)))
+        draft = self._features.num_assistant_tokens
+        return Handle(self._pipeline.add_request(self._count, prompt, _config(limit, sampling, draft)))
 
     def step(self) -> None:
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
-        for handle in [handle for handle in self._lingering if handle.generation.can_read()]:
+        for handle in [handle for handle in self._unfinished if handle.generation.can_read()]:
             handle.generation.cancel()
-            self._lingering.remove(handle)
+            handle.began = True
+            self._unfinished.remove(handle)
 
     def read(self, handle: Handle) -> tuple[list[int], bool]:
+        """Raises RuntimeError where the engine gave the sequence up."""
         tokens: list[int] = []
         while handle.generation.can_read():
             for output in handle.generation.read().values():
                 tokens += output.generated_ids
         handle.began = handle.began or bool(tokens)
-        return tokens, handle.generation.get_status() != genai.GenerationStatus.RUNNING
+        status = handle.generation.get_status()
+        if status not in (genai.GenerationStatus.RUNNING, genai.GenerationStatus.FINISHED):
+            raise RuntimeError(f"the engine gave the sequence up: {status}")
+        return tokens, status == genai.GenerationStatus.FINISHED
 
     def drop(self, handle: Handle) -> None:
-        # A block is known by its tokens as soon as it is taken. Were a prompt given up in the middle of a block, the
-        # next one that begins alike would find keys and values there that nobody has computed.
-        if self._features.kv_cache_reuse and not handle.began:
-            self._lingering.append(handle)
+        if self.must_finish(handle):
+            self._unfinished.append(handle)
         else:
             handle.generation.cancel()
 
-    def lingers(self, handle: Handle) -> bool:
-        return handle in self._lingering
+    def must_finish(self, handle: Handle) -> bool:
+        # A block is known by its tokens as soon as it is taken. If a prompt were given up in the middle of a block, the
+        # next one that begins alike would find keys and values there that nothing has computed.
+        return self._features.kv_cache_reuse and not handle.began
 
-    def guesses(self, ids: Sequence[int], left: int) -> int:
+    def drafts(self, ids: Sequence[int], left: int) -> int:
         most = min(self._features.num_assistant_tokens, left - 1)
         return most if self._features.speculation == DRAFT else _in_the_text(ids, most)
 
@@ -117,7 +126,7 @@ def token_bytes(shape: Shape, exact: bool) -> int:
 
 
 def _in_the_text(ids: Sequence[int], most: int) -> int:
-    """How many tokens prompt lookup takes for its guess: what followed the same last few tokens when they came first.
+    """How many tokens prompt lookup drafts: what followed the same last few tokens when they came first.
 
     The longest match counts, of at most `NGRAM` tokens and half the text. Searched as bytes, which takes microseconds.
     """
@@ -134,7 +143,7 @@ def _in_the_text(ids: Sequence[int], most: int) -> int:
     return 0
 
 
-def _config(limit: int, sampling: Sampling, guesses: int) -> Any:
+def _config(limit: int, sampling: Sampling, draft: int) -> Any:
     config = genai.GenerationConfig()
     config.apply_chat_template = False
     config.max_new_tokens = limit
@@ -151,7 +160,7 @@ def _config(limit: int, sampling: Sampling, guesses: int) -> Any:
             config.top_k = sampling.top_k
     config.repetition_penalty = sampling.repetition_penalty
     config.presence_penalty = sampling.presence_penalty
-    if guesses:
-        config.num_assistant_tokens = guesses
+    if draft:
+        config.num_assistant_tokens = draft
         config.max_ngram_size = NGRAM
     return config

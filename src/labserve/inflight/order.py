@@ -1,75 +1,88 @@
-"""Who goes first: the orders in which those who wait join the batch, each a small class.
+"""The orders in which waiting requests are admitted, each a small class (vLLM: vllm/v1/core/sched/request_queue.py).
 
-Only the order of joining is decided here; whoever is in the batch stays in it. Nobody starves: each class says how
-often a request may be overtaken by ones that came later.
+When memory runs out, the last running request in the same order is preempted, as in vLLM. No request starves: each
+class says how often a request may be overtaken by later ones.
 """
 
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from labserve.inflight.job import Job
+from labserve.inflight.request import Request
 
 
 class Order:
-    """First come, first served (`fcfs`): nobody is ever overtaken."""
+    """First come, first served (`fcfs`): no request is overtaken."""
 
-    def arrived(self, job: Job, waiting: Sequence[Job]) -> None:
-        """`job` comes to those who wait."""
+    def arrived(self, request: Request, waiting: Sequence[Request]) -> None:
+        """A request has arrived; `waiting` are the requests that waited before it."""
 
-    def line(self, waiting: Sequence[Job]) -> list[Job]:
-        """Those who wait, in the order in which they would join; asked anew for each. `waiting` is as they came."""
+    def line(self, waiting: Sequence[Request]) -> list[Request]:
+        """The waiting requests in order of admission; called again after each. `waiting` is in order of arrival."""
         return list(waiting)
 
-    def joined(self, job: Job, waiting: Sequence[Job]) -> None:
-        """`job` has come into the batch; `waiting` stay outside."""
-        for other in waiting:
-            other.overtaken += other.came < job.came
+    def victim(self, running: Sequence[Request]) -> Request:
+        """The request to preempt when memory runs out; `running` is in order of admission."""
+        return running[-1]
 
-    def made(self, job: Job, tokens: int) -> None:
-        """`job` got new tokens."""
+    def joined(self, request: Request, waiting: Sequence[Request]) -> None:
+        """A request has been admitted; `waiting` are the requests that still wait."""
+        for other in waiting:
+            other.overtaken += other.came < request.came
+
+    def made(self, request: Request, tokens: int) -> None:
+        """A request got new tokens."""
 
 
 class ShortestFirst(Order):
-    """Whoever has the fewest tokens left to compute, prompt and answer, goes first: the least waiting on average.
+    """The request with the fewest tokens left to compute, prompt and answer, is first: the shortest wait on average.
 
-    Long requests would starve among many short ones, so whoever has been overtaken `PATIENCE` times goes first. No
-    request is overtaken more than `PATIENCE` times by ones that came later.
+    Long requests would starve among many short ones. So a request that has been overtaken `PATIENCE` times is first,
+    and no request is overtaken more often by later ones.
     """
 
     PATIENCE = 32
 
-    def line(self, waiting: Sequence[Job]) -> list[Job]:
+    def line(self, waiting: Sequence[Request]) -> list[Request]:
         return sorted(waiting, key=self._place)
 
-    def _place(self, job: Job) -> tuple[int, int]:
-        if job.overtaken >= self.PATIENCE:
-            return 0, job.came
-        return len(job.prompt) + job.limit - job.cached, job.came
+    def victim(self, running: Sequence[Request]) -> Request:
+        return max(running, key=self._place)
+
+    def _place(self, request: Request) -> tuple[int, int]:
+        if request.overtaken >= self.PATIENCE:
+            return 0, request.came
+        return len(request.prompt) + request.limit - request.cached, request.came
 
 
 class Priority(Order):
-    """The smallest priority goes first, as in Triton: 1 is the most urgent; among equals, first come, first served.
+    """The smallest priority is first, as in Triton: 1 is the most urgent. Among equals: first come, first served.
 
-    Whoever has been overtaken `PATIENCE` times counts as one level more urgent, so that a request of priority p is
-    overtaken at most (p - 1) * `PATIENCE` times by ones that came later.
+    A request counts as one level more urgent each time that it has been overtaken `PATIENCE` times. So a request of
+    priority p is overtaken at most (p - 1) * `PATIENCE` times by later ones.
     """
 
     PATIENCE = 32
 
-    def line(self, waiting: Sequence[Job]) -> list[Job]:
-        return sorted(waiting, key=lambda job: (max(1, job.priority - job.overtaken // self.PATIENCE), job.came))
+    def line(self, waiting: Sequence[Request]) -> list[Request]:
+        return sorted(waiting, key=self._place)
+
+    def victim(self, running: Sequence[Request]) -> Request:
+        return max(running, key=self._place)
+
+    def _place(self, request: Request) -> tuple[int, int]:
+        return max(1, request.priority - request.overtaken // self.PATIENCE), request.came
 
 
 class Fair(Order):
     """A virtual token counter for each tenant (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
 
-    The tenant that has been served the least goes first. A token of a prompt counts `PROMPT`, a new one `ANSWER`. A
-    tenant that comes back after a pause is lifted to the least of those who wait: it cannot save up.
+    The tenant that has been served the least is first. A token of a prompt counts `PROMPT`, a new one `ANSWER`. The
+    counter of a tenant that returns after a pause is raised to the lowest of the waiting tenants: it cannot save up.
 
     Two tenants that both wait all the time are never further apart than 2 * max(PROMPT * longest prompt, ANSWER *
     tokens that the batch can hold); so a request is overtaken by at most that many tokens of each other tenant. What
-    an eviction makes the engine compute again is charged to nobody.
+    a preemption makes the engine compute again is charged to no tenant.
     """
 
     PROMPT, ANSWER = 1, 2
@@ -79,44 +92,47 @@ class Fair(Order):
         self.served: dict[str, int] = defaultdict(int)  # by tenant, in counted tokens
         self._last = ""  # the tenant that left the queue last
 
-    def arrived(self, job: Job, waiting: Sequence[Job]) -> None:
+    def arrived(self, request: Request, waiting: Sequence[Request]) -> None:
         tenants = {other.tenant for other in waiting}
-        if job.tenant in tenants:
+        if request.tenant in tenants:
             return
         least = min((self.served[tenant] for tenant in tenants), default=self.served[self._last])
-        self.served[job.tenant] = max(self.served[job.tenant], least)
-        if len(self.served) > self.MOST_TENANTS:  # those that would be lifted anyway need not be remembered
+        self.served[request.tenant] = max(self.served[request.tenant], least)
+        if len(self.served) > self.MOST_TENANTS:  # counters that would be raised anyway need not be remembered
             keep = {name: count for name, count in self.served.items() if count > least or name in tenants}
-            self.served = defaultdict(int, keep | {job.tenant: self.served[job.tenant]})
+            self.served = defaultdict(int, keep | {request.tenant: self.served[request.tenant]})
 
-    def line(self, waiting: Sequence[Job]) -> list[Job]:
-        queues: dict[str, deque[Job]] = defaultdict(deque)
-        for job in waiting:
-            queues[job.tenant].append(job)
+    def line(self, waiting: Sequence[Request]) -> list[Request]:
+        queues: dict[str, deque[Request]] = defaultdict(deque)
+        for request in waiting:
+            queues[request.tenant].append(request)
         heap = [(self.served[tenant], queue[0].came, tenant) for tenant, queue in queues.items()]
         heapq.heapify(heap)
         line = []
         while heap:
             served, _, tenant = heap[0]
-            job = queues[tenant].popleft()
-            line.append(job)
+            request = queues[tenant].popleft()
+            line.append(request)
             if queues[tenant]:
-                heapq.heapreplace(heap, (served + self._price(job), queues[tenant][0].came, tenant))
+                heapq.heapreplace(heap, (served + self._price(request), queues[tenant][0].came, tenant))
             else:
                 heapq.heappop(heap)
         return line
 
-    def joined(self, job: Job, waiting: Sequence[Job]) -> None:
-        super().joined(job, waiting)
-        self.served[job.tenant] += self._price(job)
-        job.charged = True
-        self._last = job.tenant
+    def victim(self, running: Sequence[Request]) -> Request:
+        return max(running, key=lambda request: (self.served[request.tenant], request.came))
 
-    def made(self, job: Job, tokens: int) -> None:
-        self.served[job.tenant] += self.ANSWER * tokens
+    def joined(self, request: Request, waiting: Sequence[Request]) -> None:
+        super().joined(request, waiting)
+        self.served[request.tenant] += self._price(request)
+        request.charged = True
+        self._last = request.tenant
 
-    def _price(self, job: Job) -> int:
-        return 0 if job.charged else self.PROMPT * len(job.prompt)
+    def made(self, request: Request, tokens: int) -> None:
+        self.served[request.tenant] += self.ANSWER * tokens
+
+    def _price(self, request: Request) -> int:
+        return 0 if request.charged else self.PROMPT * len(request.prompt)
 
 
 ORDERS: dict[str, type[Order]] = {

@@ -1,9 +1,10 @@
-"""A scheduler of one's own: a ``scheduler.py`` beside ``model.py`` whose ``Scheduler`` overrides what it decides."""
+"""A learner's own scheduler: a ``scheduler.py`` next to ``model.py`` whose ``Scheduler`` overrides its decisions."""
 
 import importlib.util
 import traceback
 from pathlib import Path
 
+from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler
 from labserve.params import Refusal
 
@@ -11,7 +12,7 @@ FILE = "scheduler.py"
 
 
 def scheduler_beside(folder: Path) -> type[Scheduler]:
-    """The class ``Scheduler`` of ``folder/scheduler.py``; the shipped one where there is no such file.
+    """The class ``Scheduler`` of ``folder/scheduler.py``; the shipped one if there is no such file.
 
     Raises:
         ValueError: the file has no such class.
@@ -25,11 +26,28 @@ def scheduler_beside(folder: Path) -> type[Scheduler]:
     found = getattr(module, "Scheduler", None)
     if not (isinstance(found, type) and issubclass(found, Scheduler)):
         raise ValueError(f"{FILE}: it needs a class Scheduler(labserve.inflight.scheduler.Scheduler)")
-    return found
+    return _with_whole_line(found)
+
+
+def _with_whole_line(kind: type[Scheduler]) -> type[Scheduler]:
+    """The class, with a `line` that may name only the next requests: the others follow in order of arrival.
+
+    It is not called while no request waits.
+    """
+
+    class Scheduler(kind):  # type: ignore[misc, valid-type]
+        def line(self) -> list[Request]:
+            if not self.waiting:
+                return []
+            first = list(super().line())
+            named = {id(request) for request in first}
+            return [*first, *(request for request in self.waiting if id(request) not in named)]
+
+    return Scheduler
 
 
 def with_line(error: Exception, folder: Path) -> Exception:
-    """An error of ``folder/scheduler.py``, as a refusal that names its line; where there is no such file, as it is."""
+    """An error of ``folder/scheduler.py``, as a refusal that names its line; if there is no such file, as it is."""
     if isinstance(error, Refusal) or not (folder / FILE).exists():
         return error
     said = f"{type(error).__name__}: {error}"

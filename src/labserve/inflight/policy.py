@@ -1,13 +1,13 @@
-"""When a request may join: the two policies, and the words for them in a configuration."""
+"""When a request may be admitted: the two policies, and the words for them in a configuration."""
 
 from enum import Enum
 
 
 class Policy(Enum):
-    """When a request may join."""
+    """When a request may be admitted (TensorRT-LLM: `CapacitySchedulerPolicy`)."""
 
-    MAX_UTILIZATION = "max_utilization"  # its prompt fits now; whoever came last makes room when memory runs out
-    GUARANTEED_NO_EVICT = "guaranteed_no_evict"  # its prompt and whole output fit, so it never has to leave
+    MAX_UTILIZATION = "max_utilization"  # its prompt fits now; when memory runs out, a request is preempted
+    GUARANTEED_NO_EVICT = "guaranteed_no_evict"  # its prompt and whole output fit, so it is never preempted
 
 
 def effective_policy(asked: str, static: bool) -> tuple[Policy, str]:

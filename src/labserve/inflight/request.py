@@ -1,106 +1,78 @@
-"""A request to ``tensorrt_llm`` as its tensors say it: checked, and every refusal names the input at fault."""
+"""A request as the scheduler knows it, and how it ended."""
 
-import json
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
-import numpy as np
-
-from labserve import params
-from labserve.inflight.job import DEFAULT_PRIORITY, MOST_PRIORITY
 from labserve.inflight.sampling_options import Sampling
-from labserve.model_shape import Shape
-from labserve.params import BadInput
-from labserve.tensors import Read, number, one, words
 
-LONGEST_TENANT = 64
+DEFAULT_PRIORITY = 2  # of 1, the most urgent, to MOST_PRIORITY
+MOST_PRIORITY = 9
 
 
-@dataclass(slots=True)
-class Generation:
-    """What is to be generated."""
+class End(Enum):
+    """How a request ended (vLLM: `RequestStatus`, vllm/v1/request.py)."""
 
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request: `prompt` ids in, at most `limit` ids out (vLLM: `Request`, vllm/v1/request.py)."""
+
+    id: str
     prompt: list[int]
     limit: int
-    sampling: Sampling
-    stop_words: list[list[int]]
-    streaming: bool
+    sampling: Sampling | None = None
+    stop_words: list[list[int]] = field(default_factory=list)
+    streaming: bool = False
+    source: Any = None  # Triton's request, of which it was made
+    output: list[int] = field(default_factory=list)
+    end: End | None = None
+    error: Exception | None = None
+    handle: Any = None
+    number: int = 0  # given by the caller of `submit`
+    name: str = ""  # in the step log
+    tenant: str = ""  # the user or customer for whom the order `fair` counts tokens
+    priority: int = DEFAULT_PRIORITY
+    came: int = 0  # its place in the order of arrival, from 1
+    overtaken: int = 0  # later requests that were admitted before it
+    charged: bool = False  # whether its prompt has been counted for its tenant
+    cached: int = 0  # leading tokens whose keys and values the engine has
+    found: int = 0  # of those, the tokens found in the cache when it was admitted
 
+    @property
+    def tokens(self) -> int:
+        return len(self.prompt) + len(self.output)
 
-def parse(read: Read, shape: Shape) -> Generation:
-    """Raises BadInput."""
-    prompt = _prompt(read, shape)
-    limit = int(one(read, "request_output_len", 0))
-    if limit < 1:
-        raise BadInput("request_output_len", f"{limit} is out of range; it must be at least 1")
-    if len(prompt) + limit > shape.context:
-        raise BadInput(
-            "request_output_len",
-            f"{limit:,} is too many: of {shape.context:,} tokens the prompt leaves {shape.context - len(prompt):,}",
-        )
-    if int(one(read, "beam_width", 1)) > 1:
-        raise BadInput("beam_width", "this engine has no beam search; it must be 1")
-    if words(read("bad_words_list")):
-        raise BadInput("bad_words_list", "this engine cannot forbid words (bad_words)")
-    return Generation(
-        prompt, limit, _sampling(read), words(read("stop_words_list")), bool(one(read, "streaming", False))
-    )
+    @property
+    def left(self) -> int:
+        """Tokens that the engine has yet to compute for its next one."""
+        return self.tokens - self.cached
 
+    @property
+    def resumable(self) -> bool:
+        """Whether it may be preempted: computed again from its tokens so far, it ends as if it had stayed."""
+        return self.sampling is None or self.sampling.resumable
 
-def standing(parameters: str) -> tuple[str, int]:
-    """Whose a request is and how urgent: its parameters `tenant` and `request_priority`, which no tensor carries.
+    @property
+    def sampling_left(self) -> Sampling | None:
+        """How its next tokens are chosen."""
+        return self.sampling and self.sampling.after(len(self.output))
 
-    Triton keeps a request's own `priority` for the queue in front of a model, and tells the model nothing of it.
+    def take(self, tokens: list[int]) -> tuple[bool, list[int]]:
+        """Add new tokens up to the end of one of its stop words: whether there was one, and which were added."""
+        for count, token in enumerate(tokens, 1):
+            self.output.append(token)
+            if any(self.output[-len(word) :] == word for word in self.stop_words):
+                return True, tokens[:count]
+        return False, tokens
 
-    Args:
-        parameters: a request's `parameters()`: a JSON object as text, or "". Others are none of our affair.
-
-    Raises BadInput.
-    """
-    given = json.loads(parameters) if parameters else {}
-    tenant = given.get("tenant", "")
-    if not isinstance(tenant, str) or len(tenant) > LONGEST_TENANT:
-        raise BadInput("tenant", f"expected a text of at most {LONGEST_TENANT} characters")
-    asked = {name: value for name, value in given.items() if name == "request_priority"}
-    found = params.parse(json.dumps(asked), {"request_priority": params.Field(int, 1, MOST_PRIORITY)})
-    return tenant, found.get("request_priority", DEFAULT_PRIORITY)
-
-
-def _prompt(read: Read, shape: Shape) -> list[int]:
-    ids = read("input_ids")
-    if ids is None:
-        raise BadInput("input_ids", "it is missing")
-    ids = np.atleast_2d(ids)
-    if ids.ndim != 2 or len(ids) != 1:
-        raise BadInput("input_ids", f"one row per request, please; this one has shape {list(ids.shape)}")
-    # Existing clients send lengths that disagree with the row: the shorter of both is meant.
-    width = min(int(one(read, "input_lengths", ids.shape[1])), ids.shape[1])
-    if width < 1:
-        raise BadInput("input_lengths", "the prompt is empty")
-    if width >= shape.context:
-        raise BadInput("input_ids", f"{width:,} tokens; the model sees {shape.context:,}, the answer included")
-    prompt: list[int] = ids[0, :width].tolist()
-    if min(prompt) < 0 or max(prompt) >= shape.vocabulary:
-        raise BadInput("input_ids", f"ids must be from 0 to {shape.vocabulary - 1:,}")
-    return prompt
-
-
-def _sampling(read: Read) -> Sampling:
-    """Greedy unless something says otherwise, as in TensorRT-LLM: top_k 1 is greedy, 0 is off, neutral is neutral."""
-    temperature = number(read, "temperature", 1.0, 0.0, 100.0)
-    top_k = int(one(read, "runtime_top_k", 0))
-    top_p = number(read, "runtime_top_p", 0.0, 0.0, 1.0)
-    asked = top_k > 1 or 0.0 < top_p < 1.0 or temperature != 1.0
-    end_id = read("end_id")
-    number(read, "len_penalty", 1.0, -math.inf, math.inf)  # of beams, of which there is one
-    return Sampling(
-        sample=asked and top_k != 1 and temperature > 0.0,
-        temperature=temperature or 1.0,
-        top_k=top_k,
-        top_p=top_p or 1.0,
-        repetition_penalty=number(read, "repetition_penalty", 1.0, 1e-3, 1e3),
-        presence_penalty=number(read, "presence_penalty", 0.0, -2.0, 2.0),
-        min_length=int(one(read, "min_length", 0)),
-        seed=int(one(read, "random_seed", 0)),
-        end_id=None if end_id is None else int(one(read, "end_id", 0)),
-    )
+    @property
+    def why(self) -> str:
+        """The step log's word for its end."""
+        if self.end is End.DONE:
+            return "length" if len(self.output) >= self.limit else "stop"
+        return self.end.value if self.end else ""

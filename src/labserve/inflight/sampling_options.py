@@ -1,6 +1,6 @@
-"""How an engine behind ``tensorrt_llm`` chooses tokens."""
+"""How an engine behind ``tensorrt_llm`` chooses tokens (vLLM: `SamplingParams`, vllm/sampling_params.py)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +16,15 @@ class Sampling:
     min_length: int = 0
     seed: int = 0
     end_id: int | None = None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether an engine that gets the answer so far as a prompt continues as if it had made the answer itself.
+
+        It does not know the state of the random generator, nor which tokens a penalty on the answer alone applies to.
+        """
+        return not self.sample and not self.presence_penalty
+
+    def after(self, made: int) -> "Sampling":
+        """The same for an answer that already has `made` tokens."""
+        return replace(self, min_length=max(0, self.min_length - made)) if made and self.min_length else self

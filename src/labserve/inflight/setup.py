@@ -1,11 +1,11 @@
-"""What serves requests behind ``tensorrt_llm``, put together from the words of its ``config.pbtxt``."""
+"""The scheduler and the engine behind ``tensorrt_llm``, made from the words of its ``config.pbtxt``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from labserve.inflight.engine import Engine
 from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
-from labserve.inflight.job import Engine
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import order
 from labserve.inflight.policy import effective_policy
@@ -17,7 +17,7 @@ BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": F
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The scheduler and its engine; and the policy as asked, with the reason where another one is in force."""
+    """The scheduler and its engine; and the policy as asked, with the reason if another one is in force."""
 
     shape: Shape
     engine: Engine
@@ -34,10 +34,10 @@ def set_up(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Se
     Args:
         word: a parameter of the model's config.pbtxt, "" where there is none.
         device: "cpu" or "cuda:N".
-        kind: the scheduler's class: the shipped one, or one's own.
+        kind: the scheduler's class: the shipped one, or a learner's.
 
     Raises:
-        ValueError: a word is not one of those that there are, or the engine cannot do what is asked of it.
+        ValueError: a word is unknown, or the engine cannot do what is asked of it.
     """
     batching = word("gpt_model_type")
     if batching not in BATCHING:

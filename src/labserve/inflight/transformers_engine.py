@@ -1,4 +1,4 @@
-"""Hugging Face's continuous batching behind the few verbs that the scheduler needs: an engine for any GPU, or none.
+"""Hugging Face's continuous batching as an engine of the scheduler, for any GPU, or none.
 
 transformers' own manager computes in a thread of its own; here each step is asked for, so that the scheduler
 (labserve/inflight/scheduler.py) decides who is in the batch, as it does for the other engine.
@@ -98,10 +98,10 @@ class TransformersEngine:
     def drop(self, handle: Handle) -> None:
         self._processor.scheduler.set_request_cancellation(handle.state.request_id)
 
-    def lingers(self, handle: Handle) -> bool:
+    def must_finish(self, handle: Handle) -> bool:
         return False
 
-    def guesses(self, ids: Sequence[int], left: int) -> int:
+    def drafts(self, ids: Sequence[int], left: int) -> int:
         return 0
 
     def warm_up(self) -> None:

@@ -1,7 +1,6 @@
 """A python model from token ids to logits: what the ONNX and the TorchScript generator have in common."""
 
 import json
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +9,11 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from labserve.batches import together
-from labserve.clock import Clock
 from labserve.guard import Guard
 from labserve.logits.ragged import cut, pad
+from labserve.observe.executions import Executions
 from labserve.params import BadInput
-from labserve.steplog import StepLog
-from labserve.triton import instance, names, parameter
+from labserve.triton import names
 
 
 class LogitsModel:
@@ -32,8 +30,7 @@ class LogitsModel:
         self.guard = Guard(args)
         dims = json.loads(args["model_config"])["output"][0]["dims"]
         self.vocabulary = int(dims[-1])
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
-        self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.executions = Executions(args)
         self.load(args)
 
     def load(self, args: dict[str, str]) -> None:
@@ -43,20 +40,17 @@ class LogitsModel:
         raise NotImplementedError
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        self.clock.wait(lambda: {"ids": names(requests)})
-        began = time.monotonic()
-        responses, good = self.guard.read(requests, self.ids_of)
-        blocks = [block for _, block in good]
-        for (place, _), part in zip(good, together(blocks, self.logits), strict=True):
-            if isinstance(part, Exception):
-                responses[place] = self.guard.failed(part)
-            else:
-                tensor = pb_utils.Tensor(self.output, np.ascontiguousarray(part))
-                responses[place] = pb_utils.InferenceResponse([tensor])
-        if good:
-            ids = names([requests[place] for place, _ in good])
-            self.log.write(began, ids, rows=[place for place, _ in good], tokens=[block.size for block in blocks])
-        self.clock.done()
+        with self.executions.execution(names(requests)) as line:
+            responses, good = self.guard.read(requests, self.ids_of)
+            blocks = [block for _, block in good]
+            for (place, _), part in zip(good, together(blocks, self.logits), strict=True):
+                if isinstance(part, Exception):
+                    responses[place] = self.guard.failed(part)
+                else:
+                    tensor = pb_utils.Tensor(self.output, np.ascontiguousarray(part))
+                    responses[place] = pb_utils.InferenceResponse([tensor])
+            line["ids"] = names([requests[place] for place, _ in good])
+            line.update({"rows": [place for place, _ in good], "tokens": [block.size for block in blocks]})
         return responses
 
     def logits(self, blocks: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
@@ -73,4 +67,4 @@ class LogitsModel:
         return ids
 
     def finalize(self) -> None:
-        self.log.close()
+        self.executions.close()

@@ -136,7 +136,7 @@ def read_prompts(read: Read, gone: Callable[[], bool], generator: Generator) -> 
     return prompts
 
 
-def told(
+def describe_batch(
     prompts: Sequence[Prompt], texts: Sequence[str | Exception], names: Sequence[str], wanted: bool
 ) -> dict[str, Any]:
     """What the step log says of a batch that ran to its end; texts only where they are `wanted`."""

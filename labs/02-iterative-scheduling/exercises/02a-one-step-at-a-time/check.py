@@ -27,9 +27,18 @@ def check(trial):
         waited < lengths[0],
         "the second request had to wait for the whole first answer: is there still a loop inside execute?",
     )
-    shared = sum(step.batch > 1 for step in trial.steps("iterative-gpt2"))
+    steps = trial.steps("iterative-gpt2")
+    most = max((max(step.more["made"]) for step in steps if step.batch), default=0)
     trial.expect(
-        "steps with more than one request",
+        "tokens of one request in one execution, at most",
+        "1",
+        most,
+        most <= 1,
+        "a request got several tokens in one execution, and whoever came meanwhile waited: return after each token.",
+    )
+    shared = sum(step.batch > 1 and step.more["passes"] == 1 for step in steps)
+    trial.expect(
+        "executions with one forward pass for several requests",
         "at least 3",
         shared,
         shared >= 3,

@@ -1,6 +1,8 @@
-"""Eight requests at once: at most one prompt a step, everybody answered, first come, first served."""
+"""Eight requests at once: at most one newcomer a step, everybody who runs in it, first come, first served.
 
-from itertools import pairwise
+What is judged is counted around the model, which is handed its requests as Triton is free to do it: in another order
+each time, and once without the newcomer that is next.
+"""
 
 PROMPTS = ("The fox", "My favourite food is", "Once upon a time", "In winter the", "I have lived in Seoul")
 
@@ -11,7 +13,7 @@ def check(trial):
     steps = trial.steps("iterative-gpt2")
     most = max((step.more["prefill"] for step in steps), default=0)
     trial.expect(
-        "prompts in one step, at most",
+        "newcomers with a first token in one execution, at most",
         "1",
         most,
         most == 1,
@@ -26,20 +28,19 @@ def check(trial):
         whole == 8,
         "an answer has too few tokens: does everybody who needs more go back to Triton?",
     )
-    largest = max((step.batch for step in steps), default=0)
+    left_out = sum(step.more["left_out"] for step in steps)
     trial.expect(
-        "largest batch",
-        "more than 2",
-        largest,
-        largest > 2,
-        "those who run must all be in every step; only newcomers are limited.",
+        "running requests that were there and got no token",
+        "0",
+        left_out,
+        left_out == 0,
+        "a running request was left out of a step: only newcomers are limited, those who run are all in it.",
     )
-    first_tokens = [record.responses[0][0] for record in records]
-    late = sum(one > other for one, other in pairwise(first_tokens))
+    overtaken = sum(step.more["overtaken"] for step in steps)
     trial.expect(
         "requests overtaken",
         "0",
-        late,
-        late == 0,
+        overtaken,
+        overtaken == 0,
         "somebody who came later had a first token earlier: keep the order in which they came.",
     )

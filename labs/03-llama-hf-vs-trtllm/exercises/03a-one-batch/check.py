@@ -24,8 +24,8 @@ def check(trial):
     prompts = trial.rng.sample(PROMPTS, 6)
     requests = list(zip(prompts, trial.rng.sample(range(4, 16), 6), strict=True))
     records = trial.at_once("llama-python-batched", requests)
-    largest = max((step.batch for step in trial.steps("llama-python-batched")), default=0)
-    trial.expect("largest batch", "more than 1", largest, largest > 1, ALONE)
+    largest = max((step.more["widest"] for step in trial.steps("llama-python-batched")), default=0)
+    trial.expect("rows of the largest forward pass", "more than 1", largest, largest > 1, ALONE)
     alone = trial.at_once("llama-python", requests)
     pairs = [(record.text, right.text) for record, right in zip(records, alone, strict=True)]
     wrong = [(text, right) for text, right in pairs if text != right]

@@ -1,4 +1,4 @@
-"""What the learner predicts for prompts and lengths of this seed, and what the server then does."""
+"""What the learner predicts for prompts and lengths of this seed, and what the server does afterwards."""
 
 PROMPTS = ("I am going to", "The fox", "My favourite food is", "In the middle of the night", "Anna", "The best thing")
 SINGLE, BATCHED, ENGINE = "llama-python", "llama-python-batched", "tensorrt_llm"
@@ -16,10 +16,14 @@ def check(trial):
     count = limit + trial.rng.randint(2, 7)
     lengths = trial.rng.sample(range(3, 20), count)
     requests = [(trial.rng.choice(PROMPTS), tokens) for tokens in lengths]
+    said = trial.call("predict.py", "predict", [prompt for prompt, _ in requests], lengths, limit)
     measured, seconds = {}, {}
     for model, asked in ((SINGLE, SINGLE), (BATCHED, BATCHED), (ENGINE, "ensemble")):
         before = trial.counters()
-        records = trial.at_once(asked, requests)
+        if model == ENGINE:
+            trial.all_there(requests, asked)
+        else:
+            trial.at_once(asked, requests)
         # The engine sends an answer's last token before it writes the step down.
         rows = sum(lengths) if model == ENGINE else count
         steps = trial.settled(
@@ -38,10 +42,6 @@ def check(trial):
                 executions == len(measured[model]),
                 "Triton and the step log do not count the same: did somebody else ask this server meanwhile?",
             )
-    # The order in which the engine took them, which only with one connection is that in which they were sent.
-    came = list(dict.fromkeys(id for step in steps for id in step.ids))
-    order = sorted(range(count), key=lambda place: came.index(records[place].id))
-    said = trial.call("predict.py", "predict", [requests[i][0] for i in order], [requests[i][1] for i in order], limit)
     for model, rows in measured.items():
         guess = said.get(model) if isinstance(said, dict) else None
         trial.expect(f"{model}: rows of each execution", shown(rows), shown(guess), guess == rows, SENTENCES[model])

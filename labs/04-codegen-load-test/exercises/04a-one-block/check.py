@@ -5,6 +5,7 @@ from collections import Counter
 MODEL = "codegen-350M-mono-gptj"
 PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def double(n):", "def largest(items):")
 USERS = 16
+MOST_DELAY_US = 100_000
 
 ONE_BY_ONE = "the requests were handed over one by one: is `dynamic_batching` in config.pbtxt?"
 INSTANCES = (
@@ -12,6 +13,10 @@ INSTANCES = (
     "batching is one block, `dynamic_batching`."
 )
 SMALL = "batches form, but small ones: what keeps them small, preferred_batch_size or max_batch_size?"
+DELAYED = (
+    "the model is free, and the requests wait all the same: `max_queue_delay_microseconds` holds them back for longer "
+    "than a batch takes. Whoever is there when the model is free is a batch; an empty block is enough."
+)
 
 
 def check(trial):
@@ -24,6 +29,10 @@ def check(trial):
     instances = len({step.instance for step in trial.steps(MODEL)})
     said = SMALL if mean >= 1.2 else INSTANCES if instances > 1 else ONE_BY_ONE
     trial.expect("mean batch (inference_count / exec_count)", "above 4", f"{mean:.1f}", mean > 4, said)
+    batcher = trial.config(MODEL).get("dynamic_batching", {})
+    delay = int(batcher.get("max_queue_delay_microseconds", 0))
+    title = "microseconds that a request is held back for others"
+    trial.expect(title, f"at most {MOST_DELAY_US:,}", f"{delay:,}", delay <= MOST_DELAY_US, DELAYED)
     answers = Counter(record.prompt for record in records if record.ok)
     trial.expect(
         "requests answered",

@@ -1,9 +1,9 @@
-"""Sixteen requests on four places: no place empty while somebody waits, fewer steps, and the tokens of each alone."""
+"""Sixteen requests in four slots: no slot empty while a request waits, fewer steps, and the tokens of each alone."""
 
 from itertools import pairwise
 
-PLACES = 4
-STATIC = "a place stayed empty until the whole batch was done, although somebody waited: that is static batching."
+SLOTS = 4
+STATIC = "a slot stayed empty until the whole batch was done, although requests waited: that is static batching."
 
 
 def check(trial):
@@ -12,13 +12,13 @@ def check(trial):
     largest = max(step.batch for step in steps)
     trial.expect(
         "requests in one step, at most",
-        f"{PLACES}",
+        f"{SLOTS}",
         largest,
-        largest <= PLACES,
-        "more requests ran than there are places: those that run already have theirs.",
+        largest <= SLOTS,
+        "more requests ran than there are slots: each running request holds one already.",
     )
     limits = [limit for _, limit in requests]
-    static = sum(max(limits[n : n + PLACES]) for n in range(0, len(limits), PLACES))
+    static = sum(max(limits[n : n + SLOTS]) for n in range(0, len(limits), SLOTS))
     trial.expect(
         "joined while others ran",
         "more than 0",
@@ -26,20 +26,20 @@ def check(trial):
         joined_beside_others(steps) > 0,
         STATIC,
     )
-    empty = empty_places(steps)
+    empty = empty_slots(steps)
     trial.expect(
-        "steps with an empty place while somebody waited",
+        "steps with an empty slot while a request waited",
         "0",
         empty,
         empty == 0,
-        "a place stayed empty for some steps, although somebody waited: whoever waits may take it at the next step.",
+        "a slot stayed empty for some steps, although requests waited: a waiting request may take it at the next step.",
     )
     trial.expect(
         f"steps, where static batching takes {static}",
         f"at most {0.7 * static:.0f}",
         len(steps),
         len(steps) <= 0.7 * static,
-        "hardly fewer steps than a static batch takes: does everybody join as soon as there is a place?",
+        "hardly fewer steps than a static batch takes: does each request join as soon as there is a slot?",
     )
     chosen = trial.rng.sample(range(len(requests)), 2)
     alone = [trial.queued([requests[n]])[0][0].text for n in chosen]
@@ -54,7 +54,7 @@ def check(trial):
 
 
 def requests_of(rng):
-    """Of every four requests one has a long answer, so that three places fall empty early."""
+    """Of every four requests one has a long answer, so that three slots become empty early."""
     limits = []
     for _ in range(4):
         four = [rng.randint(36, 48), *(rng.randint(4, 10) for _ in range(3))]
@@ -64,15 +64,15 @@ def requests_of(rng):
 
 
 def joined_beside_others(steps):
-    """How many joined a batch in which somebody stayed."""
+    """How many joined a batch in which another request stayed."""
     pairs = pairwise(steps)
     return sum(len({*after.ids} - {*before.ids}) for before, after in pairs if {*before.ids} & {*after.ids})
 
 
-def empty_places(steps):
-    """Steps with a place to spare, before the last request has joined."""
+def empty_slots(steps):
+    """Steps with an empty slot before the last request has joined."""
     seen, last = set(), 0
     for number, step in enumerate(steps):
         if {*step.ids} - seen:
             seen, last = seen | {*step.ids}, number
-    return sum(step.batch < PLACES for step in steps[:last])
+    return sum(step.batch < SLOTS for step in steps[:last])

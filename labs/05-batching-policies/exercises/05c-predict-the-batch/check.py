@@ -39,7 +39,7 @@ def check(trial):
         f"evictions, {NO_EVICT}",
         predicted[NO_EVICT][1],
         0,
-        "guaranteed_no_evict evicts nobody: that is what it guarantees.",
+        "guaranteed_no_evict never evicts a request: that is what it guarantees.",
     )
     mean, evictions = figures[UTILIZATION]
     evicts = trial.expect(
@@ -57,16 +57,16 @@ def check(trial):
         f"evictions, {UTILIZATION}",
         predicted[UTILIZATION][1],
         evictions,
-        "the evictions are not those of the server: a newcomer leaves one block free for each that runs, and the one "
-        "that came last is evicted.",
+        "the evictions are not those of the server: a new request leaves one block free for each running request, and "
+        "the last one admitted is evicted.",
     )
     compare(
         trial,
         f"mean batch, {UTILIZATION}",
         predicted[UTILIZATION][0],
         mean,
-        "the evictions are right, the mean batch is not: an evicted request keeps its tokens, and nobody joins in the "
-        "turn of an eviction.",
+        "the evictions are right, the mean batch is not: an evicted request keeps its tokens, and no request joins in "
+        "the step of an eviction.",
     )
 
 

@@ -6,10 +6,10 @@ def check(trial):
     lengths = [(rng.randint(2, 4), rng.randint(24, 32)) for _ in range(3)]
     lengths += [(rng.randint(40, 70), 4) for _ in range(5)]
     requests = [([rng.randint(5, 2000) for _ in range(prompt)], answer) for prompt, answer in lengths]
-    records, steps = trial.queued(requests)
-    found = [first_of(record.id, steps) for record in records]
     budget = int(trial.settings["max_num_tokens"])
     said = trial.call("predict.py", "predict", budget, lengths)
+    records, steps = trial.queued(requests)
+    found = [first_of(record.id, steps) for record in records]
     whole = isinstance(said, list) and len(said) == len(found) and all(isinstance(n, int) for n in said)
     if not trial.expect(
         "predict returns", f"{len(found)} step numbers", said, whole, "predict returns the number of a step for each."
@@ -41,4 +41,4 @@ def sentence(found, said, at):
         )
     if said[at] > found[at]:
         return "a first token comes earlier than you say: what one prompt leaves of a step, the next one takes."
-    return "a prompt is not done as early as you say: whoever decodes takes a token of each step's budget first."
+    return "a prompt is not done as early as you say: a request that decodes takes a token of the step's budget first."

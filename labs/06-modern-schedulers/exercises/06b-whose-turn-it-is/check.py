@@ -1,51 +1,114 @@
-"""Two tenants, one with a flood: while both wait, both are served alike; and nobody saves up what it did not use."""
+"""Two tenants at a time: while both wait, both are served alike, whatever their requests look like and when they come.
 
-LONG, SHORT, PROMPT = 48, 16, 16
+Each part is one way of being unfair. Requests are there before the first of them joins, or arrive after a number of
+steps, so that a seed decides every step.
+"""
+
+import ast
+from typing import NamedTuple
+
+SHIPPED = {"Fair", "ORDERS", "order"}
+OWN = "the order that does the work here is the one that labserve ships: write the four methods of `Fair` yourself."
+FLOOD = "the flood goes first, and the other tenant gets what is left: first come, first served knows no tenants."
+REQUESTS = "both tenants get the same number of requests, not of tokens: the one with longer answers gets more."
+PROMPTS = "the tenant with long prompts gets more: the tokens of a prompt are work too, so count them in `joined`."
+ANSWERS = "the tenant with long answers gets more: a new token counts as two tokens of a prompt."
+SAVED = (
+    "a tenant that comes back after a pause is served alone until it has caught up: what was not used is not saved up."
+)
+WIPED = (
+    "a tenant that sends one request after the other goes before all others: a new request must not wipe out what "
+    "its tenant has been served."
+)
+
+
+class Kind(NamedTuple):
+    """What a tenant's requests are like, in tokens."""
+
+    prompt: int
+    answer: int
+
+    @property
+    def price(self):
+        return self.prompt + 2 * self.answer
+
+
+LONG, SHORT = Kind(16, 48), Kind(16, 16)
+READER, WRITER = Kind(160, 8), Kind(16, 80)  # of one price
 
 
 def check(trial):
-    flood, light = (f"{name}-{trial.rng.randrange(10**9)}" for name in ("flood", "light"))
-    requests = [ask(trial, flood, LONG) for _ in range(20)] + [ask(trial, light, SHORT) for _ in range(12)]
-    behind = furthest_apart(trial, requests, flood, light)[-1]
-    trial.expect(
-        "requests by which the second tenant is behind its share",
-        "at most 1",
-        f"{behind:.1f}",
-        behind <= 1,
-        "both tenants get as many requests, not as many tokens: whoever asks for long answers gets more."
-        if behind < 5
-        else "the flood goes first, and the other tenant gets what is left: first come, first served knows no tenants.",
-    )
-    busy, away = (f"{name}-{trial.rng.randrange(10**9)}" for name in ("busy", "away"))
-    trial.queued([ask(trial, away, SHORT)])
-    trial.queued([ask(trial, busy, LONG) for _ in range(8)])  # while the other one is away
-    back = [ask(trial, busy, LONG) for _ in range(10)] + [ask(trial, away, SHORT) for _ in range(24)]
-    ahead = abs(min(furthest_apart(trial, back, busy, away)))  # it is never above 0
-    trial.expect(
-        "requests by which whoever was away gets ahead of its share",
-        "at most 1",
-        f"{ahead:.1f}",
-        ahead <= 1,
-        "a tenant that comes back after a pause is served alone until it has caught up: what was not used is not saved "
-        "up.",
-    )
+    source = (trial.folder / "scheduler.py").read_text(encoding="utf-8")
+    used = shipped_names(source)
+    if not trial.expect("an order of your own", "yes", f"uses {', '.join(used)}" if used else "yes", not used, OWN):
+        return
+    reader, writer = tenants(trial, "reader", "writer")
+    pairs = zip(ask(trial, reader, READER, 32), ask(trial, writer, WRITER, 32), strict=True)
+    ahead, behind = apart(trial, reader, writer, [one for pair in pairs for one in pair])
+    # A prompt counts at once and an answer token by token, so both may be ahead by what is in the batch.
+    said = PROMPTS if ahead > behind else ANSWERS
+    expect(trial, "long prompts against long answers", max(ahead, behind), said, most=2.5)
+
+    flood, light = tenants(trial, "flood", "light")
+    behind, _ = apart(trial, flood, light, ask(trial, flood, LONG, 20) + ask(trial, light, SHORT, 12))
+    expect(trial, "a flood", behind, FLOOD if behind >= 5 else REQUESTS)
+
+    busy, away = tenants(trial, "busy", "away")
+    trial.queued(ask(trial, away, SHORT, 1))
+    trial.queued(ask(trial, busy, LONG, 8))  # while the other one is away
+    _, ahead = apart(trial, busy, away, ask(trial, busy, LONG, 10) + ask(trial, away, SHORT, 24))
+    expect(trial, "after a pause", ahead, SAVED)
+
+    crowd, drip = tenants(trial, "crowd", "drip")
+    first = ask(trial, crowd, LONG, 20) + ask(trial, drip, SHORT, 6)
+    later = [(5 * number, request) for number, request in enumerate(ask(trial, drip, SHORT, 20), 1)]
+    _, ahead = apart(trial, crowd, drip, first, later)
+    expect(trial, "one request after the other", ahead, WIPED)
 
 
-def ask(trial, tenant, tokens):
-    return [trial.rng.randint(5, 2000) for _ in range(PROMPT)], tokens, {"tenant": tenant}
+def expect(trial, name, requests, sentence, most=1.0):
+    title = f"{name}: ahead of its share, in requests"
+    trial.expect(title, f"at most {most:g}", f"{requests:.1f}", requests <= most, sentence)
 
 
-def furthest_apart(trial, requests, one, other):
-    """How far the second tenant was behind its half, after each step while both waited; in requests of the first."""
-    records, steps = trial.queued(requests)
-    tenants = {record.id: more["tenant"] for record, (_, _, more) in zip(records, requests, strict=True)}
-    served, apart = {one: 0, other: 0}, [0.0]
+def tenants(trial, *names):
+    return [f"{name}-{trial.rng.randrange(10**9)}" for name in names]
+
+
+def ask(trial, tenant, kind, count):
+    return [
+        ([trial.rng.randint(5, 2000) for _ in range(kind.prompt)], kind.answer, {"tenant": tenant})
+        for _ in range(count)
+    ]
+
+
+def apart(trial, one, other, requests, later=()):
+    """By how much each of the two tenants got ahead of its half while both waited, in requests of the larger price."""
+    records, steps = trial.queued(requests, later)
+    asked = [*requests, *(request for _, request in later)]
+    whose = {record.id: more["tenant"] for record, (_, _, more) in zip(records, asked, strict=True)}
+    price = max(len(prompt) + 2 * answer for prompt, answer, _ in asked)
+    served, least, most, ahead, behind = 0, 0, 0, 0, 0  # of the one, less that of the other
     for step in steps:
-        if {tenants[id] for id in step.more.get("waiting", ()) if id in tenants} != {one, other}:
-            break
+        if {whose[id] for id in step.more.get("waiting", ()) if id in whose} != {one, other}:
+            least = most = served = 0
+            continue
         for id, letter, computed, made in zip(
             step.ids, step.more["phase"], step.more["tokens"], step.more["made"], strict=True
         ):
-            served[tenants[id]] += (computed if letter == "p" else 0) + 2 * made
-        apart.append((served[one] - served[other]) / 2 / (PROMPT + 2 * LONG))
-    return apart
+            count = (computed if letter == "p" else 0) + 2 * made
+            served += count if whose[id] == one else -count
+        ahead, behind = max(ahead, served - least), max(behind, most - served)
+        least, most = min(least, served), max(most, served)
+    return ahead / 2 / price, behind / 2 / price
+
+
+def shipped_names(source):
+    """What the file uses of labserve's own orders."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "order":
+            found |= {node.attr} & SHIPPED
+        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("inflight.order"):
+            found |= {name.name for name in node.names} & SHIPPED
+    return sorted(found)

@@ -7,9 +7,9 @@ BLOCK = 32
 
 def check(trial):
     prompts = prompts_of(trial.rng)
+    said = trial.call("predict.py", "reused", prompts, BLOCK)
     records, steps = trial.in_turn([(prompt, 2) for prompt in prompts])
     found = [len(prompt) - computed(record.id, steps) for record, prompt in zip(records, prompts, strict=True)]
-    said = trial.call("predict.py", "reused", prompts, BLOCK)
     whole = isinstance(said, list) and len(said) == len(found) and all(isinstance(n, int) for n in said)
     if not trial.expect(
         "reused returns", f"{len(found)} numbers", said, whole, "reused returns a number for each prompt."
@@ -18,6 +18,8 @@ def check(trial):
     sentence = "the tokens that were there already are others: go through each prompt block by block."
     if not any(said):
         sentence = "prompts that begin alike share blocks: some of these tokens were not computed again."
+    elif said == [number // BLOCK for number in found]:
+        sentence = "you count blocks: the check asks for tokens, of which a block has `block_size`."
     elif any(number % BLOCK for number in said):
         sentence = "you count tokens of a block that is not full: only whole blocks are kept and found again."
     elif any(mine > number for mine, number in zip(said, found, strict=True)):

@@ -1,7 +1,7 @@
 """The learner's number against what really waited, on pages of an idle server and of two models with too much to do."""
 
-from labctl.measure.clients.tensors import text_tensor
-from labctl.measure.evidence import metrics
+from labkit.clients.tensors import text_tensor
+from labkit.evidence import metrics
 
 TOKENS = 2
 COUNTERS = "nothing waits, and yet it says otherwise: a counter only grows, and so does what is made of counters."
@@ -45,7 +45,8 @@ def overloaded(trial, model, count):
             sent = [client.send_inputs(model, "hello", [text_tensor("text_input", "hello")]) for _ in range(count)]
         else:
             sent = [trial.ask(client, model, "one word after the other", TOKENS) for _ in range(count)]
-        page = when(trial, lambda seen: count == 1 or seen.waiting(model) > 1)
+        busy = (lambda seen: True) if model == "waits" else (lambda seen: running(seen, model) > 0)
+        page = when(trial, lambda seen: count == 1 or (seen.waiting(model) > 1 and busy(seen)))
         trial.wait(client, *sent)
     return page
 

@@ -6,6 +6,7 @@ behind sees single requests, and batches them in flight.
 
 import asyncio
 import time
+from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
@@ -13,8 +14,8 @@ from labserve.codegen import request as codegen_request
 from labserve.codegen import trtllm_request
 from labserve.guard import Guard
 from labserve.model_shape import Shape
+from labserve.observe.steplog import StepLog
 from labserve.params import Refusal
-from labserve.steplog import StepLog
 from labserve.triton import instance, parameter, reader
 
 ENGINE = "tensorrt_llm"
@@ -24,9 +25,11 @@ class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
         self.shape = Shape.of(parameter(args, "model_dir"))
+        config = Path(args["model_repository"]).parent / ENGINE / "config.pbtxt"
         self.dialect = trtllm_request.Dialect(
-            parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary
-        )
+            parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary,
+            seed=trtllm_request.seed_input(config.read_text(encoding="utf-8")),
+        )  # fmt: skip
         self.begun = 0  # rows so far: the step log's names for them
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
@@ -54,7 +57,8 @@ class TritonPythonModel:
         answer = await asked.async_exec()
         if answer.has_error():
             raise Refusal(f"{ENGINE}: {answer.error().message()}")
-        trtllm_request.finish(row, *(pb_utils.get_output_tensor_by_name(answer, name).as_numpy() for name in names))
+        tensors = {name: pb_utils.get_output_tensor_by_name(answer, name).as_numpy() for name in names}
+        trtllm_request.finish(row, tensors)
 
     def finalize(self):
         self.log.close()

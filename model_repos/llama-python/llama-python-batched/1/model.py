@@ -3,16 +3,13 @@
 The requests that Triton hands over together are padded to one batch, which runs until its longest member is done.
 """
 
-import time
-
 import triton_python_backend_utils as pb_utils
 
 from labserve.batches import together
-from labserve.clock import Clock
 from labserve.guard import Guard
-from labserve.steplog import Names, StepLog
-from labserve.text.hf_generate import Generator, read_prompts, text_array, told
-from labserve.triton import device, instance, parameter, reader
+from labserve.observe.executions import Executions
+from labserve.text.hf_generate import Generator, describe_batch, read_prompts, text_array
+from labserve.triton import device, parameter, reader
 
 
 class TritonPythonModel:
@@ -20,34 +17,28 @@ class TritonPythonModel:
         self.guard = Guard(args)
         threads, most_seconds = int(parameter(args, "threads")), float(parameter(args, "most_seconds"))
         self.generator = Generator(parameter(args, "model_path"), device(args), threads, most_seconds)
-        self.log = StepLog(parameter(args, "run_dir", ""), args["model_name"], instance(args))
-        self.clock = Clock(parameter(args, "run_dir", ""), args["model_name"], instance(args))
-        self.names = Names()
+        self.executions = Executions(args)
 
     def execute(self, requests):
         responses, good = self.guard.read(requests, self.prompts_of)
-        names = [self.names.take(requests[place].request_id()) for place, prompts in good for _ in prompts]
-        self.clock.wait(lambda: {"ids": names})
-        started = time.monotonic()
         asked = [prompt for _, prompts in good for prompt in prompts]
-        found = together(asked, self.generator.generate)
+        ids = [requests[place].request_id() for place, prompts in good for _ in prompts]
+        with self.executions.named(ids) as names, self.executions.execution(names) as line:
+            found = together(asked, self.generator.generate)
+            line.update(describe_batch(asked, found, names, self.executions.log.texts))
         texts = iter(found)
         for place, prompts in good:
-            own = [next(texts) for _ in prompts]
-            error = next((text for text in own if isinstance(text, Exception)), None)
-            responses[place] = self.guard.failed(error) if error else response(own)
-        self.log.write(started, names, **told(asked, found, names, self.log.texts))
-        self.clock.done()
-        for name in names:
-            self.names.free(name)
+            responses[place] = self.response([next(texts) for _ in prompts])
         return responses
 
     def prompts_of(self, request):
         return read_prompts(reader(request), request.is_cancelled, self.generator)
 
+    def response(self, texts):
+        error = next((text for text in texts if isinstance(text, Exception)), None)
+        if error:
+            return self.guard.failed(error)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text_array(texts, (len(texts), 1)))])
+
     def finalize(self):
-        self.log.close()
-
-
-def response(texts):
-    return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text_array(texts, (len(texts), 1)))])
+        self.executions.close()

@@ -5,19 +5,17 @@ character could not travel. GPT-2's tokens are pieces of bytes, and some end ins
 of the others the likeliest (greedy), or one drawn by its share of their probability (multinomial).
 """
 
-import time
 from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from labserve.clock import Clock
 from labserve.guard import Guard
+from labserve.observe.executions import Executions
 from labserve.params import BadInput
-from labserve.steplog import StepLog
 from labserve.text.vocabulary import mask, spelling
-from labserve.triton import instance, names, parameter
+from labserve.triton import names, parameter
 
 
 class TritonPythonModel:
@@ -28,22 +26,19 @@ class TritonPythonModel:
         self.forbidden = ~mask(self.words, max(self.words) + 1)
         self.greedy = parameter(args, "sampling") == "greedy"
         self.random = np.random.default_rng()
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
-        self.clock = Clock(parameter(args, "run_dir"), args["model_name"], instance(args))
+        self.executions = Executions(args)
 
     def execute(self, requests):
-        ids = names(requests)
-        self.clock.wait(lambda: {"ids": ids})
-        began = time.monotonic()
-        responses, good = self.guard.read(requests, self.texts_of)
-        for place, words in good:
-            # One-dimensional: one text per row of the batch, which is what the clients of this ensemble iterate over.
-            tensor = pb_utils.Tensor("OUTPUT_TOKENS", np.array(words, dtype=object))
-            responses[place] = pb_utils.InferenceResponse([tensor])
-        said = {place: b"".join(words).decode(errors="replace") for place, words in good}
-        texts = [said.get(place, "") for place in range(len(requests))] if self.log.texts else None
-        self.log.write(began, ids, made=[int(place in said) for place in range(len(requests))], texts=texts)
-        self.clock.done()
+        with self.executions.execution(names(requests)) as line:
+            responses, good = self.guard.read(requests, self.texts_of)
+            for place, words in good:
+                # One-dimensional: one text per row of the batch, which is what clients of this ensemble iterate over.
+                tensor = pb_utils.Tensor("OUTPUT_TOKENS", np.array(words, dtype=object))
+                responses[place] = pb_utils.InferenceResponse([tensor])
+            spelled = {place: b"".join(words).decode(errors="replace") for place, words in good}
+            line["made"] = [int(place in spelled) for place in range(len(requests))]
+            if self.executions.log.texts:
+                line["texts"] = [spelled.get(place, "") for place in range(len(requests))]
         return responses
 
     def texts_of(self, request):
@@ -64,4 +59,4 @@ class TritonPythonModel:
         return int(shares.searchsorted(self.random.random() * shares[-1], side="right"))
 
     def finalize(self):
-        self.log.close()
+        self.executions.close()

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from labctl.errors import LabError
 from labctl.manifest.checks.stacks import leaves
 from labctl.manifest.overlays import overlaid
 from labctl.manifest.schema import PROFILES, Lab
 from labctl.manifest.settings import resolve
+from labkit.errors import LabError
 
 RESERVED = "result"  # a run writes result.json beside the files that are named after its phases
 

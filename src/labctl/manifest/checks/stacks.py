@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from labctl.errors import LabError
 from labctl.manifest.checks.values import layers
 from labctl.manifest.overlays import overlaid
 from labctl.manifest.references import REFERENCE, strings
 from labctl.manifest.schema import FILLED, PROFILES, Lab, Stack
 from labctl.manifest.settings import resolve
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 EARLY = {"profile", "stack", "release"}  # known before anything is made
 LATE = EARLY | {"run_dir", "vocab_size"}

@@ -1,18 +1,18 @@
-"""Memory for the batch. It stands beside tensorrt_llm's model.py."""
+"""Memory for the batch. This file is next to tensorrt_llm's model.py."""
 
 from labserve.inflight import scheduler
 
 
 class Scheduler(scheduler.Scheduler):
     def reserve(self):
-        """How many blocks must stay free beside those that a newcomer needs for its prompt and its next token.
+        """How many blocks must stay free next to what a new request needs for its prompt and its next token.
 
-        `self.running` are the requests in the batch, the first come in front; `self.waiting[0]` is the newcomer.
-        Of each, `prompt` and `output` are the tokens so far and `limit` is how many it may generate;
-        `self.kv.needed(tokens)` is the number of blocks for so many tokens.
+        `self.running` are the requests in the batch, in order of admission; `self.waiting[0]` is the new request.
+        Each has its tokens so far in `prompt` and `output`, and `limit` is how many it may generate.
+        `self.kv.needed(tokens)` is the number of blocks for a number of tokens.
         """
-        return len(self.running)  # one for each to grow into
+        return len(self.running)  # one for each running request to grow into
 
     def victim(self):
-        """Who leaves the batch, because the others need more blocks than there are."""
-        return self.running[-1]  # whoever came last: nobody who came earlier is overtaken
+        """The request to preempt, because the running requests need more blocks than there are."""
+        return self.running[-1]  # the last one admitted: no earlier request is overtaken

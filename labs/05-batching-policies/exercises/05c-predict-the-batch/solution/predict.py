@@ -1,4 +1,4 @@
-"""How full the batch is, and how often somebody is evicted: predicted from the rules of task.md, without a server."""
+"""How full the batch is, and how often a request is evicted: predicted from the rules of task.md, without a server."""
 
 
 def blocks_for(tokens, block_size):

@@ -1,4 +1,4 @@
-"""How full the batch is, and how often somebody is evicted: predicted from the rules of task.md, without a server."""
+"""How full the batch is, and how often a request is evicted: predicted from the rules of task.md, without a server."""
 
 
 def blocks_for(tokens, block_size):
@@ -15,7 +15,7 @@ def predict(blocks, block_size, lengths, policy):
     waiting = [[prompt, output, 0] for prompt, output in lengths]  # and how many tokens it has generated
     running, batches, evictions = [], [], 0
     while waiting or running:
-        running += waiting  # as if there were memory for everybody
+        running += waiting  # as if there were memory for all
         waiting = []
         batches.append(len(running))
         for request in running:

@@ -1,4 +1,4 @@
-"""Who goes first. It stands beside tensorrt_llm's model.py."""
+"""Which request is admitted first. This file is next to tensorrt_llm's model.py."""
 
 from labserve.inflight import order, scheduler
 
@@ -7,18 +7,18 @@ class Fair(order.Order):
     def __init__(self):
         self.served = {}  # by tenant, what it has been served
 
-    def arrived(self, job, waiting):
-        """`job` comes to those who wait, which are `waiting`."""
+    def arrived(self, request, waiting):
+        """`request` has arrived; `waiting` are the requests that waited before it."""
 
     def line(self, waiting):
-        """Those who wait, whoever is to join first in front; asked anew for each that joins."""
+        """The waiting requests, the next one first; called again after each admission."""
         return list(waiting)
 
-    def joined(self, job, waiting):
-        """`job` has come into the batch: its prompt will be computed."""
+    def joined(self, request, waiting):
+        """`request` has been admitted: its prompt will be computed. `waiting` are the requests that still wait."""
 
-    def made(self, job, tokens):
-        """`job` got so many new tokens."""
+    def made(self, request, tokens):
+        """`request` got a number of new tokens."""
 
 
 class Scheduler(scheduler.Scheduler):

@@ -10,8 +10,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
+from labserve.observe.steplog import StepLog
 from labserve.params import Refusal
-from labserve.steplog import StepLog
 from labserve.triton import instance, names, parameter
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.steplog import StepLog
+from labserve.observe.steplog import StepLog
 from labserve.tensors import number
 from labserve.triton import instance, names, parameter, reader
 

@@ -10,7 +10,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.steplog import StepLog
+from labserve.observe.steplog import StepLog
 from labserve.triton import instance, names, parameter, text_of
 
 

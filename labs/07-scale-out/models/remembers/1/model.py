@@ -6,7 +6,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.steplog import StepLog
+from labserve.observe.steplog import StepLog
 from labserve.triton import instance, names, parameter
 
 START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END

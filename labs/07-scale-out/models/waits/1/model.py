@@ -5,7 +5,7 @@ import time
 import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
-from labserve.steplog import StepLog
+from labserve.observe.steplog import StepLog
 from labserve.triton import instance, names, parameter
 
 

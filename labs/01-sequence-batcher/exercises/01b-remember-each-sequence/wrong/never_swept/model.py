@@ -8,8 +8,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from labserve.steplog import StepLog
-from labserve.triton import instance, parameter, text_of
+from labserve.triton import parameter, text_of
 
 
 class TritonPythonModel:
@@ -18,37 +17,31 @@ class TritonPythonModel:
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
         self.texts = {}  # correlation id -> (the text so far, when it was last heard of)
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         began = time.monotonic()
         self.sweep(began)
-        responses, ids = [], []
+        responses = []
         for request in requests:
             if not control(request, "READY"):  # an empty slot: nobody reads the answer
                 responses.append(answer([0]))
                 continue
             id = control(request, "CORR_ID")
-            ids.append(id)
             text = "" if control(request, "START") else self.texts[id][0]
             text += text_of(request, "INPUT_TOKENS").decode()
             self.texts[id] = text, began
             if control(request, "END"):
                 del self.texts[id]
             responses.append(answer(self.tokenizer.encode(text).ids))
-        self.log.write(began, ids, empty=len(requests) - len(ids), states=len(self.texts))
         return responses
 
     def sweep(self, now):
         """Forget the sequences that Triton has given up: their client never sent END."""
         # END is enough
 
-    def finalize(self):
-        self.log.close()
-
 
 def control(request, name):
-    """What Triton says of the request, as one more input: one number."""
+    """What Triton says of the request, in one more input (READY, START, END, CORR_ID): one number."""
     return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0])
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from labserve.steplog import StepLog
-from labserve.triton import instance, parameter, text_of
+from labserve.triton import parameter, text_of
 
 
 class TritonPythonModel:
@@ -18,25 +17,22 @@ class TritonPythonModel:
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
         self.texts = {}  # correlation id -> (the text so far, when it was last heard of)
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         began = time.monotonic()
         self.sweep(began)
-        responses, ids = [], []
+        responses = []
         for request in requests:
             if control(request, "START"):  # surely there is nothing here yet
                 responses.append(answer([0]))
                 continue
             id = control(request, "CORR_ID")
-            ids.append(id)
             text = "" if control(request, "START") else self.texts[id][0]
             text += text_of(request, "INPUT_TOKENS").decode()
             self.texts[id] = text, began
             if control(request, "END"):
                 del self.texts[id]
             responses.append(answer(self.tokenizer.encode(text).ids))
-        self.log.write(began, ids, empty=len(requests) - len(ids), states=len(self.texts))
         return responses
 
     def sweep(self, now):
@@ -44,9 +40,6 @@ class TritonPythonModel:
         for id, (_, heard) in list(self.texts.items()):
             if now - heard > self.idle_limit:
                 del self.texts[id]
-
-    def finalize(self):
-        self.log.close()
 
 
 def control(request, name):

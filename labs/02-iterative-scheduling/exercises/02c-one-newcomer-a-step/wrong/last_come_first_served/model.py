@@ -1,27 +1,17 @@
 """GPT-2 under iterative scheduling, where a step takes no more newcomers than it should."""
 
-import time
-from functools import partial
-
 import triton_python_backend_utils as pb_utils
 
-from labserve.gpt2.decoders import CachedDecoder, step
-from labserve.gpt2.model import GPT2
-from labserve.gpt2.sequences import new_sequence
-from labserve.steplog import StepLog
-from labserve.text.prompts import open_tokenizer
-from labserve.triton import device, instance, parameter, respond, text_of
+from labserve.gpt2.decoders import step
+from labserve.gpt2.loading import load
+from labserve.triton import respond, text_of
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        folder = parameter(args, "model_path")
-        model = GPT2(folder, device(args), int(parameter(args, "threads")))
-        self.begin = partial(new_sequence, tokenizer=open_tokenizer(folder), context=model.context, end_id=model.end_id)
-        self.decoder = CachedDecoder(model, int(parameter(args, "slots")))
+        self.begin, self.decoder = load(args)
         self.sequences = {}  # correlation id -> the text so far
         self.waiting = []  # correlation ids of those that have no token yet, in the order in which they came
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         here = [(request, self.sequence_of(request)) for request in requests]
@@ -47,13 +37,10 @@ class TritonPythonModel:
 
     def one_step(self, batch):
         """One token for each request of the batch, sent to its client; the last one ends the request."""
-        started = time.monotonic()
         sequences = [sequence for _, sequence in batch]
-        newcomers = sum(sequence.new for sequence in sequences)
         texts = step(self.decoder, sequences)
         for (request, sequence), text in zip(batch, texts, strict=True):
             respond(request, text, last=sequence.finished)
-        self.log.write(started, [request.correlation_id() for request, _ in batch], prefill=newcomers)
 
     def sequence_of(self, request):
         """The text of a request: begun with the request that carries START, found again afterwards."""
@@ -65,6 +52,3 @@ class TritonPythonModel:
     def forget(self, request):
         """The text is finished: its slot of the KV cache is free for another."""
         self.decoder.release(self.sequences.pop(request.correlation_id()))
-
-    def finalize(self):
-        self.log.close()

@@ -1,13 +1,10 @@
 """Llama through Hugging Face's `generate`, for the requests that Triton hands over together."""
 
-import time
-
 import torch
 import triton_python_backend_utils as pb_utils
 
-from labserve.steplog import StepLog
 from labserve.text.hf_generate import text_array
-from labserve.triton import instance, parameter, reader, text_of
+from labserve.triton import parameter, reader, text_of
 
 PAD = 0  # any id will do, where the mask says that nothing is there
 
@@ -20,7 +17,6 @@ class TritonPythonModel:
         torch.set_num_threads(int(parameter(args, "threads")))
         self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self.model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
-        self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):
         prompts = [self.tokenizer.encode(text_of(request, "text_input").decode()) for request in requests]
@@ -42,7 +38,6 @@ class TritonPythonModel:
 
         `mask` is of the same shape: 1 where `ids` has a token, 0 where it is only filled up.
         """
-        started = time.monotonic()
         with torch.inference_mode():
             rows = self.model.generate(
                 torch.tensor(ids),
@@ -52,13 +47,9 @@ class TritonPythonModel:
                 pad_token_id=PAD,
                 eos_token_id=None,
             )
-        self.log.write(started, range(len(ids)))
         return rows.tolist()
 
     def response(self, row):
         known = [token for token in row if token < len(self.tokenizer)]
         text = self.tokenizer.decode(known, skip_special_tokens=True)
         return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text_array([text], (1, 1)))])
-
-    def finalize(self):
-        self.log.close()

@@ -1,20 +1,20 @@
-"""Memory for the batch. It stands beside tensorrt_llm's model.py."""
+"""Memory for the batch. This file is next to tensorrt_llm's model.py."""
 
 from labserve.inflight import scheduler
 
 
 class Scheduler(scheduler.Scheduler):
     def reserve(self):
-        """How many blocks must stay free beside those that a newcomer needs for its prompt and its next token.
+        """How many blocks must stay free next to what a new request needs for its prompt and its next token.
 
-        `self.running` are the requests in the batch, the first come in front; `self.waiting[0]` is the newcomer.
-        Of each, `prompt` and `output` are the tokens so far and `limit` is how many it may generate;
-        `self.kv.needed(tokens)` is the number of blocks for so many tokens.
+        `self.running` are the requests in the batch, in order of admission; `self.waiting[0]` is the new request.
+        Each has its tokens so far in `prompt` and `output`, and `limit` is how many it may generate.
+        `self.kv.needed(tokens)` is the number of blocks for a number of tokens.
         """
-        everybody = [*self.running, self.waiting[0]]
-        whole = sum(self.kv.needed(len(job.prompt) + job.limit) for job in everybody)
-        return whole - sum(self.kv.needed(job.tokens + 1) for job in everybody)
+        everything = [*self.running, self.waiting[0]]
+        whole = sum(self.kv.needed(len(request.prompt) + request.limit) for request in everything)
+        return whole - sum(self.kv.needed(request.tokens + 1) for request in everything)
 
     def victim(self):
-        """Who leaves the batch, because the others need more blocks than there are."""
-        return self.running[-1]  # whoever came last: nobody who came earlier is overtaken
+        """The request to preempt, because the running requests need more blocks than there are."""
+        return self.running[-1]  # the last one admitted: no earlier request is overtaken

@@ -1,4 +1,4 @@
-"""Who goes first. It stands beside tensorrt_llm's model.py."""
+"""Which request is admitted first. This file is next to tensorrt_llm's model.py."""
 
 from labserve.inflight import order, scheduler
 
@@ -7,23 +7,23 @@ class Fair(order.Order):
     def __init__(self):
         self.served = {}  # by tenant, what it has been served
 
-    def arrived(self, job, waiting):
-        """`job` comes to those who wait, which are `waiting`."""
+    def arrived(self, request, waiting):
+        """`request` has arrived; `waiting` are the requests that waited before it."""
         tenants = {other.tenant for other in waiting}
-        mine = self.served.setdefault(job.tenant, 0)
-        if tenants and job.tenant not in tenants:
-            self.served[job.tenant] = max(mine, min(self.served[tenant] for tenant in tenants))
+        mine = self.served.setdefault(request.tenant, 0)
+        if tenants and request.tenant not in tenants:
+            self.served[request.tenant] = max(mine, min(self.served[tenant] for tenant in tenants))
 
     def line(self, waiting):
-        """Those who wait, whoever is to join first in front; asked anew for each that joins."""
-        return sorted(waiting, key=lambda job: self.served[job.tenant])
+        """The waiting requests, the next one first; called again after each admission."""
+        return sorted(waiting, key=lambda request: self.served[request.tenant])
 
-    def joined(self, job, waiting):
-        """`job` has come into the batch: its prompt will be computed."""
-        self.served[job.tenant] += 1
+    def joined(self, request, waiting):
+        """`request` has been admitted: its prompt will be computed. `waiting` are the requests that still wait."""
+        self.served[request.tenant] += 1
 
-    def made(self, job, tokens):
-        """`job` got so many new tokens."""
+    def made(self, request, tokens):
+        """`request` got a number of new tokens."""
 
 
 class Scheduler(scheduler.Scheduler):

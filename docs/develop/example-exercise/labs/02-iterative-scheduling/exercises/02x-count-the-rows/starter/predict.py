@@ -1,0 +1,2 @@
+def predict(lengths):
+    return max(lengths)

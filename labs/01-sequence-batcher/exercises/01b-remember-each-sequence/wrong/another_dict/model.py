@@ -1,0 +1,49 @@
+"""Text to token ids, when a client sends only what is new: the model remembers the rest, sequence by sequence."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer
+
+from labserve.triton import parameter, text_of
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.tokenizer = Tokenizer.from_file(str(Path(parameter(args, "model_path")) / "tokenizer.json"))
+        batching = json.loads(args["model_config"])["sequence_batching"]
+        self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
+        self.texts = {}
+        self.memory = {}
+
+    def execute(self, requests):
+        began = time.monotonic()
+        self.sweep(began)
+        responses = []
+        for request in requests:
+            if not control(request, "READY"):  # an empty slot: nobody reads the answer
+                responses.append(answer([0]))
+                continue
+            id = control(request, "CORR_ID")
+            text = "" if control(request, "START") else self.memory[id][0]
+            text += text_of(request, "INPUT_TOKENS").decode()
+            self.memory[id] = text, began
+            responses.append(answer(self.tokenizer.encode(text).ids))
+        return responses
+
+    def sweep(self, now):
+        """Forget the sequences that Triton has given up: their client never sent END."""
+        self.texts.clear()
+
+
+def control(request, name):
+    """What Triton says of the request, in one more input (READY, START, END, CORR_ID): one number."""
+    return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0])
+
+
+def answer(ids):
+    tensor = pb_utils.Tensor("ENCODED_INPUT_TOKENS", np.array([ids], dtype=np.int64))
+    return pb_utils.InferenceResponse([tensor])

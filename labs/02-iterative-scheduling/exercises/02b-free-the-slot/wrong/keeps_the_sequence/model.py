@@ -1,0 +1,40 @@
+"""GPT-2 under iterative scheduling, with a slot of the KV cache for each running sequence."""
+
+import triton_python_backend_utils as pb_utils
+
+from labserve.gpt2.decoders import step
+from labserve.gpt2.loading import load
+from labserve.triton import respond, text_of
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.begin, self.decoder = load(args)
+        self.sequences = {}  # correlation id -> the text so far
+
+    def execute(self, requests):
+        batch = [(request, self.sequence_of(request)) for request in requests]
+        self.one_step(batch)
+        for request, sequence in batch:
+            if sequence.finished:
+                self.forget(request)
+            else:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+
+    def one_step(self, batch):
+        """One token for each request of the batch, sent to its client; the last one ends the request."""
+        sequences = [sequence for _, sequence in batch]
+        texts = step(self.decoder, sequences)
+        for (request, sequence), text in zip(batch, texts, strict=True):
+            respond(request, text, last=sequence.finished)
+
+    def sequence_of(self, request):
+        """The text of a request: begun with the request that carries START, found again afterwards."""
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+            sequence = self.begin(text_of(request, "text_input"), request.parameters())
+            self.sequences[request.correlation_id()] = sequence
+        return self.sequences[request.correlation_id()]
+
+    def forget(self, request):
+        """The text is finished: its slot of the KV cache is free for another."""
+        self.decoder.release(self.sequences[request.correlation_id()])

@@ -1,0 +1,191 @@
+"""The schedules behind the concept drawings: what the labs' own scheduler decides, on an engine that only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from labserve.inflight.features import Features
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.policy import Policy
+from labserve.inflight.request import Request
+from labserve.inflight.scheduler import Scheduler
+
+
+class Arrival(NamedTuple):
+    """A request: its name, the step before which it arrives, its prompt's tokens, and the tokens of its answer."""
+
+    name: str
+    step: int
+    prompt: Sequence[int]
+    answer: int
+
+
+class Share(NamedTuple):
+    """A request's part in one step."""
+
+    name: str
+    slot: int
+    prefill: bool
+    last: bool
+    tokens: int  # computed for it
+    in_use: int  # blocks of the KV cache that hold its tokens after the step
+    promised: int  # blocks that it counts for, those in use among them
+
+
+class Step(NamedTuple):
+    """One step: its requests, the queue while it was computed, and the requests that were evicted before it."""
+
+    shares: list[Share]
+    waiting: list[str]
+    evicted: list[str]
+
+
+@dataclass
+class CountingEngine:
+    """Gives one token in each step to each running request whose prompt is computed."""
+
+    step_tokens: int
+    scheduler: Scheduler = field(init=False)
+    cache_bytes: int = 0
+    new: list[list[int]] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)  # tokens that each may still get
+
+    def add(self, ids: list[int], limit: int, sampling: object) -> int:
+        self.new.append([])
+        self.left.append(limit)
+        return len(self.new) - 1
+
+    def step(self) -> None:
+        for request in self.scheduler.running:
+            self.new[request.handle] = [0] if request.left == 0 else []
+            self.left[request.handle] -= len(self.new[request.handle])
+
+    def read(self, handle: int) -> tuple[list[int], bool]:
+        return self.new[handle], not self.left[handle]
+
+    def drop(self, handle: int) -> None:
+        """Nothing: this engine has no memory of its own."""
+
+    def must_finish(self, handle: int) -> bool:
+        return False
+
+    def drafts(self, ids: Sequence[int], left: int) -> int:
+        return 0
+
+
+def prompt(tokens: int) -> range:
+    return range(tokens)
+
+
+def scheduled(
+    arrivals: Sequence[Arrival],
+    slots: int = 4,
+    static: bool = False,
+    blocks: int = 1000,
+    block_size: int = 4,
+    policy: Policy = Policy.GUARANTEED_NO_EVICT,
+    budget: int = 1000,
+    reuse: bool = False,
+) -> tuple[list[Step], Scheduler]:
+    """Every step until all requests are answered, and the scheduler as it is then."""
+    engine = CountingEngine(budget)
+    kv = KVBudget(blocks, block_size)
+    of = engine.scheduler = Scheduler(engine, kv, policy, slots, static, Features(True, budget, reuse))
+    requests = {arrival.name: Request(arrival.name, list(arrival.prompt), arrival.answer) for arrival in arrivals}
+    steps: list[Step] = []
+    late = max(arrival.step for arrival in arrivals)
+    while len(steps) < late or not of.idle:
+        for arrival in arrivals:
+            if arrival.step == len(steps) + 1:
+                of.submit(requests[arrival.name])
+        steps.append(step(of, kv))
+    return steps, of
+
+
+def step(of: Scheduler, kv: KVBudget) -> Step:
+    done = of.step()
+    parts = zip(done.batch, done.slots, done.phase, done.computed, done.claims, strict=True)
+    shares = [
+        Share(request.id, slot, letter == "p", request in done.ended, tokens,
+              min(kv.needed(request.tokens), claim), claim)
+        for request, slot, letter, tokens, claim in parts
+    ]  # fmt: skip
+    return Step(shares, [request.id for request in done.waiting], [request.id for request in done.preempted])
+
+
+MIXED = [
+    Arrival("A", 1, prompt(2), 6), Arrival("B", 1, prompt(2), 3), Arrival("C", 1, prompt(2), 11),
+    Arrival("D", 1, prompt(2), 5), Arrival("E", 3, prompt(2), 4), Arrival("F", 3, prompt(2), 6),
+]  # fmt: skip
+
+
+def static_batching() -> list[Step]:
+    return scheduled(MIXED, static=True)[0]
+
+
+def inflight_batching() -> list[Step]:
+    return scheduled(MIXED)[0]
+
+
+PAIR = [Arrival("A", 1, prompt(2), 4), Arrival("B", 3, prompt(2), 3)]
+
+
+def loop_in_model() -> list[Step]:
+    return scheduled(PAIR, static=True)[0]
+
+
+def loop_in_triton() -> list[Step]:
+    return scheduled(PAIR)[0]
+
+
+THREE = [Arrival("A", 1, prompt(6), 10), Arrival("B", 1, prompt(6), 10), Arrival("C", 1, prompt(6), 6)]
+
+
+def promised_blocks(policy: Policy) -> list[Step]:
+    """Three requests that need ten blocks in all, in a cache of eight blocks of four tokens."""
+    return scheduled(THREE, blocks=8, policy=policy)[0]
+
+
+READER = [Arrival("A", 1, prompt(2), 12), Arrival("F", 4, prompt(24), 3)]
+
+
+def chunks(budget: int) -> list[Step]:
+    """A reader's answer, and a prompt of 24 tokens that arrives before the fourth step."""
+    return scheduled(READER, budget=budget)[0]
+
+
+SYSTEM = list(range(8))
+PREFIXES = [
+    Arrival("A", 1, [*SYSTEM, 10, 11, 12, 13, 14], 12), Arrival("B", 2, [*SYSTEM, 20, 21, 22, 23, 24], 12),
+    Arrival("C", 3, [*SYSTEM, 20, 21, 22, 23, 30], 12), Arrival("D", 4, [40, 41, 42, 43, 44], 12),
+]  # fmt: skip
+
+
+class Found(NamedTuple):
+    """A request of the prefix tree: the ids of its prompt's full blocks, and the tokens that it found in the cache."""
+
+    name: str
+    blocks: list[int]
+    tokens: int
+    prompt: int
+
+
+def prefix_tree() -> list[Found]:
+    """Four prompts under prefix caching, after all of them have joined."""
+    engine = CountingEngine(1000)
+    kv = KVBudget(100, 4)
+    of = engine.scheduler = Scheduler(engine, kv, Policy.GUARANTEED_NO_EVICT, 4, False, Features(True, 1000, True))
+    requests = [Request(arrival.name, list(arrival.prompt), arrival.answer) for arrival in PREFIXES]
+    for request in requests:
+        of.submit(request)
+        of.step()
+    assert of.memory.blocks is not None
+    names: dict[int, int] = {}
+    found = []
+    for request in requests:
+        held = of.memory.blocks.of(request)[0][: len(request.prompt) // kv.block_size]
+        ids = [names.setdefault(id(block), len(names)) for block in held]
+        found.append(Found(request.id, ids, request.found, len(request.prompt)))
+    return found

@@ -1,0 +1,123 @@
+"""Engines: a model compiled for the place where it runs, from Hugging Face weights.
+
+``openvino`` for CPUs is made here; ``tensorrt-llm`` for NVIDIA GPUs is made by the builder of the image that serves it.
+A new kind of engine is a module with an :class:`Engine`, and a place in ``ENGINES``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.artifacts import weights
+from labctl.artifacts.gpt2_export import Onnx, TorchScript
+from labctl.artifacts.openvino import OpenVino
+from labctl.artifacts.protocol import Builder, Engine, Tell
+from labctl.artifacts.store import ENGINES as STORE
+from labctl.artifacts.store import Artifact, Files, key_of
+from labctl.artifacts.tensorrt_llm import TensorRtLlm
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (OpenVino(), Onnx(), TorchScript(), TensorRtLlm())}
+
+
+@dataclass(frozen=True)
+class Build(Artifact):
+    """One engine of one model, with its options.
+
+    Its key is made of everything that the engine follows from, so ``locate`` needs no network, no torch and no GPU. Its
+    manifest also holds the content of the weights, the builder's versions and the target.
+    """
+
+    store = STORE
+    engine: Engine
+    source: weights.Source
+    options: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        inputs = [self.engine.name, self.engine.recipe, self.source.key, dict(self.options)]
+        return key_of(f"{self.engine.name}-{self.source.key[:60]}", json.dumps(inputs, sort_keys=True))
+
+    @property
+    def label(self) -> str:
+        return self.key
+
+    @property
+    def title(self) -> str:
+        return f"{self.engine.name} engine of {self.source.spec}"
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        options = [text for key, value in self.options.items() for text in ("--option", f"{key}={value}")]
+        return ("-m", "labctl.artifacts", "build", self.engine.name, "--weights", self.source.spec, *options)
+
+    def ready(self, workspace: Workspace) -> bool:
+        """Whether it can be served as it is; False also where it was built from weights that have changed since.
+
+        Raises:
+            LabError: it is there but truncated, changed, or not this engine.
+        """
+        path = self.locate(workspace)
+        if not path.is_dir():
+            return False
+        manifest, remedy = self.manifest(workspace), self.store.remedy(self.key)
+        if manifest.get("key") != self.key:
+            raise LabError(
+                f"{path} is not this engine", f"its manifest is that of {manifest.get('key', 'no engine')}", remedy
+            )
+        if missing := self._missing(manifest["files"]):
+            raise LabError(f"{path} is not a complete {self.engine.name} engine", f"it has no {missing}", remedy)
+        self.store.check(path, self.key)
+        if not self.source.ready(workspace):
+            return True  # the weights were pruned: what was compiled from them is still good
+        return bool(manifest["weights"] == self.source.identity(workspace))
+
+    def make(self, workspace: Workspace, tell: Tell, builder: Builder | None = None) -> Path:
+        self.source.make(workspace, tell)
+        return super().make(workspace, tell, builder)
+
+    def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Mapping[str, Any]:
+        try:
+            facts = self.engine.make(self.source.locate(workspace), self.options, fresh, tell, builder)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # transformers raises a bare OSError for every file that it cannot load
+            raise LabError(f"the {self.title} cannot be built", " ".join(str(error).split())) from error
+        return {
+            "key": self.key,
+            "engine": self.engine.name,
+            "source": self.source.spec,
+            "weights": self.source.identity(workspace),
+            "options": dict(self.options),
+            **facts,
+        }
+
+    def require_complete(self, entries: Files) -> None:
+        if missing := self._missing({name: entry for name, entry in entries.items() if entry["size"]}):
+            raise LabError(f"the {self.engine.name} builder ended without an engine", f"there is no {missing}")
+
+    def _missing(self, entries: Files) -> str:
+        """The first pattern of an essential file that no file matches; "" if all are there."""
+        patterns = self.engine.essential
+        return next((p for p in patterns if not any(Path(name).match(p) for name in entries)), "")
+
+
+def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:
+    """The engine with that name, weights and options; missing options get their defaults.
+
+    Raises:
+        LabError: the engine, an option or a value is unknown; the message lists those that exist.
+    """
+    if name not in ENGINES:
+        raise LabError(f"there is no engine '{name}'", f"there are: {', '.join(ENGINES)}")
+    engine = ENGINES[name]
+    if unknown := sorted(set(options) - set(engine.options)):
+        raise LabError(f"the {name} engine has no option {', '.join(unknown)}", f"it has: {', '.join(engine.options)}")
+    values = {key: option.read(key, options.get(key, option.default)) for key, option in engine.options.items()}
+    return Build(engine, weights.parse(spec), values)

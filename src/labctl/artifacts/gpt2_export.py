@@ -1,0 +1,214 @@
+"""GPT-2 as one graph from token ids to logits, in ONNX and in TorchScript, each compared with the original first.
+
+The graph takes ``ids`` int64 [batch, length] and gives fp32 [batch, length, vocabulary], for any batch and length
+together. The names of its tensors are those that Triton's ONNX Runtime and PyTorch backends ask for, so one file serves
+the native backends and the python ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from labctl.artifacts.protocol import Builder, Option, Options, Tell
+from labkit.errors import LabError
+
+SHAPES = ((1, 1), (1, 7), (2, 5), (3, 32), (4, 1), (8, 19))  # (batch, length) at which the export is compared
+TOLERANCE = 1e-3  # most that a logit may differ; fp32 sums in another order differ by some 1e-6 of its size
+SEED = 7
+
+Run = Callable[[Any], Any]  # ids [batch, length] → logits [batch, length, vocabulary], both torch tensors
+
+
+class Gpt2Export:
+    """What the two formats share: load, trace, compare. ``file`` is the one that is made."""
+
+    name: str
+    file: str
+    options: Mapping[str, Option] = {}
+    packages: tuple[str, ...] = ("torch", "transformers")
+
+    @property
+    def recipe(self) -> str:
+        return "gpt2-logits/1"
+
+    @property
+    def essential(self) -> tuple[str, ...]:
+        return (self.file,)
+
+    def make(
+        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
+    ) -> Mapping[str, Any]:
+        """Export, then compare at several shapes. Needs torch and transformers, and no ``builder``.
+
+        Raises:
+            LabError: not a GPT-2, or what was exported does not compute what the original computes.
+        """
+        try:
+            import torch
+            from transformers import AutoModelForCausalLM
+            from transformers.utils import logging as remarks
+        except ImportError as error:
+            raise LabError(
+                "models cannot be exported in this environment", str(error), "make setup, or use --runtime compose"
+            ) from None
+
+        tell("loading the original")
+        remarks.disable_progress_bar()
+        original = AutoModelForCausalLM.from_pretrained(weights, local_files_only=True, dtype=torch.float32).eval()
+        if original.config.model_type != "gpt2":
+            raise LabError(
+                f"{weights} is not a GPT-2", f"its model type is {original.config.model_type}", "--set model=..."
+            )
+        tell(f"exporting {self.file}")
+        path = target / self.file
+        with _quietly(), torch.no_grad():
+            self.export(logits_module(original), path)
+        tell("comparing with the original")
+        by_shape = differences(original, self.load(path))
+        difference = max(by_shape.values())
+        if difference > TOLERANCE:
+            raise LabError(
+                f"the {self.name} export does not compute what the model computes",
+                f"its logits differ by up to {difference:g} (at most {TOLERANCE:g} is rounding)",
+            )
+        tell(f"largest difference of a logit at {len(by_shape)} shapes: {difference:.1e}")
+        return {
+            "target": "any",
+            "max_abs_difference": difference,
+            "differences": {f"{batch}x{length}": value for (batch, length), value in by_shape.items()},
+            "vocab_size": int(original.config.vocab_size),
+            "versions": {name: version(name) for name in self.packages},
+        }
+
+    def export(self, module: Any, path: Path) -> None:
+        """Write ``module`` (ids → logits) to ``path``."""
+        raise NotImplementedError
+
+    def load(self, path: Path) -> Run:
+        """The exported file as a function, run by the library that will serve it."""
+        raise NotImplementedError
+
+
+class Onnx(Gpt2Export):
+    """For ONNX Runtime, in one file with its weights (so at most 2 GB: GPT-2 up to medium)."""
+
+    name = "onnx"
+    file = "model.onnx"
+    packages = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+    opset = 18
+
+    def export(self, module: Any, path: Path) -> None:
+        import torch
+
+        batch, length = torch.export.Dim("batch", max=4096), torch.export.Dim("length", max=module.config.n_positions)
+        torch.onnx.export(
+            module,
+            (_example(module),),
+            path,
+            dynamo=True,
+            opset_version=self.opset,
+            input_names=["INPUT_TOKEN_IDS"],
+            output_names=["OUTPUT_LOGITS"],
+            dynamic_shapes={"ids": {0: batch, 1: length}},
+            external_data=False,
+            optimize=True,
+            verbose=False,
+        )
+
+    def load(self, path: Path) -> Run:
+        import onnxruntime
+        import torch
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return lambda ids: torch.from_numpy(session.run(["OUTPUT_LOGITS"], {"INPUT_TOKEN_IDS": ids.numpy()})[0])
+
+
+class TorchScript(Gpt2Export):
+    """For libtorch: the traced graph. Its inputs have no names, hence Triton's ``INPUT__0`` and ``OUTPUT__0``."""
+
+    name = "torchscript"
+    file = "model.pt"
+
+    def export(self, module: Any, path: Path) -> None:
+        import torch
+
+        torch.jit.save(torch.jit.trace(module, _example(module), check_trace=False), path)
+
+    def load(self, path: Path) -> Run:
+        import torch
+
+        run: Run = torch.jit.load(path, map_location="cpu")
+        return run
+
+
+def logits_module(original: Any) -> Any:
+    """The model as a module from ids to logits: its own layers, under a mask and positions made of ``ids`` alone.
+
+    transformers makes its mask in Python, from what it finds in the inputs, and moves tensors to "the device of ...": a
+    trace would keep the length and the device of the example. Nothing here names either, so one file serves any shape,
+    on a CPU and on a GPU.
+    """
+    import torch
+
+    class Logits(torch.nn.Module):  # type: ignore[misc,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.gpt2, self.head = original.transformer, original.lm_head
+            self.config = original.config
+
+        def forward(self, ids: Any) -> Any:
+            positions = (ids * 0 + 1).cumsum(1) - 1
+            sees = positions[:, None, :, None] >= positions[:, None, None, :]  # [batch, 1, query, key]: not ahead
+            hidden = self.gpt2.wte(ids) + self.gpt2.wpe(positions)
+            for block in self.gpt2.h:
+                hidden = block(hidden, attention_mask=sees)
+            return self.head(self.gpt2.ln_f(hidden))
+
+    return Logits().eval()
+
+
+def differences(original: Any, run: Run) -> dict[tuple[int, int], float]:
+    """Largest absolute difference of any logit, for each (batch, length) of ``SHAPES`` and the model's full length.
+
+    NaN, or a result of another shape, is infinitely different.
+    """
+    import torch
+
+    draw = torch.Generator().manual_seed(SEED)
+    longest = int(original.config.n_positions)
+    by_shape = {}
+    for batch, length in (*((b, min(n, longest)) for b, n in SHAPES), (1, longest)):
+        ids = torch.randint(original.config.vocab_size, (batch, length), generator=draw)
+        with torch.no_grad():
+            expected, given = original(ids).logits, run(ids)
+        same = given.shape == expected.shape and bool(torch.isfinite(given).all())
+        by_shape[batch, length] = float((expected - given).abs().max()) if same else float("inf")
+    return by_shape
+
+
+def _example(module: Any) -> Any:
+    """A batch to trace with: neither dimension is 1, which an exporter would take for a constant."""
+    import torch
+
+    draw = torch.Generator().manual_seed(SEED)
+    return torch.randint(module.config.vocab_size, (2, 6), generator=draw)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the tracers' remarks on transformers' own code."""
+    logging.disable(logging.WARNING)
+    try:
+        with Path(os.devnull).open("w") as nowhere, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with redirect_stdout(nowhere), redirect_stderr(nowhere):
+                yield
+    finally:
+        logging.disable(logging.NOTSET)

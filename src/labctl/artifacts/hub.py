@@ -1,0 +1,145 @@
+"""Weights from the model hub: resumable, each way of failing has its own message. The token is never shown."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from labctl.artifacts.store import size_of
+from labkit import disk
+from labkit.errors import LabError
+
+WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
+WANTED_WITHOUT_SAFETENSORS = ["*.json", "*.bin", "*.txt", "*.model"]
+IGNORED = ["onnx/*", "*.onnx", "openvino/*", "64*", "coreml/*"]
+
+
+def download(name: str, revision: str, target: Path, partial: Path, tell: Callable[[str], None]) -> str:
+    """Fetch a snapshot into ``target`` and return the commit that it is.
+
+    Args:
+        name: the model's id on the hub.
+        revision: a branch, tag or commit; "" for the newest.
+        partial: a folder that stays between attempts: an interrupted download goes on where it was.
+
+    Raises:
+        LabError: no network, no token (401), terms not accepted (403), no such model or revision.
+        OSError: the disk is full or cannot be written.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
+
+    disable_progress_bars()  # _Progress says how many bytes there are
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        tell(f"asking for {name}")
+        info = HfApi(endpoint=endpoint).model_info(name, revision=revision or None, files_metadata=True)
+        names = [file.rfilename for file in info.siblings or []]
+        patterns = WANTED if any(n.endswith(".safetensors") for n in names) else WANTED_WITHOUT_SAFETENSORS
+        wanted = filter_repo_objects(
+            info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
+        )
+        with _Progress(partial, sum(file.size or 0 for file in wanted), tell):
+            snapshot_download(
+                name,
+                revision=info.sha,
+                local_dir=partial,
+                allow_patterns=patterns,
+                ignore_patterns=IGNORED,
+                endpoint=endpoint,
+            )
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in disk.FAULTS:
+            raise
+        raise explain(error, name, revision) from None
+    for path in partial.iterdir():
+        if path.name != ".cache":
+            shutil.move(str(path), target / path.name)
+    shutil.rmtree(partial, ignore_errors=True)
+    return str(info.sha)
+
+
+def require_access(name: str, revision: str) -> None:
+    """Ask the hub whether a model may be fetched, without fetching it.
+
+    Raises:
+        LabError: no network, no token (401), terms not accepted (403), no such model or revision.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    try:
+        api.model_info(name, revision=revision or None)
+        api.auth_check(name)  # a gated model's page is open to all, its files are not
+    except Exception as error:
+        raise explain(error, name, revision) from None
+
+
+def explain(error: Exception, name: str, revision: str) -> LabError:
+    """The hub's refusal in a person's words. The original is not chained: its text may carry headers."""
+    import httpx
+    from huggingface_hub import errors, get_token
+
+    page = f"the page of {name} on the hub"
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    gated = isinstance(error, errors.GatedRepoError)
+    if gated and status == 401:
+        given = "the token in use is not valid" if get_token() else "no token is set"
+        return LabError(
+            f"the hub refuses access to {name} (401)",
+            f"it is open to those who have accepted its terms, and {given}",
+            f"accept them on {page}, and set HF_TOKEN to a token of that account (hf auth login)",
+        )
+    if gated or status == 403:
+        return LabError(
+            f"the hub denies access to {name} (403)",
+            "the account of this token has not accepted its terms",
+            f"accept them on {page}, then try again",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return LabError(f"{name} has no revision '{revision}'", "", f"see the revisions on {page}")
+    if status == 401 or isinstance(error, errors.LocalTokenNotFoundError):
+        given = "the token in use is not valid for it" if get_token() else "no token is set"
+        return LabError(
+            f"the hub refuses access to {name} (401)",
+            f"there is no such public model, and {given}",
+            "check the id, or set HF_TOKEN to a token that may read it (hf auth login)",
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return LabError(
+            f"there is no model {name} on the hub",
+            "",
+            "check the id, or set HF_TOKEN if it is private",
+        )
+    offline = isinstance(error, errors.OfflineModeIsEnabled)
+    if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError | ConnectionError | OSError):
+        why = "offline mode is on (HF_HUB_OFFLINE)" if offline else "the hub does not answer"
+        return LabError(
+            f"{name} is not cached and cannot be fetched: {why}",
+            "what was fetched so far is kept",
+            "check the network and try again, or use --set model=shipped:tiny-gpt2",
+        )
+    return LabError(f"fetching {name} failed", type(error).__name__, "try again")
+
+
+class _Progress:
+    """Tells how many bytes have arrived, once a second, by looking at the folder."""
+
+    def __init__(self, folder: Path, total: int, tell: Callable[[str], None]) -> None:
+        self._folder, self._total, self._tell = folder, total, tell
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(1.0):
+            self._tell(f"{size_of(self._folder) / 1e6:,.0f} of {self._total / 1e6:,.0f} MB fetched")

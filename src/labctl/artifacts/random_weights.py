@@ -1,0 +1,160 @@
+"""Seeded random weights of real architectures at their true size (or a tiny one, for tests): the right speeds, and text
+that means nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from labctl.artifacts.protocol import Tell
+from labkit.disk import need_space
+from labkit.errors import LabError
+
+# The configuration classes' own defaults are GPT-2 small and Llama-2 7B; what differs from them stands here.
+# ``tokenizer`` is a folder of models/: ids beyond its vocabulary simply decode to nothing. ``ends``: the model's
+# begin, end and padding ids are those of the tokenizer; otherwise they are the architecture's own.
+DTYPES = ("float32", "float16", "bfloat16")
+SHAPES: dict[str, dict[str, Any]] = {
+    # GPT-2 small: 12 layers, 12 heads, 768 wide, 50257 entries, 124M parameters.
+    "gpt2": {"type": "gpt2", "tokenizer": "tiny-gpt2", "config": {}},
+    "tiny-gpt2": {
+        "type": "gpt2",
+        "tokenizer": "tiny-gpt2",
+        "config": {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 256, "vocab_size": 3000},
+    },
+    "tiny-llama": {
+        "type": "llama",
+        "tokenizer": "tiny-gpt2",
+        "ends": True,
+        "config": {
+            "vocab_size": 3000,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+        },
+    },
+    # 103M parameters: large enough that the engine and not the wire is the bottleneck on two cores.
+    "llama-100m": {
+        "type": "llama",
+        "tokenizer": "everyday-tokenizer",
+        "ends": True,
+        "config": {
+            "vocab_size": 16384,
+            "hidden_size": 768,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 11,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 12,
+        },
+    },
+    # Llama-2 7B: 32 layers, 32 heads, 4096 wide, 32000 entries, 6.7B parameters (13.5 GB). For GPUs.
+    "llama-2-7b": {
+        "type": "llama",
+        "tokenizer": "everyday-tokenizer",
+        "ends": True,
+        "dtype": "float16",
+        "config": {"max_position_embeddings": 4096},
+    },
+    # CodeGen 350M: 20 layers, 16 heads, 1024 wide, 51200 entries.
+    "codegen-350m": {
+        "type": "codegen",
+        "tokenizer": "tiny-gpt2",
+        "config": {"n_layer": 20, "n_head": 16, "n_embd": 1024, "rotary_dim": 32, "vocab_size": 51200},
+    },
+    "tiny-codegen": {
+        "type": "codegen",
+        "tokenizer": "tiny-gpt2",
+        "config": {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 256, "rotary_dim": 8, "vocab_size": 3000},
+    },
+}
+# Architectures of attention and a gated MLP, whose weights and cache are counted alike; the configuration class's own
+# values (Llama-2 7B), where a model's config.json leaves one out.
+GATED: dict[str, dict[str, int]] = {
+    "llama": {
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    },
+}  # fmt: skip
+SEED = 20240229
+CONFIG_VERSION = 2  # of config.json as ``make`` writes it; 2: with the names of older versions of transformers
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def fingerprint(name: str) -> str:
+    """A digest of all that makes the weights of a shape."""
+    return hashlib.sha256(json.dumps([SHAPES[name], SEED, CONFIG_VERSION], sort_keys=True).encode()).hexdigest()
+
+
+def tokenizer_digest(name: str, models: Path) -> str:
+    """A short digest of the tokenizer that a shape borrows from the shipped models; "none" where it is missing."""
+    try:
+        return hashlib.sha256((models / SHAPES[name]["tokenizer"] / "tokenizer.json").read_bytes()).hexdigest()[:8]
+    except OSError:
+        return "none"
+
+
+def make(shape: str, target: Path, models: Path, tell: Tell, dtype: str = "") -> None:
+    """Write config, weights (safetensors) and tokenizer of ``shape`` into ``target``; ``dtype`` "" is the shape's own.
+
+    The same bytes on every machine with the same torch: initialised on the CPU from one seed. Needs torch and
+    transformers.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    recipe = SHAPES[shape]
+    tokenizer = models / recipe["tokenizer"]
+    if not (tokenizer / "tokenizer.json").is_file():
+        raise LabError(f"the tokenizer of random:{shape} is missing", f"{tokenizer} has no tokenizer.json")
+    ends = _special_ids(tokenizer) if recipe.get("ends") else {}
+    config = AutoConfig.for_model(recipe["type"], **recipe["config"], **ends)
+    dtype = dtype or recipe.get("dtype", "float32")
+    tell(f"initialising {shape} in {dtype}")
+    torch.manual_seed(SEED)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    need_space(target, sum(p.numel() * p.itemsize for p in model.parameters()))
+    tell(f"writing {sum(p.numel() for p in model.parameters()) / 1e6:.0f}M parameters")
+    model.save_pretrained(target)
+    _add_older_names(target / "config.json")
+    for name in TOKENIZER_FILES:
+        if (tokenizer / name).is_file():
+            shutil.copyfile(tokenizer / name, target / name)
+
+
+def _add_older_names(path: Path) -> None:
+    """Add the names by which transformers before 4.56 knows the weights' type, and before 5 the rotary base.
+
+    TensorRT-LLM 0.19.0 has transformers 4.51, and takes the type from ``torch_dtype`` alone.
+    """
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["torch_dtype"] = config["dtype"]
+    if base := (config.get("rope_parameters") or {}).get("rope_theta"):
+        config["rope_theta"] = base
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _special_ids(tokenizer: Path) -> dict[str, int | None]:
+    """The tokenizer's begin, end and padding ids, as a model's configuration names them."""
+    from tokenizers import Tokenizer
+
+    named = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
+    known = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    ids: dict[str, int | None] = {}
+    for key in ("bos_token", "eos_token", "pad_token"):
+        token = named.get(key)
+        token = token["content"] if isinstance(token, dict) else token
+        ids[f"{key}_id"] = known.token_to_id(token) if token else None
+    return ids

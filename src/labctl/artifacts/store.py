@@ -1,0 +1,262 @@
+"""The store of artifacts: each is made once under a lock, swapped in whole, and checked before every use.
+
+The cache has one folder for each kind, and in it one folder for each artifact, named by its key. The folder's manifest
+(JSON) is written last, with the size, hash and modification time of every file. Before use the sizes are compared, and
+the hash of each file that was touched since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from labctl import unfinished
+from labctl.artifacts.protocol import Builder, Tell
+from labctl.workspace import Workspace, key_lock, replace_dir
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+
+PARTIAL = ".partial"  # how the name of an interrupted download's folder ends
+NUL = "\0"  # between the inputs of a key
+Files = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Store:
+    """The cached artifacts of one kind.
+
+    Attributes:
+        name: the kind's folder in the cache, and the group of commands that list and prune it.
+        manifest: the name of the manifest in each artifact's folder.
+        label: the manifest's entry by which people know an artifact.
+        shown: more entries that a list shows, with what it shows where there is no manifest.
+    """
+
+    name: str
+    manifest: str
+    label: str
+    shown: Mapping[str, Any] = field(default_factory=dict)
+
+    def folder(self, workspace: Workspace) -> Path:
+        return workspace.cache / self.name
+
+    def remedy(self, name: str) -> str:
+        return f"labctl {self.name} prune {name}, then try again"
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """The manifest in the folder ``path``. Raises LabError if it cannot be read or lists no files."""
+        manifest = path / self.manifest
+        try:
+            data: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+            if isinstance(data["files"], dict):
+                return data
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        raise LabError(f"{manifest} is damaged", "it cannot be read", self.remedy(path.name))
+
+    def check(self, path: Path, name: str) -> dict[str, Any]:
+        """The manifest in the folder ``path``, once its files are what it says.
+
+        Args:
+            name: the artifact's name in the remedy.
+
+        Raises:
+            LabError: the first file that is missing, has another size, or other content.
+        """
+        data = self.read(path)
+        for file, entry in data["files"].items():
+            if why := _difference(path / file, entry):
+                raise LabError(f"{path / file} is damaged", why, self.remedy(name))
+        return data
+
+    def rows(self, workspace: Workspace) -> list[dict[str, Any]]:
+        """What the cache holds, one row for each folder, as ``list --json`` prints it.
+
+        ``state`` is whole, damaged (no manifest that can be read) or partial (an interrupted download); the latter two
+        have their folder's name as label. ``bytes`` is the size of all files, ``made`` seconds since the epoch.
+        """
+        rows = []
+        for folder in sorted(path for path in self.folder(workspace).glob("*") if path.is_dir()):
+            partial = folder.name.endswith(PARTIAL)
+            if folder.name.startswith(".") and not partial:
+                continue  # it is being made
+            data: dict[str, Any] = {}
+            with contextlib.suppress(LabError):
+                data = self.read(folder)
+            rows.append({
+                self.label: str(data.get(self.label) or folder.name.removeprefix(".")),
+                "state": "whole" if data else "partial" if partial else "damaged",
+                "path": str(folder),
+                **{key: data.get(key, default) for key, default in self.shown.items()},
+                "bytes": size_of(folder),
+                "made": data.get("made") or folder.stat().st_mtime,
+            })  # fmt: skip
+        return rows
+
+    def prune(self, workspace: Workspace, names: Collection[str] | None = None) -> list[str]:
+        """Remove the artifacts of these names (labels, or names of folders; None: all of them); the labels that went.
+
+        Raises:
+            LabError: one is not in the cache, or is being made.
+        """
+        rows = self.rows(workspace)
+        known = {name for row in rows for name in (row[self.label], Path(row["path"]).name)}
+        if unknown := sorted(set(names or ()) - known):
+            raise LabError(f"not in the cache: {', '.join(unknown)}", "", f"labctl {self.name} list")
+        gone = []
+        for row in rows:
+            path = Path(row["path"])
+            if names is None or {row[self.label], path.name} & {*names}:
+                made_as = path.with_name(path.name.removeprefix(".").removesuffix(PARTIAL))
+                with key_lock(made_as, timeout=0):
+                    shutil.rmtree(path)
+                gone.append(row[self.label])
+        return gone
+
+
+WEIGHTS = Store("weights", "weights.json", "spec")
+ENGINES = Store("engines", "manifest.json", "key", {"engine": "damaged", "source": "", "options": {}})
+STORES = (WEIGHTS, ENGINES)
+
+
+class Artifact(ABC):
+    """Something that is made once and kept in the cache: weights or an engine."""
+
+    store: ClassVar[Store]
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """The name of its folder (see :func:`key_of`)."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """The name by which people prune it."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What it is, for a person."""
+
+    @property
+    @abstractmethod
+    def argv(self) -> tuple[str, ...]:
+        """The ``python`` arguments that make it in the serving environment."""
+
+    def locate(self, workspace: Workspace) -> Path:
+        """The folder where it is, or will be once it is made."""
+        return self.store.folder(workspace) / self.key
+
+    def manifest(self, workspace: Workspace) -> dict[str, Any]:
+        """Its manifest. Raises LabError if that cannot be read."""
+        return self.store.read(self.locate(workspace))
+
+    def ready(self, workspace: Workspace) -> bool:
+        """Whether it can be used as it is; what is damaged raises, and is not silently made again.
+
+        Raises:
+            LabError: it is there but not whole.
+        """
+        path = self.locate(workspace)
+        return path.is_dir() and bool(self.store.check(path, self.label))
+
+    def make(self, workspace: Workspace, tell: Tell, builder: Builder | None = None) -> Path:
+        """Make it unless it is there, and return its folder; of two processes one makes it and the other waits.
+
+        Args:
+            tell: called with short progress texts.
+            builder: the serving image (for engines that are built in it).
+
+        Raises:
+            LabError: it cannot be made; nothing is left that looks complete.
+        """
+        path = self.locate(workspace)
+        with key_lock(path):
+            if self.ready(workspace):
+                return path
+            unfinished.sweep([path.parent])
+            with replace_dir(path) as fresh:
+                began = time.monotonic()
+                facts = self.write(fresh, workspace, tell, builder)
+                spent = round(time.monotonic() - began, 2)
+                tell("hashing")
+                entries = measure(fresh, self.store.manifest)
+                self.require_complete(entries)
+                manifest = {"made": time.time(), "build_s": spent, **facts, "files": entries}
+                atomic_write(fresh / self.store.manifest, json.dumps(manifest, indent=1))
+        return path
+
+    @abstractmethod
+    def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Mapping[str, Any]:
+        """Write its files into the empty folder ``fresh``; the result goes into the manifest."""
+
+    def require_complete(self, entries: Files) -> None:  # noqa: B027 (weights need no such check)
+        """Refuse what was written if essential files are missing. Raises LabError."""
+
+
+def key_of(label: str, *inputs: str) -> str:
+    """The name of an artifact's folder: readable, and another one wherever something that it follows from differs."""
+    return f"{label}-{hashlib.sha256(NUL.join(inputs).encode()).hexdigest()[:10]}"
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file (hex). A file that has not been touched since is not read again by the same process."""
+    now = path.stat()
+    return _sha256(path, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _sha256(path: Path, *_: int) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def measure(folder: Path, manifest: str) -> dict[str, dict[str, Any]]:
+    """Relative name → size (bytes), sha256 (hex), mtime_ns, for every file but the manifest itself."""
+    return {
+        path.relative_to(folder).as_posix(): {
+            "size": path.stat().st_size,
+            "sha256": sha256(path),
+            "mtime_ns": path.stat().st_mtime_ns,
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != manifest
+    }
+
+
+def digest(entries: Files) -> str:
+    """One hash for the content of a folder."""
+    pairs = sorted((name, entry["sha256"]) for name, entry in entries.items())
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder, in which files may come and go meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def _difference(path: Path, entry: Mapping[str, Any]) -> str:
+    """How a file differs from what was written; "" if it does not."""
+    try:
+        now = path.stat()
+    except OSError:
+        return f"it is missing, {entry['size']} bytes were written"
+    if now.st_size != entry["size"]:
+        return f"it has {now.st_size} bytes, {entry['size']} were written"
+    if now.st_mtime_ns != entry["mtime_ns"] and sha256(path) != entry["sha256"]:
+        return "its hash is not the one that was written"
+    return ""

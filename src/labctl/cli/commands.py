@@ -1,0 +1,102 @@
+"""The commands: in which group `labctl --help` lists them, what each does, and how it is typed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    """A command. ``module`` of labctl.cli is imported only when the command is used;"""
+
+    module: str
+    summary: str
+    examples: tuple[str, ...]
+
+
+GROUPS: dict[str, dict[str, Listed]] = {
+    "Start here": {
+        "list": Listed("catalog", "List the labs, or the settings of one.", ("list", "list iterative")),
+        "run": Listed(
+            "run",
+            "Run a whole lab: up, its clients, the verdicts, down.",
+            ("run iterative --quick", "run batching --set max_num_sequences=8"),
+        ),
+        "learn": Listed("exercise", "Show exercises as one screen; check when you save.", ("learn", "learn iterative")),
+        "exercise": Listed(
+            "exercise",
+            "Write the lines yourself; your running server judges.",
+            ("exercise start 02a", "exercise check 02a --watch"),
+        ),
+        "doctor": Listed("doctor", "Check this machine, and say what to do.", ("doctor", "doctor modern")),
+    },
+    "Serve": {
+        "up": Listed(
+            "stacks",
+            "Bring a stack up and wait until every model answers.",
+            ("up iterative", "up static-batching --set max_num_sequences=8 --ports auto"),
+        ),
+        "status": Listed(
+            "stacks", "Show the state, endpoints and models of stacks.", ("status", "status iterative --json")
+        ),
+        "infer": Listed(
+            "infer", "Get one answer from a model of a running stack.", ("infer iterative -p 'I have lived in' -o 8",)
+        ),
+        "chat": Listed("chat", "Open a chat page for a stack's text models.", ("chat codegen",)),
+        "logs": Listed("stacks", "Show the log of a stack's server.", ("logs iterative -f",)),
+        "reload": Listed("edit", "Load the edited models of a running stack again.", ("reload iterative",)),
+        "undo": Listed("edit", "Put the shipped files back, and keep yours beside them.", ("undo iterative",)),
+        "restart": Listed(
+            "edit", "Take a stack down and up again, as it was.", ("restart iterative", "restart scaled --rolling")
+        ),
+        "down": Listed(
+            "stacks", "Take a stack down, and check that nothing is left.", ("down iterative", "down --all")
+        ),
+    },
+    "Observe and measure": {
+        "watch": Listed(
+            "watch", "Show a stack's scheduler while it works.", ("watch iterative", "watch iterative --terminal")
+        ),
+        "clock": Listed(
+            "clock",
+            "Stop a stack's schedulers, step them, slow them down.",
+            ("clock iterative pause", "clock iterative step 3", "clock iterative run"),
+        ),
+        "metrics": Listed(
+            "metrics", "Show Triton's counters as a table.", ("metrics codegen", "metrics codegen --follow")
+        ),
+        "bench": Listed(
+            "bench",
+            "Measure a stack under load.",
+            ("bench iterative --concurrency 1,4,8", "bench inflight-batching --request-rate 4 --output bench.json"),
+        ),
+        "explain": Listed(
+            "explain",
+            "Show why a request waited, or where two runs part.",
+            ("explain 417003 results/A", "explain 3 inflight-batching", "explain --diff results/A results/B"),
+        ),
+        "compare": Listed("compare", "Show results side by side, with ratios.", ("compare results/A results/B",)),
+    },
+    "Scale": {
+        "scale": Listed(
+            "edit", "Set the number of replicas of a running stack.", ("scale scaled 3", "scale scaled --auto 1:4")
+        ),
+        "models": Listed(
+            "edit", "Load or unload a model on every server of a stack.", ("models unload iterative simple-gpt2",)
+        ),
+    },
+    "Weights, engines, images": {
+        "weights": Listed("artifacts", "Pull, list and prune model weights.", ("weights pull codegen", "weights list")),
+        "engines": Listed("artifacts", "Build, list and prune compiled engines.", ("engines build inflight-batching",)),
+        "images": Listed("images", "Build, list and prune container images.", ("images list",)),
+        "render": Listed(
+            "render",
+            "Render a stack's model repository, and start nothing.",
+            ("render iterative --output repository", "render scaled --target kubernetes --output k8s"),
+        ),
+    },
+    "Teach": {
+        "workshop": Listed("workshop", "Show the progress of a group as one table.", ("workshop report progress/",)),
+        "bundle": Listed("bundle", "Pack the labs for machines without a network.", ("bundle create labs.tar",)),
+    },
+}
+COMMANDS: dict[str, Listed] = {name: listed for group in GROUPS.values() for name, listed in group.items()}

@@ -1,0 +1,161 @@
+"""labctl explain."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.cli import options as opt
+from labctl.cli.console import say
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.printable import printable
+from labkit.tables import table
+
+if TYPE_CHECKING:
+    from labctl.pages.live.parting import Parting
+    from labctl.pages.live.story import Lane, Row
+
+SHOWN = 5  # requests that an error names
+
+
+@click.command("explain")
+@click.argument("request_or_a", metavar="REQUEST|A")
+@click.argument("source", metavar="RESULT|STACK|B")
+@click.option("--diff", is_flag=True, help="Show the first step at which two runs A and B of the same requests part.")
+@opt.as_json
+def explain_command(request_or_a: str, source: str, diff: bool, json_output: bool) -> None:
+    """Show why REQUEST waited, step by step.
+
+    RESULT is a folder below results/, or one phase of it (steps-PHASE.jsonl). STACK is a stack that is up. REQUEST is
+    a name in the step log, or the name that the run's own client gave it (requests.jsonl). --diff takes two of RESULT
+    and STACK instead.
+    """
+    if diff:
+        _show_parting(request_or_a, source, json_output)
+    else:
+        _show_story(request_or_a, source, json_output)
+
+
+def _show_story(request: str, source: str, json_output: bool) -> None:
+    from labctl.pages.live import story
+
+    lanes = _lanes(source)
+    found = [(lane, name, story.rows(lane, name)) for lane, name in story.lanes_of(lanes, request)]
+    if not found:
+        raise LabError(f"{source} has no request {request}", _longest(lanes), f"labctl explain REQUEST {source}")
+    if json_output:
+        stories = [{**_lane(lane), "request": name, "rows": [_row(row) for row in rows]} for lane, name, rows in found]
+        click.echo(json.dumps(stories, indent=2))
+        return
+    for number, (lane, name, rows) in enumerate(found):
+        if number:
+            click.echo()
+        label = f" ({lane.labels[name]})" if name in lane.labels and lane.labels[name] != name else ""
+        say(printable(f"{name}{label} in {lane.title}: {_sum(rows)}"))
+        cells = [(_steps(row), f"{row.seconds:.3f}", row.event.what, row.words) for row in rows]
+        click.echo("\n" + table(cells, ("step", "seconds", "it", "reason or tokens"), right=(0, 1)))
+
+
+def _show_parting(one: str, other: str, json_output: bool) -> None:
+    from labctl.pages.live import parting
+
+    found = [parting.parting(*pair) for pair in parting.paired(_lanes(one), _lanes(other))]
+    if json_output:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
+        return
+    say(f"A  {printable(one)}")
+    say(f"B  {printable(other)}")
+    for each in found:
+        click.echo()
+        _show_sides(each)
+
+
+def _show_sides(found: Parting) -> None:
+    title = printable(found.title)
+    if found.sides is None:
+        say(f"{title}: all {found.steps:,} steps of {found.requests:,} requests are the same")
+        return
+    one, other = found.sides
+    say(f"{title}: {found.requests:,} requests, {found.steps:,} steps alike; the runs part at step {found.steps + 1:,}")
+    cells = [
+        ("step in the log", str(one.step or "-"), str(other.step or "-")),
+        ("batch", " ".join(one.batch) or "-", " ".join(other.batch) or "-"),
+        ("waiting", " ".join(one.waiting) or "-", " ".join(other.waiting) or "-"),
+        *((f"request {name}", one.reasons[name], other.reasons[name]) for name in one.reasons),
+    ]
+    click.echo("\n" + table(cells, ("", "A", "B")))
+
+
+def _lanes(source: str) -> list[Lane]:
+    """The step logs of a run or of a running stack."""
+    from labctl.pages.live import story
+
+    path = Path(source)
+    if "/" in source or path.suffix == ".jsonl":
+        if not path.exists():
+            raise LabError(f"{source} does not exist", "", "name a folder below results/, or a stack")
+        return story.of_result(path)
+    from labctl.clock.clock import Clock
+
+    session = opt.open_session()
+    _, name = session.catalog.stack(source)
+    running = session.find(name)
+    if not running:
+        raise LabError(f"{name} is not up", "", f"labctl up {name}, or name a folder below results/")
+    run_dir, models = session.workspace.folder(name).run_dir(), tuple(running[1].models)
+    held = [
+        {**state, "replica": story.replica_of(folder, run_dir)}
+        for folder in nofollow.folders(run_dir)
+        for model in models
+        for state in Clock(folder, models).states(model)
+        if state["state"] == "held"
+    ]
+    lanes = story.of_stack(run_dir, held)
+    if not lanes:
+        raise LabError(f"{name} has no step log yet", "no model of it has computed a step", f"labctl infer {name}")
+    return lanes
+
+
+def _longest(lanes: Sequence[Lane]) -> str:
+    """The requests that waited longest: what somebody who looks for one may have meant."""
+    waits: dict[str, int] = {}
+    for lane in lanes:
+        for line in lane.lines:
+            for name in line["waiting"]:
+                waits[name] = waits.get(name, 0) + 1
+    longest = sorted(waits, key=lambda name: -waits[name])[:SHOWN]
+    if longest:
+        return f"the longest waits, in steps: {', '.join(f'{name} ({waits[name]:,})' for name in longest)}"
+    names = list(dict.fromkeys(name for lane in lanes for name in lane.requests()))[:SHOWN]
+    return f"no request waited; it has {', '.join(names)}" if names else "it shows no request"
+
+
+def _sum(rows: Sequence[Row]) -> str:
+    waited = [row for row in rows if row.event.what == "waits"]
+    steps = sum(row.last - row.first + 1 for row in waited)
+    preempted = sum(row.event.what == "preempted" for row in rows)
+    said = f"waited {steps:,} step{'s' if steps != 1 else ''}" if steps else "did not wait"
+    if steps:
+        said += f", {sum(row.seconds for row in waited):.3f} s"
+    return f"{said}; preempted {preempted} time{'s' if preempted != 1 else ''}" if preempted else said
+
+
+def _steps(row: Row) -> str:
+    return f"{row.first}" if row.first == row.last else f"{row.first}-{row.last}"
+
+
+def _lane(lane: Lane) -> dict[str, Any]:
+    return {"model": lane.model, "instance": lane.instance, "phase": lane.phase, "replica": lane.replica}
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "first_step": row.first, "last_step": row.last, "seconds": round(row.seconds, 6), "what": row.event.what,
+        "why": row.event.why, "because": dict(row.event.because), "computed": row.computed, "new": row.made,
+    }  # fmt: skip

@@ -1,0 +1,246 @@
+"""The clock of a stack's schedulers: stop it, move it on by steps, slow it down (docs/develop/step-log.md).
+
+labctl writes ``clock.json`` into the stack's run folder, and each model of ours looks at it before a step; how far it
+has come it says in files of its own there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.clock.pause import PauseLimit
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.evidence import metrics
+
+CONTROL = "clock.json"
+EVERY = "*"  # in the place of a model's name: all that are not named
+MOST_FACTOR = 10_000.0
+LOOK_S = 0.01
+LOCK_S = 5.0  # nobody holds the lock of the run folder, or of a model's steps, for long
+SETTLE_S = 0.15  # nothing waits, and nothing has come for so long
+GONE_S = 1.5  # a request that was to come back has not come for so long: its client has gone
+PATIENCE_S = 120.0  # a step that takes longer than this will not end
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock of one stack.
+
+    Args:
+        run_dir: the stack's run folder, on this machine.
+        models: the stack's models.
+        limit: what ends a pause by itself; None: nothing does.
+    """
+
+    run_dir: Path
+    models: tuple[str, ...]
+    limit: PauseLimit | None = None
+
+    # -- how it is set ----------------------------------------------------------------------------------------------
+
+    def modes(self) -> dict[str, dict[str, Any]]:
+        """What is set, by model or EVERY; {} where all run free."""
+        try:
+            models = nofollow.read_object(self.run_dir / CONTROL)["models"]
+            now = time.monotonic()
+            modes = {name: dict(mode) for name, mode in models.items() if mode.get("until", now) >= now}
+            numbers = [mode.get(name, 0) for mode in modes.values() for name in ("since", "until", "factor")]
+            written = all(mode["mode"] for mode in modes.values()) and all(isinstance(n, int | float) for n in numbers)
+            return modes if written else {}
+        except (OSError, ValueError, LookupError, AttributeError, TypeError):
+            return {}
+
+    def mode(self, model: str) -> dict[str, Any]:
+        """What is set for one model: its ``mode`` is run, pause or slow (then with a ``factor``)."""
+        modes = self.modes()
+        return modes.get(model) or modes.get(EVERY) or {"mode": "run"}
+
+    @property
+    def paused(self) -> list[str]:
+        """The models that stand still."""
+        return [model for model in self.models if self.mode(model)["mode"] == "pause"]
+
+    def pause(self, model: str = "") -> None:
+        """No model, or this one no more, begins a step."""
+        with self._changing():
+            self._set(model, self._pause(model))
+
+    def _pause(self, model: str) -> dict[str, Any]:
+        """The mode of a clock that stands still: since when, and until when at most (monotonic seconds)."""
+        before = self.modes().get(model or EVERY, {})
+        since = before.get("since") or round(time.monotonic(), 3)
+        until = {"until": before.get("until") or round(since + self.limit.most_s, 3)} if self.limit else {}
+        return {"mode": "pause", "since": since, **until}
+
+    @property
+    def until(self) -> float | None:
+        """When the first pause ends by itself (monotonic seconds); None where none does."""
+        return min((mode["until"] for mode in self.modes().values() if mode.get("until")), default=None)
+
+    def slow(self, factor: float, model: str = "") -> None:
+        """A step and the time to the next one take ``factor`` times as long as the step."""
+        if not 1.0 <= factor <= MOST_FACTOR:
+            raise LabError(f"{factor:g} is no factor to slow down by", f"it goes from 1 to {MOST_FACTOR:,.0f}")
+        with self._changing():
+            self._set(model, {"mode": "slow", "factor": factor})
+
+    def run(self, model: str = "") -> None:
+        """All, or this one, run free. A step that has not ended does not stop them again."""
+        if not self.run_dir.is_dir():
+            return
+        with self._changing():
+            self._set(model, {"mode": "run"})
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Lock the run folder while the control file is read and written, so that no change undoes another one."""
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise LabError(f"{self.run_dir} cannot be used", error.strerror or str(error)) from error
+        try:
+            nofollow.lock(folder, LOCK_S)
+            yield
+        except BlockingIOError as error:
+            raise LabError(f"{self.run_dir} is locked", "a model, or another command, has not let go of it") from error
+        finally:
+            os.close(folder)
+
+    def _set(self, model: str, mode: Mapping[str, Any]) -> None:
+        if model and model not in self.models:
+            raise LabError(f"the stack has no model '{model}'", f"it has: {', '.join(self.models)}")
+        self._write({**self.modes(), model: dict(mode)} if model else {EVERY: dict(mode)})
+
+    def _write(self, modes: Mapping[str, Mapping[str, Any]]) -> None:
+        control = self.run_dir / CONTROL
+        try:
+            if all(one["mode"] == "run" for one in modes.values()):
+                nofollow.unlink(control)
+            else:
+                nofollow.write(control, json.dumps({"v": 1, "models": modes}))
+        except OSError as error:
+            raise LabError(f"{control} cannot be written", error.strerror or str(error)) from error
+
+    # -- by steps ---------------------------------------------------------------------------------------------------
+
+    def states(self, model: str) -> list[dict[str, Any]]:
+        """The clock files of a model's instances, while the clock does not run free (docs/develop/step-log.md)."""
+        states = []
+        for path in sorted(self.run_dir.glob(f"clock-{model}-*.json")):
+            with contextlib.suppress(OSError, ValueError):
+                state = nofollow.read_object(path)
+                if state.get("model") == model and state.get("state") and isinstance(state.get("steps", 0), int):
+                    states.append(state)
+        return states
+
+    def step(self, count: int = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
+        """``count`` steps of each model (or of this one) that has something to do, and then the clock stands still.
+
+        Returns when they are done, or when nothing waits any more; what was not used is taken back. It also returns
+        when the clock is set otherwise meanwhile, and then leaves it so.
+
+        Args:
+            endpoint: Triton's metrics endpoint, for what waits in its own queues.
+
+        Returns:
+            the steps that each model has done.
+
+        Raises:
+            LabError: a step did not end.
+        """
+        grant = secrets.token_hex(4)
+        wanted = [model] if model else list(self.models)
+        with self._changing():
+            self._set(model, {**self._pause(model), "grant": grant, "steps": count})
+        try:
+            self._await(wanted, grant, count, endpoint)
+        finally:
+            with self._changing():
+                self._take_back(grant)
+            for one in wanted:  # whoever takes a step holds this lock, and looks again at what is granted
+                with contextlib.suppress(OSError), nofollow.reading(self._claims(one)) as claims:
+                    nofollow.lock(claims.fileno(), LOCK_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while any(self._computing(one, grant) for one in wanted if one in self.paused):
+            _not_for_ever(deadline)
+        return {one: begun for one in wanted if (begun := self._begun(one, grant))}
+
+    def _take_back(self, grant: str) -> None:
+        """Stand still again where the grant is still in force: whoever has set the clock since has the last word."""
+        modes = self.modes()
+        if any(mode.get("grant") == grant for mode in modes.values()):
+            again = {name: self._pause(name) for name, mode in modes.items() if mode.get("grant") == grant}
+            self._write({**modes, **again})
+
+    def _granted(self, model: str, grant: str) -> bool:
+        return self.mode(model).get("grant") == grant
+
+    def _await(self, models: list[str], grant: str, count: int, endpoint: str) -> None:
+        quiet_since: float | None = None
+        before: object = None
+        deadline = changed = time.monotonic()
+        while True:
+            now = time.monotonic()
+            states = {one: self.states(one) for one in models}
+            if states != before:
+                before, changed, deadline = states, now, now + PATIENCE_S
+            open_ = [
+                one for one in models
+                if self._granted(one, grant) and (self._done(one, grant) < count or self._computing(one, grant))
+            ]  # fmt: skip
+            if not open_:
+                return
+            busy = any(state["state"] in ("held", "running") for one in open_ for state in states[one])
+            coming = any(state.get("left") for one in open_ for state in states[one]) or _pending(endpoint, open_)
+            if busy or (coming and now - changed < GONE_S):
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = now
+            elif now - quiet_since > SETTLE_S:
+                return
+            _not_for_ever(deadline)
+
+    def _done(self, model: str, grant: str) -> int:
+        return sum(state.get("steps", 0) for state in self.states(model) if state.get("grant") == grant)
+
+    def _computing(self, model: str, grant: str) -> bool:
+        """Whether steps were begun that have not ended."""
+        return self._begun(model, grant) > self._done(model, grant)
+
+    def _begun(self, model: str, grant: str) -> int:
+        """How many of the granted steps a model has taken."""
+        try:
+            name, _, begun = nofollow.read_text(self._claims(model)).partition(" ")
+            return int(begun or 0) if name == grant else 0
+        except (OSError, ValueError):
+            return 0
+
+    def _claims(self, model: str) -> Path:
+        return self.run_dir / f"clock-{model}.claims"
+
+
+def _not_for_ever(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise LabError(f"a step has not ended within {PATIENCE_S:g} s", "", "labctl status; labctl logs STACK")
+    time.sleep(LOOK_S)
+
+
+def _pending(endpoint: str, models: list[str]) -> bool:
+    """Whether Triton has requests for one of them that it has not handed over."""
+    if not endpoint:
+        return False
+    try:
+        counted = metrics.scrape(endpoint).models
+    except LabError:
+        return False
+    return any(counted[model].pending > 0 for model in models if model in counted)

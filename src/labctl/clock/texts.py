@@ -1,0 +1,39 @@
+"""Texts in the step log: models write them only while somebody wants them (docs/develop/step-log.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from labkit import nofollow
+
+WATCHED = "watched"  # a file in the run folder; a model writes texts while it is fresh
+RENEW_S = 3.0  # it is stale after ten
+
+
+def want(run_dir: Path) -> None:
+    """Ask the models of a stack to write texts for the next seconds; nothing happens where the stack has gone."""
+    for folder in nofollow.folders(run_dir):
+        with contextlib.suppress(OSError):
+            nofollow.touch(folder / WATCHED)
+
+
+@contextlib.contextmanager
+def wanted(run_dir: Path) -> Iterator[None]:
+    """Have texts written for the time of a block."""
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(RENEW_S):
+            want(run_dir)
+
+    want(run_dir)
+    thread = threading.Thread(target=renew, name="texts", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

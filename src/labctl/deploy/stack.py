@@ -1,0 +1,154 @@
+"""What is deployed: a server, what prepares it, and the clusters' own names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from labctl.deploy.files import fill, parse
+
+MOST = 8  # replicas: kubernetes/base/autoscaler.yaml
+
+
+@dataclass(frozen=True)
+class Server:
+    """One profile's Triton, as Compose would run it.
+
+    Attributes:
+        entrypoint, arguments: what runs in the image; an empty entrypoint is the image's own.
+        environment: without what the files of this package say themselves.
+        closed: Triton's APIs that need the secret.
+        shm: the size of /dev/shm, as Docker writes it ("256m").
+        exit_s: seconds from being asked to stop to being killed.
+    """
+
+    image: str
+    entrypoint: Sequence[str]
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    closed: str
+    shm: str
+    exit_s: int
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command of Compose's engine-builder: weights, exports, engines. ``makes`` is a path in the containers."""
+
+    image: str
+    command: Sequence[str]
+    makes: str
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What one profile serves.
+
+    Attributes:
+        probes: a body for each path that is asked once when a server starts.
+        repository: rendered, on this machine; None where its templates are in the serving image alone.
+        templates, render: then, where the image has them, and labctl's command that renders them from /templates to
+            /tmp/rendered.
+    """
+
+    server: Server
+    probes: Mapping[str, Any]
+    tools: Sequence[Tool] = ()
+    repository: Path | None = None
+    templates: str = ""
+    render: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What clusters differ in: ``labctl render --target kubernetes --set NAME=VALUE``. "" leaves a thing out.
+
+    Attributes:
+        guard: whether Envoy shows every request to a judge (docs/operate/security.md).
+        cpu_request: the processors that a server's pod requests, such as "500m"; "" is the profile's own number.
+        gpu_product: the kind of GPU, as the node label ``nvidia.com/gpu.product`` has it.
+        keda: Prometheus' address for a KEDA ScaledObject, which then takes the HorizontalPodAutoscaler's place.
+        registry: where nodes pull the images from ("registry.example.com/labs").
+        prometheus_release: the label ``release`` by which a Prometheus Operator selects its resources.
+        priority_class, pull_secret, storage_class: names of what the cluster has.
+    """
+
+    guard: bool = True
+    cpu_request: str = ""
+    gpu_product: str = ""
+    keda: str = ""
+    prometheus_release: str = ""
+    priority_class: str = ""
+    pull_secret: str = ""
+    registry: str = ""
+    storage_class: str = ""
+
+    def image(self, name: str) -> str:
+        """The name by which nodes pull an image of ours."""
+        return f"{self.registry}/{name}" if self.registry else name
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A stack.
+
+    Attributes:
+        policy: how Envoy spreads requests: "l7" or "hash".
+        envoy, files, tools: images: Envoy; the checkout's files; what makes weights and engines.
+        serving: by profile; "cpu" is the base.
+        trace: an OTLP/HTTP receiver; "" is none.
+    """
+
+    stack: str
+    policy: str
+    envoy: str
+    files: str
+    tools: str
+    serving: Mapping[str, Serving]
+    trace: str = ""
+    cluster: Cluster = Cluster()
+
+    @property
+    def prepared(self) -> bool:
+        """Whether there are weights or engines to be made; shipped models come with the checkout's files."""
+        return any(serving.tools for serving in self.serving.values())
+
+    @property
+    def stateful(self) -> bool:
+        """A sequence finds its server again by the server's name, which only a StatefulSet's pods keep."""
+        return self.policy == "hash"
+
+    @property
+    def server_names(self) -> list[str]:
+        """The servers as DNS knows them: together, or each by its own."""
+        server = f"{self.stack}-triton"
+        return [f"{server}-{number}.{server}" for number in range(MOST)] if self.stateful else [server]
+
+    @property
+    def remembers_sequences(self) -> bool:
+        """Whether Envoy's judge remembers sequence ids."""
+        folders = (serving.repository for serving in self.serving.values() if serving.repository)
+        configs = (path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("config.pbtxt"))
+        return self.cluster.guard and any("iterative_sequence" in config for config in configs)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of the placeholders that are the same in all files."""
+        cluster = self.cluster
+        return {
+            "stack": self.stack, "kind": "StatefulSet" if self.stateful else "Deployment",
+            "envoy_image": self.envoy, "files_image": self.files, "tools_image": self.tools,
+            "trace_port": urlsplit(self.trace).port or "",
+            "priority_class": cluster.priority_class, "pull_secret": cluster.pull_secret,
+            "storage_class": cluster.storage_class, "gpu_product": cluster.gpu_product,
+            "keda": cluster.keda, "release": cluster.prometheus_release,
+        }  # fmt: skip
+
+    def read(self, name: str, **values: Any) -> Any:
+        """A file of kubernetes/, filled and parsed."""
+        return parse(fill(f"kubernetes/{name}", {**self.values, **values}))

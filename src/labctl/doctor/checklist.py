@@ -1,0 +1,77 @@
+"""The whole checklist of ``labctl doctor``: the machine, its runtimes, and what one stack needs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from labctl.doctor.gpu import gpu_checks
+from labctl.doctor.machine import Check, from_error, machine_checks
+from labctl.guard import envoy
+from labctl.plan import Plan
+from labctl.runtimes import wheel
+from labctl.runtimes.base import Runtime
+from labctl.workspace import Workspace
+
+
+def checklist(
+    workspace: Workspace,
+    runtime_named: Callable[[str], Runtime],
+    claim_ports: Callable[[], None],
+    plan: Plan | None,
+    profile: str,
+    *,
+    expose: bool,
+    workshop: bool,
+) -> list[Check]:
+    """One row per check, in the order in which they are printed.
+
+    Args:
+        claim_ports: raises LabError where another program has Triton's usual ports.
+        plan: what is to be served; None checks only what every stack needs.
+        expose: also check what a stack needs that listens beyond loopback.
+        workshop: also measure this machine's room, memory and speed (takes about ``workshop.BUDGET_S`` seconds).
+    """
+    checks = machine_checks(workspace.cache)
+    names = ("compose",) if plan and plan.release else ("local", "compose")
+    runtimes = [_check_runtime(runtime_named(name), profile) for name in names]
+    if any(check.state == "ok" for check in runtimes):  # one of them is enough
+        runtimes = [Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in runtimes]
+    compose_answers = runtimes[-1].state == "ok"
+    checks += [*runtimes, from_error("ports 8000-8002", partial(_check_ports, claim_ports), "warn")]
+    if expose:
+        checks += [*map(_warn_of_exposure, names), from_error("Envoy", lambda: str(envoy.binary()), "warn")]
+    if profile == "gpu":
+        checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
+    if plan:
+        checks += [
+            Check(step.title, "ok", "cached")
+            if step.ready()
+            else Check(step.title, "warn", "to be made", f"labctl up {plan.name}")
+            for step in plan.steps
+        ]
+    if workshop:
+        from labctl.doctor import workshop as questions  # numpy: only where it is asked for
+
+        checks += questions.checks(workspace.root, docker=compose_answers and len(names) > 1)
+    return checks
+
+
+def _check_runtime(runtime: Runtime, profile: str) -> Check:
+    def ask() -> str:
+        runtime.check(profile)
+        local = runtime.name == "local"
+        return f"Triton {wheel.TRITON_OF_WHEEL.get(wheel.find_wheel().version, '')}" if local else "answers"
+
+    return from_error(f"runtime {runtime.name}", ask)
+
+
+def _check_ports(claim: Callable[[], None]) -> str:
+    claim()
+    return "free"
+
+
+def _warn_of_exposure(runtime: str) -> Check:
+    """What strangers can do to an exposed stack."""
+    found = "guarded, but without TLS and accounts"
+    return Check(f"--expose on {runtime}", "warn", found, "only on a network that you trust (docs/operate/security.md)")

@@ -1,0 +1,214 @@
+"""What the gpu profile asks of a machine before anything is made: driver, chip, toolkit, memory, disk, model hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import psutil
+
+from labctl.artifacts import weights
+from labctl.artifacts.engines import Build
+from labctl.artifacts.tensorrt_llm import GpuInfo, check_target, require
+from labctl.doctor.gpu_memory import copies_bytes, engine_bytes, kv_bytes, weights_bytes
+from labctl.doctor.machine import Check, from_error
+from labctl.plan import Plan
+from labctl.runtimes import docker_engine, nvidia
+from labctl.runtimes.calls import PACKAGES_CUDA
+from labctl.runtimes.nvidia import Gpu
+from labctl.trtllm.releases import Release
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+PLAIN_CUDA = 12  # of the plain image's own backends
+GPU_SHM = "2g"  # compose.gpu.yaml's own
+SHM_NEEDED = 2**30
+BUILD_FACTOR = 3  # weights, checkpoint and engine lie side by side while one is built
+BUILD_COPIES = 2  # of the weights in the machine's memory at a time: read and converted, or converted and serialised
+GRAPHS = 2 * 10**9  # bytes: the PyTorch backend's CUDA graphs and activations beside its weights and cache
+
+
+def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Check]:
+    """One row per thing; those that need a driver are left out where there is none.
+
+    Args:
+        plan: what is to be served; None asks only for what every stack needs.
+        runtime: ``compose`` or ``local``.
+    """
+    checks: list[Check] = []
+    try:
+        gpus = nvidia.gpus(plan.gpus if plan else ())
+    except LabError as error:
+        gpus = []
+        checks.append(Check("NVIDIA driver", "fail", ": ".join(filter(None, (error.what, error.why))), error.remedy))
+    if gpus:
+        if runtime == "local":  # what PyTorch asks of the driver, the runtime itself checks
+            checks.append(Check("NVIDIA driver", "ok", gpus[0].driver))
+        else:
+            checks.append(driver(gpus[0].driver, *_computes(plan)))
+    if runtime == "compose":
+        checks.append(from_error("container toolkit", _toolkit))
+    if plan:
+        checks += _of_plan(plan, gpus, runtime, workspace)
+    return checks
+
+
+def _computes(plan: Plan | None) -> tuple[Release | None, bool]:
+    """What computes on the GPU: a release of TensorRT-LLM, and whether PyTorch of the package index."""
+    if plan is None or plan.release:
+        return (plan.release if plan else None), False
+    return None, not plan.stack.image_only
+
+
+def driver(version: str, release: Release | None, pytorch: bool = False) -> Check:
+    """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
+    name = "NVIDIA driver"
+    cuda = PACKAGES_CUDA if pytorch else int(release.cuda.partition(".")[0]) if release else PLAIN_CUDA
+    if oldest := nvidia.too_old(version, cuda):
+        return Check(name, "fail", f"{version} (CUDA {cuda} needs {oldest} or newer)", "install a newer driver")
+    if release and nvidia.numbers(version) < nvidia.numbers(release.driver):
+        found = f"{version}; the image of {release.name} is made for CUDA {release.cuda}, driver {release.driver}"
+        return Check(
+            name, "warn", found, "what is compiled on this machine (fp8 kernels) may fail; install a newer one then"
+        )
+    return Check(name, "ok", version)
+
+
+def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) -> Iterator[Check]:
+    builds = [(step, step.image_build) for step in plan.steps if step.image_build]
+    first = gpus[0] if gpus else None
+    if first:
+        info = GpuInfo(first.name, first.compute_capability, first.driver, "", len(gpus))
+        for _, build in builds:
+            yield from_error("GPU", partial(_chip, info, build.options))
+        if builds or plan.stack.copies:
+            yield _memory(gpus, plan, [build for _, build in builds], workspace)
+    if (host := _host_memory(plan, bool(builds), workspace)) is not None:
+        yield host
+    if runtime == "compose":
+        yield _shm(plan)
+    for step, build in builds:
+        if not step.ready():
+            yield _disk(build, workspace)
+        elif first:
+            yield from_error("engine", partial(_fits, build.manifest(workspace), plan))
+    if spec := plan.settings.get("model"):
+        yield from_error("model hub", partial(_hub, weights.parse(str(spec)), workspace))
+
+
+def _chip(info: GpuInfo, options: Mapping[str, Any]) -> str:
+    require(options, info)
+    return f"{info.gpus} x {info.gpu_name}, compute capability {info.compute_capability}"
+
+
+def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
+    from labctl.runtimes.image_builder import target
+
+    check_target(manifest, target(plan.image, plan.devices))
+    return "built for this GPU and image"
+
+
+def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspace) -> Check:
+    """Held against the GPU with the least room among those of the engine; all other models are on the first."""
+    room = [gpu.free for gpu in gpus[: plan.ranks] if gpu.free is not None]
+    free, whole = min(room, default=0), gpus[0].memory or 0
+    found = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free" if room else "the driver does not say how much is free"
+    wanted: dict[str, int | None] = {}
+    for build in builds:
+        tokens = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0)
+        options = build.options
+        least = tokens or options["max_input_len"] + options["max_output_len"]
+        wanted["the engine and its smallest KV cache"] = engine_bytes(build.source, options, least, workspace)
+    if copies := plan.stack.copies:
+        said = f"{copies} model{'s' if copies > 1 else ''} of Hugging Face's library"
+        wanted[said] = copies_bytes(weights.parse(str(plan.settings["model"])), copies, workspace)
+        if plan.stack.llmapi is not None:
+            tokens = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0)
+            cache = kv_bytes(weights.parse(str(plan.settings["model"])), tokens, workspace)
+            wanted["the LLM API's KV cache and CUDA graphs"] = None if cache is None else cache + GRAPHS
+        if "kv_cache_memory_mib" in plan.settings:
+            wanted["the KV cache"] = int(plan.settings["kv_cache_memory_mib"]) * 2**20
+    known = [size for size in wanted.values() if size is not None]
+    if len(known) < len(wanted):
+        return Check("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
+    parts = " + ".join(f"{what} {size / 1e9:.1f}" for what, size in wanted.items() if size is not None)
+    needs = f"{found}; needed {sum(known) / 1e9:.1f} GB ({parts})"
+    if not room:
+        return Check(
+            "GPU memory", "warn", needs, "see that the MIG slice, or the memory of this machine, has that much"
+        )
+    if free >= sum(known):
+        return Check("GPU memory", "ok", needs)
+    return Check("GPU memory", "fail", needs, _smaller(plan))
+
+
+def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> Check | None:
+    """Weights pass through the machine's memory: of all copies at the same time, or of an engine that is built."""
+    copies = max(plan.stack.copies, BUILD_COPIES * builds)
+    size = weights_bytes(weights.parse(str(plan.settings["model"])), workspace) if copies else None
+    if size is None:
+        return None
+    free = psutil.virtual_memory().available
+    found = f"{free / 1e9:.1f} GB free; loading takes about {copies * size / 1e9:.1f} GB"
+    if free >= copies * size:
+        return Check("memory", "ok", found)
+    return Check("memory", "warn", found, "close other programs, or take a smaller model")
+
+
+def _smaller(plan: Plan) -> str:
+    """What takes less memory, of the settings that this stack has."""
+    ways = [
+        ("tp_size", "--set tp_size=2 over two GPUs"),
+        ("quantization", "--set quantization=fp8"),
+        ("kv_cache_memory_mib", "a smaller --set kv_cache_memory_mib"),
+    ]
+    return ", ".join([*(text for key, text in ways if key in plan.settings), "a smaller model, or free the GPU"])
+
+
+def _shm(plan: Plan) -> Check:
+    """The container's /dev/shm lies in the machine's memory."""
+    size = plan.stack.server.shm_size or os.environ.get("LABS_SHM_SIZE") or GPU_SHM
+    wanted, free = _bytes(size), psutil.virtual_memory().available
+    if wanted < SHM_NEEDED:
+        return Check("shared memory", "fail", f"{size} for the container", "LABS_SHM_SIZE=2g, or unset it")
+    if free < wanted:
+        found = f"{size} for the container, but {free / 1e9:.1f} GB of memory are free"
+        return Check("shared memory", "warn", found, "free some memory: pages of /dev/shm are taken as they are used")
+    return Check("shared memory", "ok", f"{size} for the container")
+
+
+def _bytes(size: str) -> int:
+    """A size as Docker writes it ("256m"); 0 where it is none."""
+    match = re.fullmatch(r"(\d+)([bkmg]?)b?", size.strip().lower())
+    return int(match[1]) * {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]] if match else 0
+
+
+def _disk(build: Build, workspace: Workspace) -> Check:
+    where = next(folder for folder in (workspace.cache, *workspace.cache.parents) if folder.exists())
+    free = shutil.disk_usage(where).free
+    size = weights_bytes(build.source, workspace)
+    found = f"{free / 1e9:.1f} GB free for {workspace.cache}"
+    if size is None:
+        return Check("disk for engines", "ok", f"{found}; a build takes about {BUILD_FACTOR} times the model's size")
+    found += f"; a build takes about {BUILD_FACTOR * size / 1e9:.0f} GB"
+    if free >= BUILD_FACTOR * size:
+        return Check("disk for engines", "ok", found)
+    return Check("disk for engines", "fail", found, "free some space, or set LABS_CACHE to a folder on another disk")
+
+
+def _hub(source: weights.Source, workspace: Workspace) -> str:
+    if source.kind != "hub":
+        return f"not asked: {source.spec}"
+    if source.ready(workspace):
+        return "not asked: cached"
+    source.require_access()
+    return f"{source.name} may be fetched"
+
+
+def _toolkit() -> str:
+    docker_engine.require_gpu()
+    return "the Docker engine hands GPUs to containers"

@@ -1,0 +1,95 @@
+"""The night before a workshop: has this machine room for the labs, and how long will they take on it?
+
+The yardstick is what a lab mostly does on a CPU: it reads weights from memory, multiplies matrices, and runs Python. Of
+many short rounds the best counts, so that other work on the machine disturbs little.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from labctl.doctor.machine import Check
+from labkit.disk import free_bytes
+
+REFERENCE_S = 0.006  # the yardstick on the EPYC of docs/develop/measurements.md
+#: Seconds that pass anywhere, and those that the reference computes. Lab 02 took 44 s there, 53 s at 2.0, 81 s at 4.5.
+LAB_02_S, QUICK_S = (33, 11), (60, 15)  # `labctl run iterative`; what no lab's --quick run exceeds
+SLOW = 13.0  # times the reference: from there on a workshop's hours do not suffice
+BUDGET_S = 2.0
+SETUP_DISK = 6e9  # bytes: packages, the caches of a workshop's labs, results
+IMAGES_DISK = 4e9  # bytes: the server's and the clients' images, and what building them leaves
+MEMORY = 4e9
+
+
+def checks(root: Path, docker: bool) -> list[Check]:
+    """What ``labctl doctor --workshop`` asks beside the usual. ``docker``: an engine answers here."""
+    return [_memory(), _room(root, docker), _cores(), speed_check(slowness())]
+
+
+def slowness() -> float:
+    """How many times as long as the reference machine this one takes for the same work; 0.5 is twice as fast."""
+    return yardstick() / REFERENCE_S
+
+
+def yardstick() -> float:
+    """Seconds for one round of each kind of work, the best of those that fit into ``BUDGET_S``."""
+    weights = np.ones((8192, 1024), dtype=np.float32)
+    row, square = np.ones(8192, dtype=np.float32), np.ones((512, 512), dtype=np.float32)
+    kinds: list[Callable[[], object]] = [
+        lambda: row @ weights,
+        lambda: square @ square,
+        lambda: sum(len(str(number)) for number in range(50_000)),
+    ]
+    return sum(_best(work, BUDGET_S / len(kinds)) for work in kinds)
+
+
+def _best(work: Callable[[], object], budget: float) -> float:
+    best, end = math.inf, time.perf_counter() + budget
+    while (began := time.perf_counter()) < end:
+        work()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def speed_check(times: float) -> Check:
+    """One number, and what it means for the labs."""
+    lab, quick = (_time(waits + times * computes) for waits, computes in (LAB_02_S, QUICK_S))
+    measured = f"{times:.1f} (lab 02 takes about {lab}, --quick runs at most {quick})"
+    if times <= SLOW:
+        return Check("time, reference 1.0", "ok", measured)
+    return Check("time, reference 1.0", "warn", measured, "close other programs, plug the laptop in, or use --quick")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _memory() -> Check:
+    available = psutil.virtual_memory().available
+    measured = f"{available / 1e9:.1f} GB available"
+    if available >= MEMORY:
+        return Check("memory", "ok", measured)
+    return Check("memory", "warn", measured, f"close other programs: the labs need {MEMORY / 1e9:.0f} GB")
+
+
+def _room(root: Path, docker: bool) -> Check:
+    free, needed = free_bytes(root), SETUP_DISK + (IMAGES_DISK if docker else 0)
+    measured = f"{free / 1e9:.1f} GB free for {root}"
+    if free >= needed:
+        return Check("room", "ok", measured)
+    remedy = f"free some space: {needed / 1e9:.0f} GB are needed" + (" with Docker's images" if docker else "")
+    return Check("room", "fail", measured, remedy)
+
+
+def _cores() -> Check:
+    count = len(os.sched_getaffinity(0))
+    if count >= 2:
+        return Check("processors", "ok", str(count))
+    return Check("processors", "warn", str(count), "two or more: with one, client and server disturb each other")

@@ -1,0 +1,184 @@
+"""``labctl bench --against-engine``: a workload through the server, and through its engine alone, in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.labs.run import results_folder
+from labctl.labs.servers import as_it_runs, ephemeral
+from labctl.manifest.schema import BareEngine, Lab
+from labctl.runtimes.actions import Action
+from labctl.runtimes.record import UpOptions
+from labctl.stack import edits, faults, running
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labctl.stack.up import death
+from labctl.triton import server_api
+from labkit import results
+from labkit.clients import model_config
+from labkit.clients.stream import TextStream
+from labkit.clients.text_model import TextModel
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+from labkit.evidence import metrics, overhead, steplog
+from labkit.records import RequestRecord
+from labkit.workloads import dataset
+
+ALONE = ("-m", "labserve.alone")
+TIMEOUT_S = 600.0
+SETTLE_S = 30.0
+Items = Callable[[dataset.Count], Sequence[dataset.Item]]  # a workload, for whoever can count a text's tokens
+
+
+@dataclass(frozen=True)
+class AgainstResult:
+    """What was found, and the folder that keeps it. ``edited``: files that were not as shipped."""
+
+    folder: Path
+    comparison: overhead.Comparison
+    edited: Sequence[str] = ()
+
+
+def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine:
+    """What can be run without Triton. Raises LabError where nothing can, or ``model`` is not what is compared."""
+    bench = lab.stacks[stack].bench
+    if bench is None or bench.engine is None:
+        raise LabError(f"{stack} has no engine that runs without Triton", "", "labs 02, 03, 05 and 06 have one")
+    if model not in ("", bench.model):
+        raise LabError(f"{model} is not compared with an engine", f"{stack} serves its engine by {bench.model}")
+    if profile == "gpu":
+        raise LabError("--against-engine is for the cpu profile", "TensorRT-LLM's engine runs only inside its backend")
+    return bench.engine
+
+
+def against_engine(
+    session: Session, lab: Lab, stack: str, options: UpOptions, items: Items, rounds: int
+) -> AgainstResult:
+    """Bring a stack up and measure, in turn, all requests sent to it at once, and the same given to its engine alone.
+
+    Raises:
+        LabError: a request failed, or there is no such engine.
+    """
+    engine = engine_of(lab, stack, options.choices.profile)
+    options = as_it_runs(session, stack, options)
+    through, bare = [], []
+    records: list[RequestRecord] = []
+    with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
+        if session.todo is not None:
+            session.do(Action("all requests to the server", lambda listener: None, files=[f"{out}/"]))
+            session.do(handle.runtime.tool("the engine alone, in turn with it", [*ALONE, str(_file(session))]))
+            return AgainstResult(out, overhead.Comparison([], []))
+        work = Work(session, lab, handle, engine, items)
+        explain = running.explainer(handle)
+        for number in range(1, rounds + 1):
+            session.listener.step(f"round {number} of {rounds}")
+            try:
+                account, answered = work.served(lambda *_: running.refuse_stuck(session, handle.record, explain))
+            except LabError as error:
+                raise death(session, stack) or faults.explained(error, explain) from error
+            through.append(account)
+            records += answered
+            bare.append(work.alone())
+            session.listener.done(f"served {through[-1].seconds:.2f} s, alone {bare[-1].seconds:.2f} s")
+        triton = server_api.server_version(handle.record.endpoints.http)
+        edited = edits.not_shipped(session, handle.plan)
+        found = overhead.Comparison(through, bare)
+        told = {"served_over_alone": found.ratio, "served": _told(found.means[0]), "alone": _told(found.means[1]),
+                "requests": len(records) // rounds, "rounds": rounds}  # fmt: skip
+        results.write_phase(out, "against-engine", told, records)
+        settings = {**handle.record.settings, "bench_model": work.model.name}
+        results.write_result(out, lab.folder, settings, {"against_engine": told}, triton, edited,
+                             runtime=handle.runtime.name)  # fmt: skip
+    return AgainstResult(out, found, edited)
+
+
+def _file(session: Session) -> Path:
+    """What the engine alone is asked for, where the containers see it too."""
+    return session.workspace.cache / f"against-{os.getpid()}.json"
+
+
+def _told(account: overhead.Account) -> dict[str, Any]:
+    return {**account.parts, "seconds": account.seconds, "steps": account.steps, "step_ms": account.step_ms}
+
+
+class Work:
+    """One workload, and both ways to have it done."""
+
+    def __init__(self, session: Session, lab: Lab, handle: RunningStack, engine: BareEngine, items: Items) -> None:
+        self._session, self._runtime, self._stack = session, handle.runtime, handle.record.stack
+        self._endpoints, self._engine = handle.record.endpoints, engine
+        self._env = lab.stacks[self._stack].server.env
+        bench = lab.stacks[self._stack].bench
+        assert bench is not None
+        self.model = TextModel.of(self._endpoints.grpc, bench.model)
+        self._parameters = model_config.parameters(self._endpoints.grpc, engine.model)
+        order = model_config.way(self._endpoints.grpc, bench.model)
+        place = order.index(engine.model)
+        self._before, self._after = order[:place], order[place + 1 :]
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")
+        self._items = list(items(lambda text: len(tokenizer.encode(text).ids)))
+        self._requests = [(tokenizer.encode(item.prompt).ids, item.output_tokens) for item in self._items]
+
+    def served(self, tell: Callable[[int, int], None] | None = None) -> tuple[overhead.Account, list[RequestRecord]]:
+        """All requests at once, once something small has warmed the way; ``tell`` is called while they are awaited."""
+        grpc = self._endpoints.grpc
+        with TextStream(grpc) as stream:
+            first = self.model.send(stream, self._items[0].prompt, 2, to_the_end=True)
+            stream.wait(first, timeout=TIMEOUT_S, tell=tell)
+            before = metrics.scrape(self._endpoints.metrics)
+            records = [
+                self.model.send(stream, item.prompt, item.output_tokens, to_the_end=True) for item in self._items
+            ]
+            stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
+        began, ended = min(record.start for record in records), max(record.end for record in records)
+        steps = self._steps(began)
+        counted = self._counted(before)
+
+        def each(models: Sequence[str], what: str) -> float:
+            """Seconds of one request in these models."""
+            found: list[float] = [getattr(counted[name], what) for name in models if name in counted]
+            return sum(found) / 1e3
+
+        queue = each([*self._before, self._engine.model, *self._after], "queue_ms")
+        pre, post = each(self._before, "compute_ms"), each(self._after, "compute_ms")
+        return overhead.served(began, ended, steps, pre, queue, post), records
+
+    def _steps(self, since: float) -> list[steplog.Step]:
+        """The run's steps, once all of its tokens are told of."""
+        wanted = sum(item.output_tokens for item in self._items)
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            steps = steplog.read(self._session.workspace.folder(self._stack).run_dir(), self._engine.model, since)
+            if sum(sum(step.more.get("made", ())) for step in steps) >= wanted or time.monotonic() > deadline:
+                return steps
+            time.sleep(0.05)
+
+    def _counted(self, before: metrics.Snapshot) -> Mapping[str, metrics.ModelCounters]:
+        """What Triton counted since, once nothing is pending."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            models = metrics.scrape(self._endpoints.metrics).since(before).models
+            if not any(one.pending for one in models.values()) or time.monotonic() > deadline:
+                return models
+            time.sleep(0.05)
+
+    def alone(self) -> overhead.Account:
+        """The same engine in a process of its own, in the serving environment; the server stands idle beside it."""
+        asked = {"loop": self._engine.loop, "parameters": self._parameters, "env": self._env,
+                 "requests": self._requests}  # fmt: skip
+        path = _file(self._session)
+        atomic_write(path, json.dumps(asked))
+        try:
+            tool = self._runtime.tool("the engine alone", [*ALONE, str(path)])
+            found = json.loads(tool.do(self._session.listener))
+        finally:
+            path.unlink(missing_ok=True)
+        return overhead.alone(found["seconds"], found["steps"])

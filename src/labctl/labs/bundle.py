@@ -1,0 +1,76 @@
+"""What ``labctl bundle create`` packs: everything that the runs of some labs need, made beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from labctl.bundle import checkout, pack
+from labctl.labs.phases import resolved
+from labctl.manifest.schema import Lab
+from labctl.plan import Plan, make_plan
+from labctl.runtimes import images
+from labctl.runtimes.actions import carry_out
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack.prepare import preparations
+from labctl.stack.session import Session
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+PROFILE = "cpu"
+
+
+def create(session: Session, labs: Sequence[Lab], target: Path, with_images: bool) -> int:
+    """Make what is missing, then write the bundle; its size in bytes. Says first how large it will be.
+
+    Raises:
+        LabError: the file is there, something cannot be made or fetched, or there is no space.
+    """
+    if target.exists():
+        raise LabError(f"{target} is already there", "", "remove it, or choose another name")
+    if not target.parent.is_dir():
+        raise LabError(f"there is no folder {target.parent}")
+    local = session.runtime("local")
+    local.check(PROFILE)
+    plans = needed(session, labs)
+    steps = {step.path: step for plan in plans for step in plan.steps}
+    missing = [step for step in steps.values() if not step.ready()]
+    first = f"; {len(missing)} weights and engines are made first" if missing else ""
+    if with_images:
+        compose = session.runtime("compose")
+        compose.check(PROFILE)
+        _only_what_is_packed(session.workspace)
+    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, steps, with_images)}{first}")
+    actions = {action.title: action for plan in plans for action in preparations(plan, local, session.workspace)}
+    carry_out(list(actions.values()), session.listener)
+    names: list[str] = []
+    if with_images:
+        carry_out(compose.prepare(PROFILE, guarded=True), session.listener)
+        names = images.all_images(session.workspace, PROFILE)
+    cached = [path for path in steps if path.is_relative_to(session.workspace.cache)]
+    return pack.write(target, session.workspace, [lab.number for lab in labs], cached, names, session.listener)
+
+
+def _only_what_is_packed(workspace: Workspace) -> None:
+    """Images are named by a hash of the sources: with others than the packed ones they would not be found again."""
+    packed = set(checkout.files(workspace.root))
+    if strange := sorted(path for path in images.sources(workspace) if path not in packed):
+        raise LabError(
+            f"{strange[0]} would be in the images, but not in the checkout that is packed",
+            "git does not know it",
+            f"git add {strange[0]}, or move it away",
+        )
+
+
+def needed(session: Session, labs: Sequence[Lab]) -> list[Plan]:
+    """Every stack as it comes up by itself, and as it is in each phase of its lab's run."""
+    local = session.runtime("local")
+    plans = []
+    for lab in labs:
+        wanted = [(stack, Choices(PROFILE)) for stack in lab.stacks]
+        if lab.run:
+            options = UpOptions(Choices(PROFILE), runtime="local")
+            phases = resolved(session, lab, options, local, quick=False, only="")
+            wanted += [(phase.phase.stack, phase.options.choices) for phase in phases]
+        plans += [make_plan(session.workspace, lab, name, choices, local.server_path) for name, choices in wanted]
+    return plans

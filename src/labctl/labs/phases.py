@@ -1,0 +1,118 @@
+"""The phases of a run, each with the settings that it will really have; all known before the first server starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labctl.manifest.references import as_text, holds, same
+from labctl.manifest.schema import Lab, Phase
+from labctl.manifest.settings import resolve
+from labctl.plan import make_plan
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.record import UpOptions
+from labctl.stack.prepare import refuse
+from labctl.stack.session import Session
+from labkit.errors import LabError
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """A phase with its stack's options. ``notes``: what of the asked or the phase's own settings does not hold."""
+
+    phase: Phase
+    options: UpOptions
+    notes: Sequence[str] = ()
+
+
+def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]:
+    """The phases of a run. Raises LabError if there is none."""
+    if lab.run is None:
+        raise LabError(
+            f"lab {lab.folder} has no run section in its lab.yaml", "", f"labctl up {next(iter(lab.stacks))}"
+        )
+    phases = [p for p in lab.run.phases if (not quick or p.quick) and only in ("", p.stack) and profile in p.profiles]
+    if not phases:
+        what = f"for stack {only}" if only else f"on the {profile} profile"
+        raise LabError(f"lab {lab.short} has no phase {what}", "", f"labctl run {lab.short}")
+    return phases
+
+
+def resolved(
+    session: Session, lab: Lab, options: UpOptions, runtime: Runtime, quick: bool, only: str
+) -> list[PhaseRun]:
+    """The phases of a run, each planned whole.
+
+    A phase's own settings are what the phase is about: they win over a person's, who is told. Those that mean nothing
+    with what the person chose are left out; a phase of which nothing remains is left out itself.
+
+    Raises:
+        LabError: a phase cannot be served, or no phase heeds what was asked.
+    """
+    choices = options.choices
+    phases = chosen_phases(lab, choices.profile, quick, only)
+    _heeded(lab, choices.set, phases)
+    runs = []
+    # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
+    usual = {key: setting.parse(setting.default_for(choices.profile)) for key, setting in lab.settings.items()}
+    for phase in phases:
+        asked = usual | resolve(
+            lab.settings, choices.profile, lab.stacks[phase.stack].settings, choices.set, what=_of(phase)
+        )
+        if not holds(phase.when, asked):
+            said = ", ".join(f"{key}={as_text(asked.get(key))}" for key in phase.when)
+            session.listener.note(f"phase {phase.name} is left out: it means nothing with {said}")
+            continue
+        idle = [key for key in phase.set if not holds(lab.settings[key].only, {**asked, **phase.set})]
+        own = {key: value for key, value in phase.set.items() if key not in idle}
+        notes = [
+            f"phase {phase.name}: {key} is left out, it has no meaning with {_why(lab, key, asked)}" for key in idle
+        ]
+        if phase.set and not own:
+            session.listener.note(f"phase {phase.name} is left out: {notes[0].partition(': ')[2]}")
+            continue
+        notes += [
+            f"phase {phase.name} is about {key}={as_text(value)}, whatever --set says"
+            for key, value in own.items()
+            if _overruled(lab, choices.set, key, value)
+        ]
+        wanted = replace(choices, set={**choices.set, **own})
+        plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
+        refuse(plan, runtime)
+        plan.files()  # refused where it cannot be rendered
+        whole = replace(options, choices=wanted)
+        if phase.balanced:
+            whole = replace(whole, replicas=phase.replicas, balance=phase.balance)
+        runs.append(PhaseRun(phase, whole, notes))
+    if not runs:
+        raise LabError(f"no phase of lab {lab.short} can be run with these settings", "", f"labctl run {lab.short}")
+    return runs
+
+
+def _heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase]) -> None:
+    """Refuse a setting that every phase overrules."""
+    for key, value in asked.items():
+        if key in lab.settings and all(key in p.set and _overruled(lab, asked, key, p.set[key]) for p in phases):
+            values = ", ".join(f"{p.name} has {as_text(p.set[key])}" for p in phases)
+            raise LabError(
+                f"{key}={value} would change nothing in this run",
+                f"every phase sets it itself: {values}",
+                f"leave it out, or: labctl bench {phases[0].stack} --set {key}={value}",
+            )
+
+
+def _overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether a person asked for another value than the phase has; a bad one is somebody else's to refuse."""
+    try:
+        return key in asked and not same(lab.settings[key].parse(asked[key]), lab.settings[key].parse(value))
+    except ValueError:
+        return False
+
+
+def _why(lab: Lab, key: str, asked: Mapping[str, Any]) -> str:
+    return ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].only)
+
+
+def _of(phase: Phase) -> str:
+    return f"stack {phase.stack}"

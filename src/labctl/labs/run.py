@@ -1,0 +1,155 @@
+"""``labctl run``: for each phase of a lab a server, its client, and down again; then the report and the verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.artifacts.tensorrt_llm import TensorRtLlm
+from labctl.clock.texts import wanted
+from labctl.labs import scripts
+from labctl.labs.phases import chosen_phases, resolved
+from labctl.labs.servers import Servers
+from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge, section
+from labctl.manifest.schema import Lab
+from labctl.replicas.stagehand import Stagehand
+from labctl.runtimes import nvidia
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack import edits, faults, running
+from labctl.stack.down import sweep
+from labctl.stack.session import Session
+from labctl.trtllm import releases
+from labkit import contention
+from labkit.disk import atomic_write, disk_errors
+from labkit.errors import LabError
+from labkit.nofollow import require_own
+from labkit.results import flatten
+
+
+@dataclass(frozen=True)
+class RunResult:
+    folder: Path
+    result: Mapping[str, Any]
+    verdicts: Sequence[VerdictResult]
+    whole: bool  # every phase was run, so that nothing may be unmeasured
+    edited: Sequence[str] = ()  # files that were not as shipped
+
+    @property
+    def missed(self) -> list[str]:
+        """The names of the verdicts that count as failed."""
+        return [v.name for v in self.verdicts if v.word == NOT_MET or (self.whole and v.word == UNMEASURED)]
+
+
+def run(
+    session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool, only: str = "", texts: bool = False,
+    replica: int | None = None,
+) -> RunResult:  # fmt: skip
+    """Run a lab whole.
+
+    Args:
+        only: a stack's name: only the phases on it are run.
+        keep: the last phase's stack stays up.
+        texts: the step log has every request's text, which takes a model up to 0.1 ms a step.
+        replica: the clients talk to this server alone.
+
+    Raises:
+        LabError: a phase failed; nothing is left and nothing is averaged.
+    """
+    runtime = session.choose(options.runtime, options.choices.profile)
+    phases = resolved(session, lab, options, runtime, quick, only)
+    sweep(session)
+    out = new_results_folder(session, lab)
+    edited: set[str] = set()
+    taken: list[float] = []
+    with ThreadPoolExecutor(2, "stagehand") as hands, Servers(session, lab) as servers:
+        for number, one in enumerate(phases, 1):
+            for note in one.notes:
+                session.listener.note(note)
+            last = number == len(phases)
+            if session.todo is None:
+                session.listener.note(f"phase {number} of {len(phases)}: {one.phase.name} (stack {one.phase.stack})")
+            handle = servers.next(one.phase.stack, one.options, keep and last)
+            runtime, stack = handle.runtime, handle.name
+            record = handle.record.only(replica) if replica else handle.record
+            client = scripts.client(session, lab, one.phase, runtime, record, out, quick, servers.clients)
+            if session.todo is not None:
+                session.do(client)
+                continue
+            edited.update(edits.not_shipped(session, handle.plan))
+            explain = running.explainer(handle)
+            before = len(running.whole_log(runtime, stack))
+            try:
+                written = wanted(session.workspace.folder(stack).run_dir()) if texts else nullcontext()
+                hand = Stagehand(hands, session, lab, one.phase, runtime, stack, out)
+                with running.watched(session, stack, explain), written, hand:
+                    taken.append(contention.share_taken_by_others())  # the server is ready and idle
+                    scripts.finish(client, session, f"the client of phase {one.phase.name} failed", stack)
+                    taken.append(contention.share_taken_by_others())
+            except LabError as error:
+                log = running.whole_log(runtime, stack)[before:]
+                details = [*error.details, *map(explain, faults.entries(log))]
+                raise LabError(error.what, error.why, error.remedy, details) from error
+    report = scripts.report(session, lab, runtime, out)
+    scripts.finish(report, session, f"the report of lab {lab.short} could not be made")
+    if session.todo is not None:
+        return RunResult(out, {}, [], whole=False)
+    result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    if options.choices.profile == "gpu":
+        result = with_gpus(result, options.choices)
+    if options.choices.profile == "gpu" or edited:
+        result = {**result, "edited": sorted(edited)}
+        atomic_write(out / "result.json", json.dumps(result, indent=1))
+    flat = flatten(result.get("metrics", {}))
+    verdicts = [
+        judge(verdict, flat, max(taken)) for verdict in lab.verdicts if options.choices.profile in verdict.profiles
+    ]
+    page = out / "report.md"
+    if page.is_file():
+        text = page.read_text(encoding="utf-8").rstrip() + "\n" + section(verdicts) + edits.section(edited)
+        atomic_write(page, text)
+    whole = len(phases) == len(chosen_phases(lab, options.choices.profile, False, ""))
+    return RunResult(out, result, verdicts, whole, sorted(edited))
+
+
+def with_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
+    """A result with what the report's container cannot see: this machine's GPUs, and the release that served."""
+    gpus = [asdict(gpu) for gpu in nvidia.gpus(choices.gpus)]
+    settings = dict(result["settings"])
+    if settings.get("engine") == TensorRtLlm.name:
+        settings["release"] = releases.release(choices.release).name
+    return {**result, "settings": settings, "machine": {**result["machine"], "gpus": gpus}}
+
+
+@contextlib.contextmanager
+def results_folder(session: Session, lab: Lab) -> Iterator[Path]:
+    """A new results folder, made before anything is measured; it goes where the block leaves nothing in it."""
+    folder = new_results_folder(session, lab)
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def new_results_folder(session: Session, lab: Lab) -> Path:
+    """results/<lab>/<time>/, unique even when two runs start within one second; a dry run makes none."""
+    base = session.workspace.results_dir(lab.folder)
+    if session.todo is not None:
+        return base / "TIME"
+    for folder in (base.parent, base):
+        require_own(folder, "folder")
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    with disk_errors(base):
+        for suffix in ("", *(f"-{n}" for n in range(2, 100))):
+            folder = base / f"{stamp}{suffix}"
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                return folder
+    raise LabError(f"cannot make a results folder in {base}")

@@ -1,0 +1,152 @@
+"""The servers of a run, one after the other, each for the time of its phases.
+
+Where the manifest says ``share_server``, a phase goes on with the server of the phase before: its models get the new
+settings, and only those whose files differ are loaded anew. That takes a second or two; a new server takes five. Where
+requests are spread in another way, only the balancer is started anew. The clients of such phases share a process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from labctl.manifest.schema import Lab
+from labctl.runtimes.clients import Series
+from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.stack import edits, replicas
+from labctl.stack.down import take_down
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack, Stack
+from labctl.stack.up import bring_up, up
+
+
+@contextmanager
+def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: bool = False) -> Iterator[RunningStack]:
+    """A stack for the time of a block, taken down however the block ends (unless it was up before, or ``keep``)."""
+    handle = up(session, lab, stack, options, ephemeral=not keep)
+    try:
+        yield handle
+    finally:
+        if not handle.already and not keep:
+            force = ends_at_once(handle.record.profile) or sys.exc_info()[0] is not None
+            take_down(session, handle.runtime, stack, force=force)
+
+
+def as_it_runs(session: Session, stack: str, options: UpOptions) -> UpOptions:
+    """The options with what a running stack has in the place of what was not asked for; those of one that is down stay.
+
+    A measurement without ``--set`` is one of what runs.
+    """
+    found = session.find(stack)
+    if not found or options.choices != Choices():
+        return options
+    record = found[1]
+    session.listener.note(f"{stack} is up: it is measured with the settings that it has (labctl status {stack} --json)")
+    return replace(
+        options,
+        choices=record.asked.choices,
+        expose=options.expose or record.guarded,
+        client_shm=options.client_shm or record.options.client_shm,
+    )
+
+
+def ends_at_once(profile: str) -> bool:
+    """Whether a stack whose clients have ended is killed: nothing is in flight any more.
+
+    Triton takes seconds to unload models for nobody. On a GPU it may have them, for what its engine holds there.
+    """
+    return profile != "gpu"
+
+
+def shared(lab: Lab) -> bool:
+    """Whether phases that follow each other share what they can."""
+    return lab.run is not None and lab.run.share_server
+
+
+def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
+    """Whether the servers of ``before`` can serve what is wanted with no more than other files of their models.
+
+    Not on a TensorRT-LLM release: what one engine leaves on a GPU is not for the next one to meet. Replicas, or a
+    server behind the guard, go on only with the same files; of those, only the balancer may differ.
+    """
+    old, plan = before.record, wanted.plan
+    if not shared(plan.lab) or plan.name != before.name or plan.release:
+        return False
+    if (old.front, old.bind, len(old.servers)) != (new.front, new.bind, len(new.servers)):
+        return False
+    if old.front and plan.effective != before.plan.effective:
+        return False
+    return before.launch(old) == wanted.launch(old) and before.plan.stack.models == plan.stack.models
+
+
+class Servers:
+    """Use as a context manager: leaving it takes down what is up."""
+
+    def __init__(self, session: Session, lab: Lab) -> None:
+        self._session = session
+        self._lab = lab
+        self._open = ExitStack()
+        self._now: RunningStack | None = None
+        self.clients: Series | None = None  # of the server that is up, where phases share them
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
+
+    def next(self, stack: str, options: UpOptions, keep: bool = False) -> RunningStack:
+        """The stack with these options, ready; the server before it goes on, or is taken down.
+
+        Args:
+            keep: it stays up when all is over; a server of its own, which carries its own settings.
+
+        Raises:
+            LabError: it cannot be brought up, or a model cannot be loaded.
+        """
+        now = self._now
+        if now and not keep and not now.already and (turned := self._turned(now, stack, options)) is not None:
+            return turned
+        self._now = self.clients = None
+        self._open.close()
+        fresh = self._open.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
+        self._now = fresh
+        if shared(self._lab):
+            self.clients = self._open.enter_context(fresh.runtime.clients(stack))
+            self._session.do(self.clients.start())
+        return fresh
+
+    def _turned(self, before: RunningStack, stack: str, options: UpOptions) -> RunningStack | None:
+        """The server that is there with the new settings; None where it takes another."""
+        session, runtime, old = self._session, before.runtime, before.record
+        if session.todo is None:
+            # What is there now: a client may have had replicas killed and started again.
+            found = session.find(before.name)
+            if not found or replicas.missing(*found):
+                return None
+            old = found[1]
+        wanted = Stack(session, self._lab, stack, runtime, options)
+        steps = bring_up(wanted, old.endpoints, old.owner)
+        before = replace(before, record=old)
+        if not goes_on(before, wanted, steps.record):
+            return None
+        with wanted.lock("reload"):
+            if session.todo is not None or not all(step.ready() for step in wanted.plan.steps):
+                session.carry_out(steps.prepare)
+            if session.todo is None:  # planned again, now that the weights are here: see bring_up
+                edits.load_differing(session, wanted.planned_again(), runtime, old)
+            else:
+                session.do(replace(steps.render, title=f"the models of {stack} that differ, loaded anew"))
+            plan = wanted.plan
+            record = replace(old, settings=plan.settings, effective=plan.effective, tokenizer_dir=plan.tokenizer_dir)
+            if old.balance != steps.record.balance:
+                record = replicas.spread_by(session, runtime, record, steps.record.balance, options.ports)
+            session.remember(record)
+        self._now = RunningStack.of(session, self._lab, runtime, record)
+        return self._now

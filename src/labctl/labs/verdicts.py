@@ -1,0 +1,99 @@
+"""Verdicts: a run's numbers against what the lab says they prove."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.manifest.schema import Verdict
+from labkit import contention
+
+MET, NOT_MET, UNMEASURED, BUSY = "met", "NOT MET", "unmeasured", "busy"
+
+
+@dataclass(frozen=True)
+class VerdictResult:
+    """A verdict with its measurement.
+
+    Attributes:
+        value: None where the run did not measure it.
+        word: ``met``, ``NOT MET``, ``unmeasured``, or ``busy``: seconds were measured while other programs computed.
+        bound: what was wanted, in words ("at least 0.5").
+    """
+
+    name: str
+    text: str
+    value: float | None
+    met: bool
+    word: str
+    bound: str
+    taken: float = 0.0  # of this machine's processors by other programs
+
+    @property
+    def hint(self) -> str:
+        """What was expected and what to try; "" unless the verdict is NOT MET or busy."""
+        if self.word not in (NOT_MET, BUSY) or self.value is None:
+            return ""
+        expected = f"expected {self.bound}, measured {self.value:.4g}"
+        if self.word == BUSY:
+            return (
+                f"{expected}, but other programs took {self.taken:.0%} of this machine's processors, so its seconds "
+                "prove nothing; run it again when the machine is quiet"
+            )
+        return f"{expected}; run it again on a quiet machine; the numbers are in report.md"
+
+    def line(self) -> str:
+        """As a report has it."""
+        return "; ".join(filter(None, (f"{self.word}: {self.text}", self.hint)))
+
+
+class _Unmeasured:
+    """Stands in a verdict's text for a number that this run does not have."""
+
+    def __format__(self, spec: str) -> str:
+        return UNMEASURED
+
+
+class _Numbers(dict[str, Any]):
+    def __missing__(self, key: str) -> _Unmeasured:
+        return _Unmeasured()
+
+
+def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> VerdictResult:
+    """Compare one verdict with the measured numbers. A missing number is never 'met'.
+
+    Args:
+        flat: the run's metrics by their dotted names.
+        taken: share of the machine's processors that other programs took during the run, 0 to 1.
+    """
+    bound = " and ".join(
+        f"{word} {limit:g}"
+        for word, limit in (("at least", verdict.at_least), ("at most", verdict.at_most))
+        if limit is not None
+    )
+    value = _number(flat.get(verdict.value))
+    if value is None:
+        return VerdictResult(verdict.name, f"{verdict.name}: {verdict.value}", None, False, UNMEASURED, bound)
+    met = (verdict.at_least is None or value >= verdict.at_least) and (
+        verdict.at_most is None or value <= verdict.at_most
+    )
+    numbers = _Numbers({key: number for key, number in flat.items() if number is not None})
+    try:
+        text = verdict.text.format(value=value, m=numbers)
+    except (KeyError, ValueError, IndexError, TypeError, AttributeError):
+        text = f"{verdict.name}: {value:g}"
+    missed = BUSY if verdict.timed and taken > contention.TOO_MUCH else NOT_MET
+    return VerdictResult(verdict.name, text, value, met, MET if met else missed, bound, taken)
+
+
+def section(verdicts: Sequence[VerdictResult]) -> str:
+    """The verdicts as a part of report.md; "" where there are none."""
+    return "\n## Verdicts\n\n" + "".join(f"- {verdict.line()}\n" for verdict in verdicts) if verdicts else ""
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return float(value)

@@ -1,0 +1,93 @@
+"""What went wrong in a learner's file, as one sentence: the file and the line first, then the exception."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.learn import overlay, server
+from labctl.learn.exercise import Exercise
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.record import Record
+from labctl.stack.running import explainer
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+
+MOST_LINES = 10
+FRAME = re.compile(r"\s+\S+\(\d+\): ")  # of Triton's "At:"
+WHOSE = re.compile(r"Failed to process the request\(s\) for model '[^']*', message: ")
+KIND = re.compile(r"^(Internal|Invalid argument|Unavailable): ")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the observer (``labserve.observe.exercise``) noted: an exception and its ``line``, or a broken rule."""
+
+    at: float
+    words: str
+    line: int | None
+    exception: bool = True
+
+
+def noted(run_dir: Path, since: float) -> list[Fault]:
+    """The faults of all models of a run folder since then (``time.monotonic()`` seconds), in order of time."""
+    found = []
+    for path in [*run_dir.glob("faults-*.jsonl"), *run_dir.glob("replica-*/faults-*.jsonl")]:
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                data = json.loads(line)
+                fault = Fault(float(data["t"]), str(data["words"]), data["line"], bool(data["exception"]))
+            except (ValueError, KeyError, TypeError):  # cut off when its process was killed
+                continue
+            if fault.at >= since:
+                found.append(fault)
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def headline(faults: Sequence[Fault], exercise: Exercise) -> str:
+    """The first exception of them, with the learner's file and line; the first broken rule where there is none."""
+    first = next((fault for fault in faults if fault.exception), faults[0] if faults else None)
+    if first is None:
+        return ""
+    if not first.exception:
+        return f"{first.words}."
+    return f"{_model_file(exercise)}{f', line {first.line}' if first.line else ''}: {first.words}"
+
+
+def told(text: str, exercise: Exercise) -> str:
+    """What Triton or a process of the learner's said, as file, line and exception; "" where it names no such line."""
+    for name in exercise.manifest.files:
+        if match := re.search(rf"(?<![\w/.]){re.escape(name)}, line (\d+): (.+)", text):  # as our own code says it
+            return f"exercises/{exercise.id}/{name}, line {match[1]}: {match[2].strip()}"
+        own = rf"exercises/{exercise.id}/{re.escape(name)}"
+        if match := re.search(rf"^(.*?)\s*\bAt:\s.*?{own}\((\d+)\): ", text, re.DOTALL):  # as Triton does
+            words = KIND.sub("", " ".join(match[1].split()))
+            return f"exercises/{exercise.id}/{name}, line {match[2]}: {words}"
+    return ""
+
+
+def in_learners_files(text: str, session: Session, exercise: Exercise, running: tuple[Runtime, Record] | None) -> str:
+    """The text with the served copy's paths as ``exercises/ID/...``; of a stack only the learner's own lines."""
+    names = overlay.names(exercise)
+    if running is not None:
+        lab = server.lab_with(exercise, session.workspace)
+        text = explainer(RunningStack.of(session, lab, *running), names)(text)
+    for path, name in overlay.names_by_path(exercise, session.workspace).items():
+        text = text.replace(f"{session.workspace.root}/{path}", name).replace(path, name)
+    served = session.workspace.folder(server.STACK).repository  # as a server that is gone named them
+    text = text.replace(f"{served}/", "") if running is None else text
+    for place, name in names.items():  # what cannot be rendered is named by its place in the repository
+        text = re.sub(rf"(?<![\w/.-]){re.escape(place)}", name, text)
+    lines = WHOSE.sub("", text.strip()).splitlines()
+    if own := [line for line in lines if FRAME.match(line) and f"exercises/{exercise.id}/" in line]:
+        lines = [line for line in lines if line in own or not FRAME.match(line)]
+    return "\n".join(line for line in lines[:MOST_LINES] if line.strip())
+
+
+def _model_file(exercise: Exercise) -> str:
+    """The file of the learner's that an observer stands around."""
+    files = overlay.names(exercise)
+    return next((name for place, name in files.items() if place.endswith(f"/{overlay.LEARNERS}")), "the model")

@@ -1,0 +1,30 @@
+"""What a check finds: expectations with their sentences, and the errors that have a meaning of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labkit.errors import LabError
+
+
+@dataclass(frozen=True)
+class Check:
+    """One expectation: in words, what was measured, and what it means where it does not hold."""
+
+    name: str
+    expected: str
+    measured: str
+    ok: bool
+    sentence: str = ""
+
+
+class Explained(LabError):
+    """An error for which the check has a sentence of its own."""
+
+
+class Stuck(LabError):
+    """A model did not answer in time."""
+
+
+class Slow(Stuck):
+    """A model still answers after several times the time that it has."""

@@ -1,0 +1,87 @@
+"""Where a stack's pages are, so that the live page and the chat page lead to each other.
+
+The live page's address holds a secret: it is in a file that only its user can read, and the chat page leads only a
+process of the same user there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from labctl.workspace import Workspace
+from labkit import nofollow
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+
+CHAT, WATCH = "chat", "watch"
+PORTS = {CHAT: 7860, WATCH: 7861}  # where a page listens, unless somebody else does
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+@contextlib.contextmanager
+def known(workspace: Workspace, stack: str, page: str, address: str) -> Iterator[None]:
+    """For the time of a block the stack's other page finds this one."""
+    path = workspace.folder(stack).address_file(page)
+    atomic_write(path, address, mode=0o600)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if path.read_text(encoding="ascii") == address:  # not that of one opened later
+                path.unlink()
+
+
+def of(workspace: Workspace, stack: str, page: str) -> str:
+    """The address of a page that answers; "" where there is none."""
+    try:
+        address = nofollow.read_text(workspace.folder(stack).address_file(page))
+        where = urlsplit(address)
+        with socket.create_connection((where.hostname or "", where.port or 0), timeout=0.2):
+            return address if where.scheme == "http" else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def listening(host: str, port: int | None, page: str) -> socket.socket:
+    """A bound socket for a page. Without a ``port`` it has the page's usual one, or a free one if that is taken.
+
+    Raises:
+        LabError: the port is taken.
+    """
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, PORTS[page] if port is None else port))
+    except OSError as error:
+        bound.close()
+        if port is None:
+            return listening(host, 0, page)
+        raise LabError(f"port {port} is taken", str(error), "leave --port out: the page takes a free one") from error
+    return bound
+
+
+def is_own_user(client: tuple[str, int], port: int) -> bool:
+    """Whether who connected from ``client`` to our ``port`` on loopback is a process of this process's user."""
+    try:
+        if not ipaddress.ip_address(client[0]).is_loopback:
+            return False
+        rows = [line.split() for table in TABLES for line in _lines(Path(table))]
+    except (OSError, ValueError):
+        return False
+    ends = [(_port(row[1]), _port(row[2]), int(row[7])) for row in rows]
+    return (client[1], port, os.getuid()) in ends
+
+
+def _lines(table: Path) -> list[str]:
+    return table.read_text(encoding="ascii").splitlines()[1:] if table.exists() else []
+
+
+def _port(end: str) -> int:
+    """Of an end of a connection as the kernel writes it: both parts in hexadecimal."""
+    return int(end.rpartition(":")[2], 16)

@@ -1,0 +1,210 @@
+"""The chat page: a prompt, the answer as it comes, and the dials of sampling. Made with Gradio."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
+
+from starlette.middleware import Middleware
+
+from labctl.pages.address import CHAT, listening
+from labctl.pages.chat_gate import SCHEDULER, Gate, fields
+from labkit.clients import conversation
+from labkit.clients.text_model import TextModel
+from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent to anybody
+NOTHING = "There is nothing to continue: type the beginning of a text first."
+History = list[dict[str, str]]
+CSS = """
+.message code, .message pre {white-space: pre-wrap !important; background: none !important}
+.message pre {padding: 0 30px 0 0 !important} .message code {padding: 0 !important}
+"""
+TEXTS = "max(160px, calc(100vh - 440px))"  # the button below the texts is in the window
+FONTS = ["system-ui", "sans-serif"]  # of the machine: the page asks no other server
+#: name: (label, least, most, step, at first). Top-k is on, so that a temperature alone asks for sampling everywhere.
+DIALS: dict[str, tuple[str, float, float, float, float]] = {
+    "temperature": ("Temperature (0: always the likeliest token)", 0.0, 2.0, 0.05, 0.0),
+    "top_k": ("Top-k (0: off)", 0, 200, 1, 50),
+    "top_p": ("Top-p (0: off)", 0.0, 1.0, 0.05, 0.0),
+    "repetition_penalty": ("Repetition penalty (1: off)", 0.5, 2.0, 0.05, 1.0),
+    "seed": ("Seed (-1: another answer each time)", -1, 1000, 1, -1),
+}
+
+
+def _gradio() -> Any:
+    """Gradio without what it does for editors: at each import it reads all its sources, to write stubs beside them.
+
+    That takes more than a second, half of the import.
+    """
+    where = inspect.getfile
+
+    def getfile(thing: Any) -> str:
+        if isinstance(thing, type) and thing.__module__.startswith("gradio."):
+            raise OSError("not now")
+        return where(thing)
+
+    with mock.patch.object(inspect, "getfile", getfile):
+        import gradio
+    return gradio
+
+
+class Scheduler(NamedTuple):
+    """The scheduler of the same stack.
+
+    Attributes:
+        command: opens its live page.
+        address: where that page is; "" while it is not open.
+        still: says that its clock stands still; "" while it runs.
+    """
+
+    command: str
+    address: Callable[[], str]
+    still: Callable[[], str] = str
+
+
+class Page:
+    """The page of one stack.
+
+    Args:
+        models: those of the stack; the ones that continue texts can be chosen.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        models: Sequence[str],
+        chosen: str,
+        tokenizer_dir: str,
+        title: str,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.endpoint, self.tokenizer_dir, self.title, self.scheduler = endpoint, tokenizer_dir, title, scheduler
+        self.models: dict[str, TextModel] = {}
+        for name in models:
+            with contextlib.suppress(LabError):
+                self.models[name] = TextModel.of(endpoint, name)
+        if not self.models:
+            TextModel.of(endpoint, chosen)  # says why
+        self.chosen = chosen if chosen in self.models else next(iter(self.models))
+
+    def build(self) -> gr.Blocks:
+        gr = _gradio()
+
+        heeded = {name for model in self.models.values() for name in model.choices}
+        with gr.Blocks(title=self.title, analytics_enabled=False) as blocks:
+            gr.Markdown(f"## {self.title}")
+            if self.scheduler:
+                gr.HTML(
+                    f'<a id="scheduler" href="{SCHEDULER}" target="_blank" rel="noopener">The scheduler at work</a>'
+                    f" (<code>{self.scheduler.command}</code>)"
+                )
+            with gr.Row():
+                with gr.Column(scale=3):
+                    chat = gr.Chatbot(show_label=False, height=TEXTS, elem_id="texts", buttons=["copy_all"])
+                    speed = gr.Markdown("", elem_id="speed")
+                    prompt = gr.Textbox(
+                        label="The beginning of a text (Shift+Enter continues it)",
+                        lines=3, max_lines=8, elem_id="prompt", autofocus=True,
+                    )  # fmt: skip
+                    with gr.Row():
+                        send = gr.Button("Continue it", variant="primary", elem_id="send")
+                        gr.ClearButton([chat, speed], value="Clear")
+                with gr.Column(scale=1):
+                    model = gr.Dropdown([*self.models], value=self.chosen, label="Model", elem_id="model")
+                    tokens = gr.Slider(1, 512, 64, step=1, label="Tokens at most", elem_id="tokens")
+                    dials = {
+                        name: gr.Slider(least, most, usual, step=step, label=label, elem_id=name)
+                        for name, (label, least, most, step, usual) in DIALS.items()
+                        if name in heeded
+                    }
+            inputs = [prompt, chat, model, tokens, *dials.values()]
+            for event in (send.click, prompt.submit):
+                event(self.answer(tuple(dials)), inputs, [chat, speed])
+        return blocks
+
+    def answer(self, names: Sequence[str]) -> Any:
+        """What the button does; ``names`` are the dials that the page has."""
+
+        def run(prompt: str, history: History, model: str, tokens: float, *values: float) -> Iterator[Any]:
+            if not prompt.strip():
+                yield history, NOTHING
+                return
+            history = [*history, {"role": "user", "content": fenced(prompt)}]
+            # In the place of the last answer's speed: whether an answer can come at all.
+            yield history, self.scheduler.still() if self.scheduler else ""
+            sampling = wishes(dict(zip(names, values, strict=True)))
+            shown = history
+            try:
+                for part in conversation.ask(self.endpoint, model, prompt, int(tokens), sampling, self.tokenizer_dir):
+                    shown = [*history, {"role": "assistant", "content": fenced(part.text)}]
+                    yield shown, part.speed
+            except LabError as error:  # below what came of the text until then
+                yield [*shown, {"role": "assistant", "content": told(error)}], ""
+
+        return run
+
+
+def wishes(values: dict[str, float]) -> dict[str, Any]:
+    """The sliders' values as the model takes them: whole numbers where it needs them, no seed below 0."""
+    whole = ("top_k", "seed")
+    said = {name: int(value) if name in whole else float(value) for name, value in values.items()}
+    return {name: value for name, value in said.items() if name != "seed" or value >= 0}
+
+
+def told(error: LabError) -> str:
+    """An error as the page shows it; what Triton says is shown as it is."""
+    parts = [f"**{plain(error.what)}**", plain(error.why), plain(error.remedy)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def plain(text: str) -> str:
+    """The text with no Markdown or HTML of its own."""
+    return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", text)
+
+
+def fenced(text: str) -> str:
+    """The text as it is: no Markdown of its own, spaces and lines kept."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"
+
+
+@contextlib.contextmanager
+def serve(page: Page, address: str, port: int | None = None) -> Iterator[str]:
+    """The page for the time of a block; yields where it is. Without a ``port``: its usual one, or a free one.
+
+    Raises:
+        LabError: the port is taken.
+    """
+    gr = _gradio()
+    with listening(address, port, CHAT) as probe:
+        port = probe.getsockname()[1]
+    blocks = page.build()
+    gate = Middleware(
+        Gate, calls=lambda: fields(blocks.config), exposed=address != "127.0.0.1", scheduler=page.scheduler
+    )
+    theme = gr.themes.Soft(font=FONTS, font_mono=["monospace"])
+    blocks.queue(default_concurrency_limit=8).launch(
+        server_name=address, server_port=port, prevent_thread_lock=True, quiet=True, share=False, css=CSS, theme=theme,
+        footer_links=[], show_error=True, app_kwargs={"middleware": [gate]},
+    )  # fmt: skip
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        blocks.close(verbose=False)
+
+
+def wait() -> None:
+    """Until Ctrl-C."""
+    threading.Event().wait()

@@ -1,0 +1,53 @@
+"""Who may ask a page of ours: whoever calls it by this machine's name, and from no other page."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+
+def objection(headers: Mapping[str, str], exposed: bool) -> str:
+    """Why a request with these headers (names in lower case) is refused; "" where it is not.
+
+    Args:
+        exposed: the page listens on every address of the machine, not only on loopback.
+    """
+    host = headers.get("host", "")
+    if not is_own(host, exposed):
+        return f"this page is not at {host[:100]!r}"
+    origin = headers.get("origin")
+    if origin is not None and _place(origin) != host:
+        return "this page takes no calls from other pages"
+    return ""
+
+
+def _place(origin: str) -> str:
+    """The host and port of an ``Origin`` header; "" where it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+def is_own(host: str, exposed: bool) -> bool:
+    """Whether a ``Host`` header names this machine. A foreign name that resolves to it (DNS rebinding) does not.
+
+    An address is always good where the page listens on every one: only a name can be made to point elsewhere.
+    """
+    with contextlib.suppress(ValueError):
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        if name == "localhost" or (exposed and name == socket.gethostname().lower()):
+            return True
+        return exposed or ipaddress.ip_address(name).is_loopback if _is_address(name) else False
+    return False
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""Requests sent from the page: each in a thread and a connection of its own, so that each can be cancelled."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tritonclient.utils import InferenceServerException
+
+from labkit.clients.ask import connection
+from labkit.clients.base import connect
+from labkit.clients.sequences import SequenceClient
+from labkit.clients.stop import stop, stoppable
+from labkit.clients.text_model import TextModel
+from labkit.errors import LabError
+from labkit.records import RequestRecord, request_id
+
+Event = dict[str, Any]
+MOST = 64  # in flight at once
+TELL_S = 0.1
+PATIENCE_S = 3600.0  # the clock may stand still while somebody explains
+SENT, DONE, FAILED, CANCELLED = "sent", "done", "failed", "cancelled"
+
+
+@dataclass
+class _Asked:
+    number: str
+    model: str
+    prompt: str
+    name: str  # what the step log calls it
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class Asker:
+    """Sends texts to the models of one server that continue texts.
+
+    Args:
+        endpoint: of gRPC.
+        tell: is given what the page is to take, from any thread.
+    """
+
+    def __init__(self, endpoint: str, models: Sequence[str], tell: Callable[[Event], None]) -> None:
+        self._endpoint, self._tell = endpoint, tell
+        self._texts: dict[str, TextModel] = {}
+        self._sequences: list[str] = []
+        self._iterative = {
+            name for name, config in _configs(endpoint, models).items() if config.sequence_batching.iterative_sequence
+        }
+        self._page = secrets.token_hex(2)  # of two pages for one server, neither uses an id of the other's
+        self._open: dict[str, _Asked] = {}
+        self._lock = threading.Lock()
+        self.into: Mapping[str, str] = _steps(endpoint, models)
+        self._stops = stoppable(endpoint, models)
+        for name in models:
+            try:
+                self._texts[name] = TextModel.of(endpoint, name)
+            except LabError:
+                if _is_sequence(endpoint, name):
+                    self._sequences.append(name)
+
+    @property
+    def models(self) -> list[str]:
+        """Those that can be asked."""
+        return [*self._texts, *self._sequences]
+
+    def send(self, model: str, prompt: str, tokens: int, count: int = 1) -> list[str]:
+        """Ask ``count`` times for ``tokens`` tokens; gives the requests' numbers at once.
+
+        Raises:
+            LabError: too many are in flight.
+        """
+        with self._lock:
+            if len(self._open) + count > MOST:
+                raise LabError(f"{len(self._open)} requests of this page are in flight, and it sends at most {MOST}")
+            made = [self._asked(model, prompt) for _ in range(count)]
+            self._open |= {asked.number: asked for asked in made}
+        for asked in made:
+            event = {"n": asked.number, "name": asked.name, "model": model, "prompt": prompt, "at": time.monotonic()}
+            self._tell({"k": "ask", **event, "state": SENT})
+            threading.Thread(target=self._run, args=(asked, tokens), name=f"ask {asked.number}", daemon=True).start()
+        return [asked.number for asked in made]
+
+    def _asked(self, model: str, prompt: str) -> _Asked:
+        number = request_id()
+        # The correlation ids that Triton makes itself are numbers: these cannot be among them.
+        return _Asked(number, model, prompt, f"p{number}-{self._page}" if model in self._iterative else number)
+
+    def cancel(self, number: str) -> bool:
+        """Let a request go; False where it is over, or none of this page's."""
+        asked = self._open.get(number)
+        if asked:
+            asked.cancelled.set()
+        return asked is not None
+
+    def close(self) -> None:
+        """Cancel all that is in flight."""
+        for asked in list(self._open.values()):
+            asked.cancelled.set()
+
+    def _run(self, asked: _Asked, tokens: int) -> None:
+        end: Event
+        try:
+            text, first = self._follow(asked, tokens) if asked.model in self._sequences else self._stream(asked, tokens)
+            end = {"state": CANCELLED if asked.cancelled.is_set() else DONE, "text": text, "first": first}
+        except LabError as error:
+            end = {"state": FAILED, "error": f"{error.what}: {error.why}" if error.why else error.what}
+        with self._lock:
+            self._open.pop(asked.number, None)
+        self._tell({"k": "ask", "n": asked.number, **end})
+
+    def _stream(self, asked: _Asked, tokens: int) -> tuple[str, float]:
+        """The text that came, and the seconds to the first of it; leaving the stream early cancels the request."""
+        model = self._texts[asked.model]
+        sequence = asked.name if asked.model in self._iterative else ""
+        with connection(model, self._endpoint, sequence=sequence) as stream:
+            record = model.send(stream, asked.prompt, tokens, id=asked.number)
+            passed_on = 0  # responses that the page has
+            while not stream.ended(record, TELL_S) and not asked.cancelled.is_set():
+                if len(record.responses) > passed_on:
+                    passed_on = len(record.responses)
+                    self._tell({"k": "ask", "n": asked.number, "text": record.text, "first": _first(record)})
+            if not asked.cancelled.is_set():
+                stream.wait(record, timeout=TELL_S)  # says what went wrong
+            elif asked.model in self._stops:  # Triton tells no model inside an ensemble that the client has gone
+                stop(self._endpoint, self._stops[asked.model], asked.number)
+        text = record.text if model.decoupled else record.text.removeprefix(asked.prompt)
+        return text.removesuffix(model.end_text or "\0"), _first(record)
+
+    def _follow(self, asked: _Asked, tokens: int) -> tuple[str, float]:
+        """A sequence: one request a token, each with the whole text so far."""
+        record = RequestRecord(asked.number, asked.model, asked.prompt, start=time.monotonic())
+        text = ""
+        with SequenceClient(self._endpoint, asked.model, "grpc", timeout=PATIENCE_S) as client:
+            for step in range(tokens):
+                last = step == tokens - 1 or asked.cancelled.is_set()
+                text += client.ask(asked.prompt + text, int(asked.number), start=step == 0, end=last)
+                record.responses.append((time.monotonic(), ""))
+                self._tell({"k": "ask", "n": asked.number, "text": text, "first": _first(record)})
+                if last:
+                    break
+        return text, _first(record)
+
+
+def _first(record: RequestRecord) -> float:
+    """Seconds from a request to its first response."""
+    return round(record.ttft_ms / 1e3, 4) if record.responses else 0.0
+
+
+def _configs(endpoint: str, models: Sequence[str]) -> dict[str, Any]:
+    configs = {}
+    with connect(endpoint) as client:
+        for name in models:
+            with contextlib.suppress(InferenceServerException):
+                configs[name] = client.get_model_config(name).config
+    return configs
+
+
+def _steps(endpoint: str, models: Sequence[str]) -> dict[str, str]:
+    """For each ensemble the step of which there is something to see: where sequences are kept, or the middle one."""
+    configs = _configs(endpoint, models)
+    seen_in = {}
+    for name, config in configs.items():
+        steps = [step.model_name for step in config.ensemble_scheduling.step]
+        keeps = [step for step in steps if step in configs and configs[step].HasField("sequence_batching")]
+        if steps:
+            seen_in[name] = keeps[0] if keeps else steps[len(steps) // 2]
+    return seen_in
+
+
+def _is_sequence(endpoint: str, name: str) -> bool:
+    """Whether a model takes a sequence of requests, by an id that the client chooses."""
+    configs = _configs(endpoint, [name])
+    steps = [step.model_name for config in configs.values() for step in config.ensemble_scheduling.step]
+    return any(config.HasField("sequence_batching") for config in _configs(endpoint, steps).values())

@@ -1,0 +1,107 @@
+"""From the lines of step logs to what the page takes: the one place that knows both forms.
+
+The page takes a list of events, each a small object with short names (``page/store.js`` says which): a lane for each
+instance of a model, then its steps, with requests and seats as numbers. It is the same list whether it is read while
+it happens, from a run that is over, or out of a ``timeline.html``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from labctl.pages.live.lines import CHANGE, HELD, Line, Whole
+
+Event = dict[str, Any]
+
+FIELDS = 5  # numbers of each member of a step: request, seat, 1 for prefill, new tokens, KV blocks
+LABEL = 120  # characters of a prompt that the page may show
+
+
+@dataclass
+class _Lane:
+    """One instance of a model: its number, and what its live requests are called on the page, by name in the log."""
+
+    number: int
+    requests: dict[str, int] = field(default_factory=dict)
+
+
+class Feed:
+    """Takes lines in order of time; keeps what it needs to name things.
+
+    Args:
+        notes: by model, a sentence that stands under its name.
+    """
+
+    def __init__(self, notes: Mapping[str, str] | None = None) -> None:
+        self._notes = notes or {}
+        self._whole = Whole()
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._requests = 0
+
+    def events(self, lines: Iterable[Line]) -> list[Event]:
+        """What the page is to take for these lines."""
+        return [event for line in lines for event in self._line(line)]
+
+    def _line(self, line: Line) -> list[Event]:
+        model, instance = str(line["model"]), str(line["instance"])
+        lane = self._lanes.get((model, instance))
+        if lane is not None:
+            return [self._step(lane, self._whole(line))]
+        lane = self._lanes[model, instance] = _Lane(len(self._lanes))
+        others = sum(name == model for name, _ in self._lanes)
+        name = model if others == 1 else f"{model} ({instance})"
+        # A log that keeps seats, or sequences, says when a request leaves its seat; one of single executions does not.
+        tells = "seats" in line or "start" in line or None
+        opened = _lean(k="model", name=name, model=model, note=self._notes.get(model), tells=tells)
+        return [opened, self._step(lane, self._whole(line))]
+
+    def _step(self, lane: _Lane, line: Line) -> Event:
+        new: list[list[Any]] = []
+
+        def number(name: str) -> int:
+            if name not in lane.requests:
+                lane.requests[name] = self._requests
+                new.append([self._requests, name, str(line.get("prompts", {}).get(name, ""))[:LABEL]])
+                self._requests += 1
+            return lane.requests[name]
+
+        members: list[int] = []
+        columns = zip(line["ids"], line["rows"], line["phase"], line["made"], line["blocks"], strict=True)
+        for name, row, phase, made, blocks in columns:
+            members += (number(name), row, int(phase == "p"), made, blocks)
+        waiting = [number(name) for name in line["waiting"]]
+        evicted = [number(name) for name in line.get("evicted", ())]
+        before = [[number(name), text] for name, text in line.get("before", {}).items()]
+        ended = [[number(name), why] for name, why in line.get("ended", {}).items()]
+        seated = [part for seat, name in enumerate(line["seats"]) if name for part in (number(name), seat)]
+        for name in line.get("ended", {}):
+            lane.requests.pop(name, None)
+        event = _lean(
+            m=lane.number, q=new, w=waiting, y=line["why"] if waiting else None, v=evicted, b=before, e=ended,
+            z=line["slots"], more=max(0, line["queue"] - len(waiting)),
+        )  # fmt: skip
+        if line["kv_blocks"]:
+            event["kv"] = [line["kv_blocks_used"], line["kv_blocks"]]
+        if line["kind"] == HELD:
+            return event | {"k": "state", "s": seated, "t": line["t"], "next": members[::FIELDS]}
+        if line["kind"] == CHANGE:
+            return event | {"k": "state", "s": seated, "t": line["t"]}
+        if any(line["texts"]):
+            event["x"] = line["texts"]
+        if seated != _stay(members, ended):
+            event["s"] = seated
+        return event | {"n": line["n"], "t": line["t"], "d": line["dur"], "r": members}
+
+
+def _stay(members: Sequence[int], ended: Sequence[Sequence[Any]]) -> list[int]:
+    """Request and seat, by seat, of those members of a step that go on."""
+    gone = {request for request, _ in ended}
+    stay = sorted((members[k + 1], members[k]) for k in range(0, len(members), FIELDS) if members[k] not in gone)
+    return [part for seat, request in stay for part in (request, seat)]
+
+
+def _lean(**fields: Any) -> Event:
+    """An object without what is empty."""
+    return {name: value for name, value in fields.items() if value not in (None, [], "", 0) or name == "m"}

@@ -1,0 +1,156 @@
+"""What every open page is told: lines of the step logs as they come, this page's requests, Triton's counters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from labctl.clock import texts
+from labctl.clock.clock import Clock
+from labctl.pages.live.asking import MOST, SENT
+from labctl.pages.live.counters import Counters
+from labctl.pages.live.feed import Event, Feed
+from labctl.pages.live.lines import HELD
+from labctl.pages.live.tail import Tail
+from labkit.errors import LabError
+from labkit.evidence import metrics
+
+LOOK_S = 0.04
+COUNT_S = 1.0
+RECENT = 3000  # lines that a page which comes later is told
+BEHIND = 500  # messages that a page may be behind before it has to begin anew
+Message = tuple[Sequence[Mapping[str, Any]], Sequence[Event]]  # lines, and events that are no lines
+
+
+class Hub:
+    """One for a server; all of it but ``tell`` runs in the server's loop.
+
+    Args:
+        clock: of the stack.
+        endpoint: of Triton's metrics.
+
+    Attributes:
+        head: what a page is told first.
+        chat: gives the address of the stack's chat page, "" where there is none.
+    """
+
+    def __init__(self, clock: Clock, endpoint: str) -> None:
+        self.head: Mapping[str, Any] = {}
+        self.chat: Callable[[], str] = str
+        self._clock, self._endpoint = clock, endpoint
+        self._tail = Tail(clock.run_dir)
+        self._chat = ""
+        self._epoch = time.time() - time.monotonic()
+        self._set: Event = {}  # how the clock is set
+        self._held: dict[tuple[str, str], Mapping[str, Any]] = {}  # the steps that wait for it
+        self._lines: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
+        self._asked: dict[str, Event] = {}
+        self._counters = Counters()
+        self._pages: set[asyncio.Queue[Message | None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self) -> None:
+        """Look, again and again; ends when it is cancelled."""
+        self._loop = asyncio.get_running_loop()
+        counted = 0.0
+        while True:
+            lines = self._tail.read()
+            if lines:
+                self._lines.extend(lines)
+                self._counters.count(lines)
+                self._pass_on(lines, [])
+            self._look_at_the_clock()
+            if self._pages and self._loop.time() - counted > COUNT_S:
+                counted = self._loop.time()
+                await self._count()
+            await asyncio.sleep(LOOK_S)
+
+    def close(self) -> None:
+        """Let every page go, from any thread."""
+
+        def leave() -> None:
+            for queue in self._pages:
+                queue.put_nowait(None)
+
+        if self._loop and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(leave)
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on to every page, from any thread."""
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._told, event)
+
+    def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
+        """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
+        queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        feed = Feed(self.head.get("notes"))
+        lines = [*self._lines, *self._held.values()]
+        head = {"k": "head", **self.head, "chat": self._chat}
+        first = [head, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
+        self._pages.add(queue)
+        return queue, first, feed
+
+    def leave(self, queue: asyncio.Queue[Message | None]) -> None:
+        self._pages.discard(queue)
+
+    def _told(self, event: Event) -> None:
+        if event["k"] == "ask":
+            known = self._asked.setdefault(event["n"], {})
+            if event.get("first") and not known.get("first"):
+                self._counters.first_token(
+                    self.head.get("into", {}).get(known["model"], known["model"]), event["first"]
+                )
+            known.update(event)
+            over = [number for number, asked in self._asked.items() if asked["state"] != SENT]
+            for number in over[: max(0, len(self._asked) - MOST)]:  # a request in flight is never forgotten
+                del self._asked[number]
+        self._pass_on([], [event])
+
+    def _look_at_the_clock(self) -> None:
+        """Tell how it is set, and the steps that wait for it, where either has changed."""
+        modes = [self._clock.mode(model) for model in self._clock.models]
+        factor = max((float(mode.get("factor", 1.0)) for mode in modes), default=1.0)
+        until = self._clock.until and round(self._clock.until + self._epoch)
+        event = {"k": "clock", "until": until, "paused": any(mode["mode"] == "pause" for mode in modes), "slow": factor}
+        if event != self._set:
+            self._set = event
+            self._pass_on([], [event])
+        states = (
+            [state for model in self._clock.models for state in self._clock.states(model)]
+            if self._clock.modes()
+            else []
+        )
+        held: dict[tuple[str, str], Mapping[str, Any]] = {
+            (state["model"], state["instance"]): {"ids": [], "dur": 0.0, **state, "kind": HELD}
+            for state in states
+            if state["state"] == "held"
+        }
+        if held != self._held:
+            new = [line for key, line in held.items() if self._held.get(key) != line]
+            self._held = held
+            self._pass_on(new, [])
+
+    def _pass_on(self, lines: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> None:
+        for queue in list(self._pages):
+            if queue.qsize() > BEHIND:
+                self._pages.discard(queue)
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait((lines, events))
+
+    async def _count(self) -> None:
+        texts.want(self._clock.run_dir)
+        chat = await asyncio.to_thread(self.chat)
+        if chat != self._chat:
+            self._chat = chat
+            self._pass_on([], [{"k": "chat", "address": chat}])
+        with contextlib.suppress(LabError):
+            self._counters.snapshot(await asyncio.to_thread(metrics.scrape, self._endpoint))
+            self._pass_on([], [self._rows()])
+
+    def _rows(self) -> Event:
+        return {"k": "counters", "rows": self._counters.rows()}

@@ -1,0 +1,113 @@
+"""What a line of the step log leaves out, filled in: how things stand after it.
+
+The one definition of the state (docs/develop/step-log.md says it in words). The terminal takes it as it is; the page
+gets it by way of :mod:`labctl.pages.live.feed`, and a test holds the two equal at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Line = Mapping[str, Any]
+
+CHANGE, HELD = "change", "held"  # kinds of a line that is no step; HELD tells of one that waits for the clock
+_STAYS = ("slots", "kv_blocks", "kv_blocks_used")  # what holds until a line says otherwise
+
+
+@dataclass
+class _Instance:
+    """One instance of a model, as its lines so far have shown it."""
+
+    steps: int = 0
+    last: dict[str, Any] = field(default_factory=lambda: {"slots": 0, "kv_blocks": 0, "kv_blocks_used": 0})
+    rows: dict[str, int] = field(default_factory=dict)  # of a log that does not name them
+    sitting: dict[int, str] = field(default_factory=dict)  # of sequences: a seat is kept between two requests
+    seats: Sequence[str] = ()
+    waits: Line = field(default_factory=lambda: {"waiting": (), "queue": 0, "why": ""})
+
+    def whole(self, line: Line) -> Line:
+        kind, names = line.get("kind", "step"), line["ids"]
+        self.last |= {name: line[name] for name in _STAYS if name in line}
+        rows = self._rows(line, names) if kind != CHANGE else ()
+        seats = self._seats(line, kind, names, rows)
+        waits = self._waits(line, kind)
+        if kind == CHANGE and "kv_blocks_used" not in line and not any(seats):
+            self.last["kv_blocks_used"] = 0
+        self.steps += kind not in (CHANGE, HELD)
+        columns = {
+            "rows": rows, "phase": _phases(line), "tokens": _each(line, "tokens", 0), "made": _each(line, "made", 1),
+            "texts": _each(line, "texts", ""), "blocks": _each(line, "blocks", 0),
+        }  # fmt: skip
+        return {"n": self.steps, **line, **self.last, **waits, **columns, "kind": kind, "seats": seats}
+
+    def _waits(self, line: Line, kind: str) -> Line:
+        """Who waits, how many, and why. A change that does not say leaves them as they were, but for those who left."""
+        if kind == CHANGE and "queue" not in line:
+            gone = line.get("ended", ())
+            still = [name for name in self.waits["waiting"] if name not in gone]
+            left = len(self.waits["waiting"]) - len(still)
+            self.waits = {**self.waits, "waiting": still, "queue": self.waits["queue"] - left}
+            return self.waits
+        waits = {"waiting": line.get("waiting", ()), "queue": line.get("queue", 0), "why": line.get("why", "")}
+        if kind != HELD:
+            self.waits = waits
+        return waits
+
+    def _rows(self, line: Line, names: Sequence[str]) -> Sequence[int]:
+        """The seat of each; where the log does not say, the lowest that was free when it came."""
+        if "rows" in line:
+            given: Sequence[int] = line["rows"]
+            return given
+        self.rows = {name: row for name, row in self.rows.items() if name in names}
+        for name in names:
+            taken = set(self.rows.values())
+            self.rows.setdefault(name, next(row for row in range(len(taken) + 1) if row not in taken))
+        return [self.rows[name] for name in names]
+
+    def _seats(self, line: Line, kind: str, names: Sequence[str], rows: Sequence[int]) -> Sequence[str]:
+        """Who has each seat after the line; where it does not say, those of the step who go on."""
+        if "seats" in line:
+            given: Sequence[str] = line["seats"]
+            self.seats = given if kind != HELD else self.seats
+            return given
+        if kind != HELD:
+            ended = line.get("ended", ())
+            if kind != CHANGE:
+                kept = self.sitting if "start" in line else {}  # a step of sequences names their ends
+                self.sitting = {**kept, **dict(zip(rows, names, strict=True))}
+            self.sitting = {row: name for row, name in self.sitting.items() if name not in ended}
+            self.seats = [self.sitting.get(row, "") for row in range(max(self.sitting, default=-1) + 1)]
+        return self.seats
+
+
+class Whole:
+    """Completes lines that come in order of time; one for each reader."""
+
+    def __init__(self) -> None:
+        self._instances: dict[tuple[str, str], _Instance] = {}
+
+    def __call__(self, line: Line) -> Line:
+        """The line with ``n``, ``rows``, ``phase``, ``tokens``, ``made``, ``texts``, ``blocks`` (an entry for each of
+        ``ids``), ``seats``, ``slots``, ``waiting``, ``queue``, ``why``, ``kv_blocks`` and ``kv_blocks_used`` in it.
+        """
+        return self._instances.setdefault((line["model"], line["instance"]), _Instance()).whole(line)
+
+
+def why(line: Line) -> str:
+    """Why those wait who wait, in words for all of them."""
+    reasons = line["why"]
+    return reasons if isinstance(reasons, str) else ", ".join(sorted(set(reasons)))
+
+
+def _each(line: Line, name: str, usual: Any) -> Sequence[Any]:
+    entries = line.get(name) or ()
+    return entries if len(entries) == len(line["ids"]) else [usual] * len(line["ids"])
+
+
+def _phases(line: Line) -> str:
+    """A letter each; version 1 tells only how many are new, and they are the last of the batch."""
+    count = len(line["ids"])
+    new = min(count, int(line.get("prefill", 0)))
+    return str("".join(_each(line, "phase", "")) or "d" * (count - new) + "p" * new)

@@ -1,0 +1,262 @@
+// What is shown of one lane: who waits, who sits where, the strip, the blocks. Texts come in as text, never as HTML.
+function el(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+class LaneView {
+  constructor(store, index, page) {
+    Object.assign(this, { store, index, page, cells: null, mapped: 0, hovered: null });
+    const lane = store.lanes[index];
+    this.facts = el("span", { className: "facts" });
+    this.held = el("p", { className: "held", hidden: true });
+    this.queue = el("ul", { className: "queue" });
+    this.waitingTitle = el("div", { className: "caption" });
+    this.seated = el("div", { className: "caption" });
+    this.seats = el("div", { className: "seats" });
+    this.canvas = el("canvas", { className: "strip", tabIndex: 0 });
+    this.canvas.setAttribute("role", "img");
+    this.batch = el("span");
+    this.kv = el("span");
+    this.map = el("canvas");
+    this.owners = el("p", { className: "owners" });
+    this.mapBox = el("div", { className: "map", hidden: true },
+      el("div", { className: "caption", textContent: "KV blocks, by owner (how many is the scheduler's; which, only the picture's)" }),
+      this.map, this.owners);
+    this.root = el("article", { className: "lane" },
+      el("div", { className: "top" }, el("h2", { textContent: lane.name }), this.facts, this.held),
+      el("p", { className: "note", textContent: lane.note, hidden: !lane.note }),
+      el("div", { className: "body" },
+        el("div", { className: "waiting" }, this.waitingTitle, this.queue),
+        el("div", {}, this.seated, this.seats,
+          el("div", { className: "under" }, this.batch, this.kv)),
+        el("div", {}, el("div", { className: "caption", textContent: "steps" }), this.canvas)),
+      this.mapBox);
+    this.root.dataset.lane = lane.name;
+    this.strip = new Strip(this.canvas, store, index);
+    this.rows = [];
+    this.listen();
+  }
+
+  get lane() {
+    return this.store.lanes[this.index];
+  }
+
+  listen() {
+    const { canvas, strip, page } = this;
+    const cursor = () => page.placeOf(this.index);
+    let drag = null;
+    canvas.addEventListener("pointerdown", (event) => {
+      drag = { x: event.clientX, edge: strip.edge(cursor()), moved: false };
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (drag && event.buttons) {
+        const by = (drag.x - event.clientX) / strip.width;
+        if (Math.abs(drag.x - event.clientX) > 4) drag.moved = true;
+        if (drag.moved) page.scroll(this.index, drag.edge + by);
+      } else this.hover(event);
+    });
+    canvas.addEventListener("pointerup", (event) => {
+      if (drag && !drag.moved) this.hover(event);
+      drag = null;
+    });
+    canvas.addEventListener("pointerleave", () => this.leave());
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      if (event.ctrlKey) page.zoom(event.deltaY < 0 ? 1.25 : 0.8);
+      else page.scroll(this.index, strip.edge(cursor()) + (event.deltaX || event.deltaY) / strip.width);
+    }, { passive: false });
+    canvas.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      this.explain(cursor() - 1, 0, canvas.getBoundingClientRect());
+    });
+  }
+
+  hover(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const place = this.strip.placeAt(event.clientX - box.left, this.page.placeOf(this.index));
+    const seat = Math.floor((event.clientY - box.top) / this.strip.row);
+    if (place < this.lane.first || place >= this.lane.end || (this.page.hidden && place >= this.page.placeOf(this.index))) {
+      this.leave();
+      return;
+    }
+    this.explain(place, seat, { left: event.clientX + 14, top: event.clientY + 14 });
+  }
+
+  explain(place, seat, where) {
+    const step = this.lane.at(place);
+    if (!step) return;
+    this.hovered = place;
+    this.page.dirty = true;
+    this.page.tip(this.words(step, place, seat), where);
+  }
+
+  leave() {
+    this.hovered = null;
+    this.page.dirty = true;
+    this.page.tip("");
+  }
+
+  /** A step, and the mark in it, in words. */
+  words(step, place, seat) {
+    const store = this.store, members = step.r.length / FIELDS;
+    const lines = [`step ${step.n}: ${(step.d * 1e3).toFixed(1)} ms, ${(step.t - store.zero).toFixed(3)} s in; batch of ${members}`];
+    if (step.kv) lines.push(`KV blocks: ${step.kv[0]} of ${step.kv[1]}`);
+    for (let k = 0; k < step.r.length; k += FIELDS) {
+      if (step.r[k + 1] !== seat) continue;
+      const request = store.requests[step.r[k]], text = store.pieceOf(step.r[k], place);
+      const tokens = step.r[k + 3];
+      lines.push(`request ${request.id}${request.label ? ` “${cut(request.label, 60)}”` : ""}`);
+      lines.push(`${step.r[k + 2] ? "prefill" : "decode"}, ${tokens} token${tokens === 1 ? "" : "s"}${text ? `: “${text}”` : ""}`);
+      if (step.r[k + 4]) lines.push(`${step.r[k + 4]} KV blocks`);
+      if (request.waited || request.at[0] <= place) lines.push(request.waited ? `waited ${request.waited} step${request.waited === 1 ? "" : "s"}${request.why ? `: ${request.why}` : ""}` : "did not wait for a step of this model");
+      if (request.endedAt === place) lines.push(`ends here: ${request.end}`);
+    }
+    if (seat < this.lane.rows && lines.length < 3 + (step.kv ? 1 : 0)) lines.push(`seat ${seat + 1}: empty`);
+    if (step.w && step.w.length) lines.push(`waiting: ${step.w.slice(0, 8).map((i) => store.name(i)).join(", ")}${step.w.length > 8 ? " …" : ""}`);
+    if (step.v && step.v.length) lines.push(`evicted: ${step.v.map((i) => store.name(i)).join(", ")}`);
+    return lines.join("\n");
+  }
+
+  draw() {
+    const row = this.page.rowHeight(this.lane);
+    this.strip.resize(row);
+    this.strip.future = !this.page.hidden;
+    this.strip.draw(this.page.placeOf(this.index), this.hovered);
+  }
+
+  update() {
+    const page = this.page, lane = this.lane, store = this.store, place = page.placeOf(this.index);
+    const now = store.stateAt(this.index, place), row = page.rowHeight(lane);
+    const size = now.step ? now.step.r.length / FIELDS : 0;
+    if (page.live && lane.over()) now.seated.clear();
+    const idle = now.step && !now.seated.size && !now.next?.length;
+    // What is paused or idle makes no tokens: the rate of its last steps would be taken for its speed.
+    const still = idle || (page.live && store.clock?.paused);
+    const rate = lane.rate(place, page.live ? Math.max(store.last, 0) : page.now);
+    this.facts.replaceChildren(
+      idle ? "idle; the last batch " : "batch ", el("b", { textContent: size }), ` of ${lane.seats} · step `, el("b", { textContent: now.step ? now.step.n : 0 }),
+      ...(still ? [] : [" · ", el("b", { textContent: rate < 10 ? rate.toFixed(1) : Math.round(rate) }), " tokens/s"]),
+      ...(now.kv ? [" · KV ", el("b", { textContent: now.kv[0] }), ` of ${now.kv[1]} blocks`] : []));
+    this.held.hidden = !now.next?.length || page.hidden;
+    if (!this.held.hidden) {
+      const names = now.next.flatMap((one, i) => [i ? ", " : "", el("span", { className: "name", textContent: store.name(one) })]);
+      this.held.replaceChildren("In the step that waits: ", ...names);
+    }
+    this.facts.dataset.batch = size;
+    this.facts.dataset.step = now.step ? now.step.n : 0;
+    this.waits(now, page.unseen(lane));
+    this.sits(now, place, row);
+    this.seated.textContent = lane.rows < lane.seats ? `in the first ${lane.rows} of ${lane.seats} seats` : "in the seats";
+    this.batch.textContent = `batch, up to ${lane.rows}`;
+    this.batch.style.marginTop = `${GAP + this.strip.batchHigh - 14}px`;
+    this.kv.textContent = lane.blocks ? `KV blocks, up to ${lane.mostBlocks}` : "";
+    this.kv.hidden = !lane.blocks;
+    this.kv.style.marginTop = `${GAP + this.strip.kvHigh - 14}px`;
+    this.canvas.setAttribute("aria-label", `${lane.name}: ${lane.end - lane.first} steps, the last with a batch of ${size}`);
+    this.blocks(place, now);
+  }
+
+  waits(now, unseen) {
+    const store = this.store, count = now.waiting.length + now.more + unseen.length;
+    this.waitingTitle.textContent = count ? `waiting: ${count}` : "nobody waits";
+    const most = Math.max(6, Math.floor((this.page.rowHeight(this.lane) * this.lane.rows + 60) / 26));
+    const chips = now.waiting.slice(0, most).map((request, i) => {
+      const why = Array.isArray(now.why) ? now.why[i] : now.why;
+      return this.chip(store.name(request), why, store.color(request).fill, request);
+    });
+    const unseenChip = (asked) => this.chip(asked.name, "in Triton's queue", store.colorOf(asked.name).fill, asked.name);
+    chips.push(...unseen.slice(0, Math.max(0, most - chips.length)).map(unseenChip));
+    const rest = count - chips.length;
+    if (rest > 0) chips.push(el("small", { textContent: `and ${rest} more` }));
+    this.queue.replaceChildren(...chips.map((chip) => el("li", {}, chip)));
+  }
+
+  chip(name, why, color, key) {
+    const chip = el("button", { className: "chip", type: "button", title: why, onclick: () => this.page.pick(this.index, name) },
+      el("b", { textContent: `${name} ` }), el("small", { textContent: why }));
+    if (color) chip.style.borderLeftColor = color;
+    chip.classList.toggle("picked", this.page.picked(this.index, name));
+    chip.dataset.request = key;
+    return chip;
+  }
+
+  sits(now, place, row) {
+    const store = this.store, lane = this.lane;
+    while (this.rows.length < lane.rows) {
+      const mark = el("i"), name = el("b"), text = el("bdi");
+      const button = el("button", { className: "seat", type: "button" }, mark, name, el("span", { className: "text" }, text));
+      const entry = { button, mark, name, text, request: null };
+      button.onclick = () => entry.request === null || this.page.pick(this.index, store.name(entry.request));
+      this.rows.push(entry);
+      this.seats.append(button);
+    }
+    this.rows.forEach((entry, seat) => {
+      const request = now.seated.get(seat), here = request !== undefined;
+      entry.request = here ? request : null;
+      entry.button.style.height = `${row}px`;
+      entry.button.style.fontSize = row < 16 ? "9px" : "";
+      entry.button.classList.toggle("empty", !here);
+      entry.button.classList.toggle("picked", here && this.page.picked(this.index, store.name(request)));
+      if (here) entry.button.dataset.request = store.name(request);
+      else delete entry.button.dataset.request;
+      entry.mark.style.background = here ? store.color(request).fill : "";
+      entry.name.textContent = here ? store.name(request) : row < 16 ? "" : "–";
+      const text = here ? store.textOf(request, place, 90) || store.requests[request].label : "";
+      entry.text.textContent = row < 14 ? "" : text.replace(/\s+/g, " ");
+    });
+  }
+
+  /** The KV cache: each block with its owner's colour. Cells keep their owner from step to step, as blocks do. */
+  blocks(place, { blocks, kv }) {
+    const lane = this.lane;
+    this.mapBox.hidden = !lane.blocks;
+    if (!lane.blocks) return;
+    const wanted = new Map(blocks);
+    if (!wanted.size && kv && kv[0]) wanted.set(-1, kv[0]);
+    const cells = (this.cells = this.cells?.length === lane.blocks && this.mapped <= place ? this.cells : new Int32Array(lane.blocks).fill(-2));
+    this.mapped = place;
+    const have = new Map();
+    for (let i = cells.length - 1; i >= 0; i--) {
+      const owner = cells[i];
+      if (owner === -2) continue;
+      const left = (wanted.get(owner) || 0) - (have.get(owner) || 0);
+      if (left > 0) have.set(owner, (have.get(owner) || 0) + 1);
+      else cells[i] = -2;
+    }
+    let free = 0;
+    for (const [owner, count] of wanted) {
+      for (let need = count - (have.get(owner) || 0); need > 0 && free < cells.length; free++) {
+        if (cells[free] !== -2) continue;
+        cells[free] = owner;
+        need--;
+      }
+    }
+    this.paint(cells, wanted);
+  }
+
+  paint(cells, wanted) {
+    const wide = this.map.clientWidth || 300, scale = window.devicePixelRatio || 1;
+    const side = cells.length <= 32 ? 22 : cells.length <= 64 ? 16 : cells.length <= (wide < 600 ? 300 : 1500) ? 12 : cells.length <= 1500 ? 8 : 4;
+    const perRow = Math.max(1, Math.floor(wide / side)), high = Math.ceil(cells.length / perRow) * side;
+    this.map.width = wide * scale;
+    this.map.height = high * scale;
+    this.map.style.height = `${high}px`;
+    const context = this.map.getContext("2d");
+    context.scale(scale, scale);
+    cells.forEach((owner, i) => {
+      context.fillStyle = owner === -2 ? "#eeebe4" : owner === -1 ? KV : this.store.color(owner).fill;
+      context.fillRect((i % perRow) * side, Math.floor(i / perRow) * side, side - 1, side - 1);
+    });
+    this.owners.replaceChildren(...[...wanted].slice(0, 24).map(([owner, count]) => {
+      const swatch = el("i");
+      swatch.style.background = owner === -1 ? KV : this.store.color(owner).fill;
+      return el("span", {}, swatch, owner === -1 ? `in use ${count}` : `${this.store.name(owner)}: ${count}`);
+    }));
+  }
+}
+
+function cut(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}

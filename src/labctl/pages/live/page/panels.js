@@ -1,0 +1,87 @@
+// What stands beside the lanes: the clock's state, this page's requests, Triton's counters.
+const SLOWNESS = [1, 2, 5, 10, 30, 100];
+
+function clockWords(clock, left) {
+  if (!clock) return "";
+  if (left < 60) return `paused, goes on by itself in ${Math.ceil(left)} s`;
+  if (left < 120) return `paused, for up to ${Math.floor(left)} s`;
+  if (left < Infinity) return `paused, for up to ${Math.floor(left / 60)} min`;
+  return clock.paused ? "paused" : clock.slow > 1 ? "in slow motion" : "running";
+}
+
+function showClock(page, clock) {
+  $("pause").textContent = clock.paused ? "Run" : "Pause";
+  $("pause").setAttribute("aria-pressed", String(clock.paused));
+  const slow = SLOWNESS.reduce((best, factor, i) => (factor <= (clock.slow || 1) ? i : best), 0);
+  if (document.activeElement !== $("slow")) $("slow").value = String(slow);
+  $("slowness").textContent = slow ? `${SLOWNESS[slow]} times slower` : "full speed";
+}
+
+/** What to do on a page on which nothing runs, and nobody has asked for anything yet. */
+function showInvitation(page) {
+  const { store, views } = page;
+  const busy = views.some((view, i) => page.requestsIn(i));
+  const invite = $("invite");
+  invite.hidden = !page.live || busy || store.asked.size > 0;
+  if (invite.hidden) return;
+  const seen = store.lanes.some((lane) => lane.steps.length) ? " The marks below are of requests that are over, such as labctl's own when it asked whether the models answer." : "";
+  const how = page.head.send.length
+    ? "Nothing runs now. Send a request (Ctrl+Enter in the prompt), or press Pause first, send a few, and go on by Step."
+    : "Nothing runs now. Requests that reach this server are shown as they come.";
+  if (invite.textContent !== how + seen) invite.textContent = how + seen;
+}
+
+/** How a request of this page stands. What a client hears of it is not all: its answer may come whole, at the end. */
+function askState(page, ask) {
+  const index = page.store.shown(ask), request = page.store.requests[index];
+  const computed = request && !request.end;
+  if (ask.state === "cancelled" && computed) return "cancelled, but Triton has not told the model: it goes on";
+  if (ask.state !== "sent") return ask.state;
+  if (ask.text) return "growing";
+  return computed && request.at.length ? "running, its answer comes whole" : "waits";
+}
+
+/** One entry a request; made once, then kept up to date, so that a button does not move away under a finger. */
+function showAsked(page) {
+  const box = $("asked"), store = page.store;
+  const newest = [...store.asked.values()].slice(-24).reverse();
+  const wanted = new Set(newest.map((ask) => ask.n));
+  for (const entry of [...box.children]) if (!wanted.has(entry.dataset.request)) entry.remove();
+  newest.forEach((ask, i) => {
+    let entry = [...box.children].find((other) => other.dataset.request === ask.n);
+    if (!entry) {
+      const cancel = el("button", { textContent: "Cancel", type: "button", onclick: () => page.send("cancel", { n: ask.n }) });
+      cancel.setAttribute("aria-label", `Cancel request ${ask.name}`);
+      entry = el("div", { className: "request" },
+        el("div", { className: "head" }, el("b", { textContent: ask.name }), el("span", { textContent: ask.model }), cancel), el("small"), el("p"));
+      entry.dataset.request = ask.n;
+      box.insertBefore(entry, box.children[i] || null);
+    }
+    const [head, state] = entry.children, cancel = head.lastChild;
+    const over = ask.state !== "sent";
+    state.textContent = `${askState(page, ask)}${ask.first ? `, first token after ${seconds(ask.first)}` : ""}`;
+    entry.dataset.state = ask.state;
+    cancel.hidden = over;
+    const text = ask.error || `${ask.prompt}${ask.text || ""}`;
+    if (entry.lastChild.textContent !== text) {
+      entry.lastChild.textContent = text;
+      entry.lastChild.scrollTop = 1e6;
+    }
+    entry.style.borderLeftColor = store.colorOf(ask.name).fill;
+  });
+}
+
+function showCounters(page) {
+  $("counters").hidden = !page.store.counters.length;
+  $("counted").replaceChildren(...page.store.counters.map((row) => {
+    const table = el("table", {}, el("caption", { textContent: row.model }),
+      el("tr", {}, el("th"), el("th", { textContent: "Triton" }), el("th", { textContent: "the model" })),
+      ...row.facts.map(([what, triton, really]) =>
+        el("tr", {}, el("th", { textContent: what }), el("td", { textContent: triton }), el("td", { textContent: really }))));
+    return el("div", {}, table, ...row.notes.map((note) => el("p", { textContent: note })));
+  }));
+}
+
+function seconds(s) {
+  return s < 1 ? `${(s * 1e3).toFixed(0)} ms` : `${s.toFixed(2)} s`;
+}

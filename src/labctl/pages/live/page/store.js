@@ -1,0 +1,256 @@
+// What is known: lanes (a model's instance each), their steps, and the requests in them. Nothing here draws.
+//
+// A step, as it comes: {m: lane, n: number, t: end in s, d: duration in s, r: five numbers a member (request, seat,
+// 1 for prefill, tokens, KV blocks), x: texts of the members, w: who waits, in order, y: why (one for all, or one
+// each), more: waiters beside those, b: [request, the text that it had before], e: [request, why it ended] pairs,
+// v: who was evicted, kv: [used, of], q: requests that are new, z: seats, s: [request, seat, ...] after the step where
+// it is not what r and e say}. How things stand after it (`stateAt`) is what labctl.pages.live.lines defines.
+const FIELDS = 5;
+const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
+const MANY = 16; // seats
+const RATE_S = 2; // tokens/s are those of so many seconds
+
+class Lane {
+  constructor(model) {
+    Object.assign(this, { seats: 1, taken: 1, blocks: 0, mostBlocks: 1, note: "", tells: false }, model);
+    this.heard = 0; // of its last event, in ms of this page
+    this.first = 0; // the place of steps[0] in the lane's own count
+    this.steps = [];
+  }
+
+  /** Take note of the seats that stand in a list, one in so many. */
+  seat(list, first, every) {
+    for (let i = first; i < list.length; i += every) if (list[i] >= this.taken) this.taken = list[i] + 1;
+    this.seats = Math.max(this.seats, this.taken);
+  }
+
+  /** Whether its last batch must be over, where the log does not say so: one execution answers a request, and was long ago. */
+  over() {
+    return !this.tells && !this.now?.next?.length && performance.now() - this.heard > RATE_S * 1e3;
+  }
+
+  /** How many seats are drawn: of many, only so many as were ever taken. */
+  get rows() {
+    return this.seats <= MANY ? this.seats : Math.min(this.seats, Math.ceil(this.taken / 8) * 8);
+  }
+
+  get end() {
+    return this.first + this.steps.length;
+  }
+
+  at(place) {
+    return this.steps[place - this.first];
+  }
+
+  /** How many steps had ended at a time; the place after the last of them. */
+  placeAt(time) {
+    let low = 0, high = this.steps.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.steps[middle].t <= time) low = middle + 1;
+      else high = middle;
+    }
+    return this.first + low;
+  }
+
+  /** Tokens a second in the last seconds before a place. */
+  rate(place, now) {
+    let tokens = 0, from = now;
+    for (let i = place - 1; i >= this.first; i--) {
+      const step = this.at(i);
+      if (step.t < now - RATE_S) break;
+      from = step.t - step.d;
+      for (let k = 0; k < step.r.length; k += FIELDS) tokens += step.r[k + 3];
+    }
+    return tokens ? tokens / Math.max(now - from, 0.05) : 0;
+  }
+}
+
+class Store {
+  constructor() {
+    this.lanes = [];
+    // {id, label, lane, t: first seen, at: places of its steps, text, cuts: how long the text was after each, waited,
+    // why, end}
+    this.requests = [];
+    this.asked = new Map(); // what this page's server has sent: number -> {model, prompt, state, text, ...}
+    this.colors = new Map();
+    this.counters = [];
+    this.clock = null;
+    this.zero = null;
+    this.last = 0;
+  }
+
+  take(event) {
+    if (event.k === "model") this.lanes.push(new Lane(event));
+    else if (event.k === "ask") this.ask(event);
+    else if (event.k === "counters") this.counters = event.rows;
+    else if (event.k === "clock") this.clock = event;
+    else if (event.k === "state") this.hold(event);
+    else this.step(event);
+  }
+
+  ask(event) {
+    this.asked.set(event.n, { ...this.asked.get(event.n), ...event });
+    if (event.name) this.colorOf(event.name);
+  }
+
+  /** Who waits now, where the server tells so between two steps. */
+  hold(event) {
+    for (const [index, id, label] of event.q || []) this.request(index, id, label, event.m, event.t);
+    for (const [index, why] of event.e || []) this.requests[index].end = why;
+    this.lanes[event.m].now = event;
+    this.lanes[event.m].heard = performance.now();
+    this.lanes[event.m].seat(event.s || [], 1, 2);
+    this.last = Math.max(this.last, event.t);
+  }
+
+  /** A run that is over, as labctl.pages.live.packing has written it. */
+  open({ lanes, requests, texts }) {
+    requests.forEach(([lane, id, label], index) => this.request(index, id, label, lane, 0));
+    lanes.forEach((columns, m) => {
+      const { name, model, note, t, d, now, ...changes } = columns;
+      this.lanes.push(new Lane({ name, model, note: note || "" }));
+      const held = Object.entries(changes).map(([field, rows]) => ({ field, rows, next: 0, value: null }));
+      let end = 0;
+      for (let place = 0; place < t.length; place++) {
+        const step = { m, t: (end += t[place]) / 1e6, d: d[place] / 1e6 };
+        for (const one of held) {
+          if (one.rows[one.next] === place) {
+            one.value = one.rows[one.next + 1];
+            one.next += 2;
+          }
+          if (one.value !== null) step[one.field] = one.value;
+        }
+        step.n += place;
+        this.step(step);
+      }
+      if (now) this.hold(now);
+    });
+    texts?.forEach(([text, lengths], index) => {
+      let cut = text.length - lengths.reduce((sum, length) => sum + length, 0);
+      Object.assign(this.requests[index], { text, cuts: lengths.map((length) => (cut += length)) });
+    });
+  }
+
+  request(index, id, label, lane, t) {
+    this.requests[index] = { id, label, lane, t, at: [], text: "", cuts: [], waited: 0, why: "", end: "" };
+    this.colorOf(id);
+  }
+
+  /** A request's colour, from when it is first heard of: sent, waiting or in a step. */
+  colorOf(id) {
+    if (!this.colors.has(id)) this.colors.set(id, PALETTE[this.colors.size % PALETTE.length]);
+    return this.colors.get(id);
+  }
+
+  step(step) {
+    const lane = this.lanes[step.m];
+    for (const [index, id, label] of step.q || []) this.request(index, id, label, step.m, step.t);
+    if (step.z) lane.seats = step.z;
+    if (step.kv) Object.assign(lane, { blocks: step.kv[1], mostBlocks: Math.max(lane.mostBlocks, step.kv[0]) });
+    const place = lane.end, { x: texts } = step;
+    delete step.x; // a request has its text
+    lane.steps.push(step);
+    lane.now = null;
+    lane.heard = performance.now();
+    lane.tells ||= Boolean(step.e || step.s); // when a request ends
+    for (const [index, text] of step.b || []) this.requests[index].text = text;
+    lane.seat(step.r, 1, FIELDS);
+    lane.seat(step.s || [], 1, 2);
+    for (let k = 0; k < step.r.length; k += FIELDS) {
+      const request = this.requests[step.r[k]];
+      request.at.push(place);
+      if (texts) request.text += texts[k / FIELDS];
+      request.cuts.push(request.text.length);
+    }
+    (step.w || []).forEach((index, i) => {
+      const request = this.requests[index];
+      request.waited++;
+      request.why = Array.isArray(step.y) ? step.y[i] : step.y || "";
+    });
+    for (const [index, why] of step.e || []) Object.assign(this.requests[index], { end: why, endedAt: place });
+    if (this.zero === null) this.zero = step.t - step.d;
+    this.last = Math.max(this.last, step.t);
+    if (lane.steps.length > KEPT) {
+      lane.steps.splice(0, KEPT / 4);
+      lane.first += KEPT / 4;
+      for (const request of this.requests) if (request.endedAt < lane.first && this.lanes[request.lane] === lane) Object.assign(request, { at: [], text: "", cuts: [] });
+    }
+  }
+
+  /** The same for a name in every lane: in an ensemble it is one request. */
+  color(request) {
+    return this.colors.get(this.requests[request].id);
+  }
+
+  /** How many of a request's steps were before a place. */
+  stepsBefore(index, before) {
+    const { at } = this.requests[index];
+    let low = 0, high = at.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (at[middle] < before) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /** The end of a request's text as it stood before a place of its lane. */
+  textOf(index, before, most = 240) {
+    const { text, cuts } = this.requests[index], cut = cuts[this.stepsBefore(index, before) - 1] || 0;
+    return text.slice(Math.max(0, cut - most), cut);
+  }
+
+  /** The text that a request got in one step. */
+  pieceOf(index, place) {
+    const { text, cuts } = this.requests[index], before = this.stepsBefore(index, place);
+    return text.slice(before ? cuts[before - 1] : 0, cuts[before]);
+  }
+
+  /** How things stood in a lane before a place; at its end, as they stand now. */
+  stateAt(index, place) {
+    const lane = this.lanes[index], step = place > lane.first ? lane.at(place - 1) : null;
+    const now = place === lane.end ? lane.now : null, newest = now || step;
+    const seated = new Map(), ended = new Set((step?.e || []).map(([request]) => request));
+    const seats = newest?.s;
+    if (now || seats) for (let i = 0; i < (seats || []).length; i += 2) seated.set(seats[i + 1], seats[i]);
+    else for (let k = 0; step && k < step.r.length; k += FIELDS) if (!ended.has(step.r[k])) seated.set(step.r[k + 1], step.r[k]);
+    const blocks = new Map(); // of the KV cache, by owner
+    for (let k = 0; step && k < step.r.length; k += FIELDS) {
+      const gone = ended.has(step.r[k]) || (now && this.requests[step.r[k]].end);
+      if (step.r[k + 4] && !gone) blocks.set(step.r[k], step.r[k + 4]);
+    }
+    return {
+      step, seated, blocks, next: now?.next, waiting: newest?.w || [], why: newest?.y || "", more: newest?.more || 0,
+      kv: newest?.kv && [seated.size ? newest.kv[0] : 0, newest.kv[1]], // a step's own count is that of its beginning
+    };
+  }
+
+  /** The request of this page's server as the log knows it; -1 before any step has shown it. */
+  shown(ask) {
+    return this.requests.findLastIndex((request) => request && request.id === ask.name && request.t >= ask.at);
+  }
+
+  name(index) {
+    const request = this.requests[index];
+    return request ? request.id : "?";
+  }
+}
+
+/** The row of a request among a step's members; -1 where it is none. */
+function member(step, request) {
+  for (let k = 0; k < step.r.length; k += FIELDS) if (step.r[k] === request) return k / FIELDS;
+  return -1;
+}
+
+// Okabe and Ito's colours, told apart also by the colour-blind; a second round of them is lighter, with an outline.
+const BASE = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C7A00", "#5B6470"];
+const PALETTE = [
+  ...BASE.map((color) => ({ fill: color, line: color })),
+  ...BASE.map((color) => ({ fill: mixed(color, 0.55), line: color })),
+];
+
+function mixed(color, white) {
+  const parts = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
+  return `rgb(${parts.map((part) => Math.round(part + (255 - part) * white)).join(",")})`;
+}

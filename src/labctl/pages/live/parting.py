@@ -1,0 +1,111 @@
+"""The first step at which two runs of the same requests part, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from labctl.pages.live.lines import CHANGE, HELD, Line
+from labctl.pages.live.story import Lane, events_of, in_words
+from labkit.errors import LabError
+
+Names = Mapping[str, str]  # the names that both runs share, by the names in one log
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two runs at the step at which they part. Requests have the names that both runs share.
+
+    Attributes:
+        step: the step's number in the log; 0: the run has no more steps.
+        reasons: by request, what this run did with each request that the other run treats in another way.
+    """
+
+    step: int
+    batch: tuple[str, ...]
+    waiting: tuple[str, ...]
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where two runs part. ``sides`` is None if they never do; ``steps`` are the same before that."""
+
+    title: str
+    requests: int
+    steps: int
+    sides: tuple[Side, Side] | None = None
+
+
+def parting(one: Lane, other: Lane) -> Parting:
+    """The first step at which the batches differ, or the tokens that are computed for a request.
+
+    Requests are paired by their labels, or else by their order in the log.
+
+    Raises:
+        LabError: the two runs did not have the same number of requests.
+    """
+    names = _paired(one, other)
+    first, second = ([line for line in lane.lines if line["kind"] not in (CHANGE, HELD)] for lane in (one, other))
+    title = one.title if one.title == other.title else f"{one.title} and {other.title}"
+    for at, lines in enumerate(zip_longest(first, second)):
+        mine, theirs = (_computed(line, called) for line, called in zip(lines, names, strict=True))
+        if mine != theirs:
+            differ = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+            sides = _side(first, at, names[0], differ), _side(second, at, names[1], differ)
+            return Parting(title, len(names[0]), at, sides)
+    return Parting(title, len(names[0]), len(first))
+
+
+def paired(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane, Lane]]:
+    """The lanes of two runs that belong together: by phase and model, or by model where each has one phase of it.
+
+    Raises:
+        LabError: there are none.
+    """
+    for key in (lambda lane: (lane.phase, lane.replica, lane.model, lane.instance), lambda lane: lane.model):
+        known = {key(lane): lane for lane in others}
+        found = [(lane, known[key(lane)]) for lane in some if key(lane) in known]
+        if found and len({key(lane) for lane in some}) == len(some) and len(known) == len(others):
+            return found
+    phases = [", ".join(dict.fromkeys(lane.title for lane in lanes)) for lanes in (some, others)]
+    raise LabError(
+        "the two runs have no phase and model in common", f"A has {phases[0]}; B has {phases[1]}",
+        "name the phases: labctl explain --diff RESULT/steps-PHASE.jsonl RESULT/steps-PHASE.jsonl",
+    )  # fmt: skip
+
+
+def _paired(one: Lane, other: Lane) -> tuple[Names, Names]:
+    asked = one.requests(), other.requests()
+    if len(asked[0]) != len(asked[1]):
+        raise LabError(
+            "the two runs did not have the same requests",
+            f"{one.title}: {len(asked[0])} requests; {other.title}: {len(asked[1])}",
+            "run both with the same settings and --seed",
+        )
+    shared = [[lane.labels.get(name, "") for name in names] for lane, names in zip((one, other), asked, strict=True)]
+    if "" in shared[0] or sorted(shared[0]) != sorted(shared[1]):
+        shared = [[str(number) for number, _ in enumerate(names, 1)] for names in asked]
+    return dict(zip(asked[0], shared[0], strict=True)), dict(zip(asked[1], shared[1], strict=True))
+
+
+def _computed(line: Line | None, called: Names) -> dict[str, int]:
+    """The tokens that a step computed, by request."""
+    return {called[name]: count for name, count in zip(line["ids"], line["tokens"], strict=True)} if line else {}
+
+
+def _side(lines: Sequence[Line], at: int, called: Names, differ: Sequence[str]) -> Side:
+    there = {shared: name for name, shared in called.items()}
+    seen = {name for line in lines[:at] for name in line["ids"]}
+    if at >= len(lines):
+        return Side(0, (), (), dict.fromkeys(differ, "the run is over"))
+    line, reasons = lines[at], {}
+    for name in differ:
+        event = next(events_of(line, there[name], called), None)
+        if event:
+            reasons[name] = in_words(event)
+        else:
+            reasons[name] = "has ended" if there[name] in seen else "has not arrived"
+    batch, waiting = (tuple(called[name] for name in line[field]) for field in ("ids", "waiting"))
+    return Side(line["n"], batch, waiting, reasons)

@@ -1,0 +1,99 @@
+"""A run that is over: its step logs as one recording, and ``timeline.html``, which holds it and needs nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from labctl.pages.live.feed import Feed
+from labctl.pages.live.packing import Packing
+from labctl.pages.live.page import document
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+from labkit.evidence.steplog import parsed
+
+NAME = "timeline.html"
+BETWEEN_S = 0.5  # from the end of a phase to the next one, which had a server of its own
+MOST = 200_000  # steps in one file
+NO_TEXTS = "texts were not recorded: labctl run --texts records them"
+
+
+def recording(folder: Path) -> dict[str, Any]:
+    """What the page takes of a run's folder: every step of every phase, warm-up left out.
+
+    Raises:
+        LabError: the run has left no step log.
+    """
+    feed, packing, lines = Feed(), Packing(), 0
+    shift, end = 0.0, 0.0
+    logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
+    for path in logs:
+        phase = path.stem.removeprefix("steps-")
+        named = [phase] if len(logs) > 1 else []
+        first = True
+        for line in _lines(path):
+            if lines == MOST:
+                break
+            if first:
+                shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
+            end = line["t"] + shift
+            lines += 1
+            whose = [*named, f"replica {line['replica']}"] if "replica" in line else named
+            model = f"{line['model']} ({', '.join(whose)})" if whose else line["model"]
+            for event in feed.events([{**line, "t": round(end, 6), "model": model}]):
+                packing.take(event)
+    if not lines:
+        raise LabError(f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there")
+    title = _title(folder)
+    head = {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}
+    if not packing.texts:
+        head["note"] = NO_TEXTS
+    return {"head": head, **packing.document()}
+
+
+def page(folder: Path) -> str:
+    """The page of a run: ``timeline.html`` as the run has left it, or made now.
+
+    Raises:
+        LabError: the run has left no step log.
+    """
+    try:
+        return (folder / NAME).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return document(recording(folder))
+
+
+def write(folder: Path) -> Path | None:
+    """``timeline.html`` in a run's folder; None where the run has no steps to show."""
+    try:
+        page = document(recording(folder))
+    except LabError:
+        return None
+    atomic_write(folder / NAME, page)
+    return folder / NAME
+
+
+def _title(folder: Path) -> str:
+    try:
+        lab = json.loads((folder / "result.json").read_text(encoding="utf-8"))["lab"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return folder.name
+    return f"{lab}, {folder.name}"
+
+
+def _began(path: Path) -> float:
+    """When a phase's first step ended: the order in which the phases were run."""
+    return next((float(line["t"]) for line in _lines(path)), 0.0)
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        with path.open("rb") as stream:
+            for text in stream:
+                line = parsed(text)
+                if line is not None and not line.get("warm_up"):
+                    yield line
+    except OSError as error:
+        raise LabError(f"{path} cannot be read", str(error), "name a folder below results/") from error

@@ -1,0 +1,189 @@
+"""The page's server: the page itself, what it is told as server-sent events, and what a person does on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from labctl.clock.clock import Clock
+from labctl.pages import address, gate
+from labctl.pages.live.asking import Asker
+from labctl.pages.live.hub import Hub
+from labkit.errors import LabError
+
+MAX_BODY = 256 * 2**10
+MAX_PROMPT, MAX_TOKENS = 20_000, 4096
+HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff",
+           "x-frame-options": "DENY"}  # fmt: skip
+Act = Callable[[Mapping[str, Any]], Any]
+
+
+class WatchServer:
+    """Serves one page below an address that holds a secret of its own; whoever does not know it gets nothing.
+
+    Args:
+        html: the page.
+        hub: what it is told; None for a run that is over.
+        acts: what can be done by name ("send"), each given the call's JSON object.
+        exposed: it listens on every address of the machine.
+    """
+
+    def __init__(self, html: str, hub: Hub | None, acts: Mapping[str, Act], exposed: bool) -> None:
+        self._html, self._hub, self._acts, self._exposed = html, hub, acts, exposed
+        self.token = secrets.token_urlsafe(16)
+        routes = [Route("/", self._page), Route("/events", self._events), Route("/{act}", self._act, methods=["POST"])]
+        self._app = Starlette(routes=routes, lifespan=self._life)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Only what has the right host, no foreign origin and the secret in its path comes further than here."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        why, status = gate.objection(headers, self._exposed), 403
+        first, _, rest = scope["path"].lstrip("/").partition("/")
+        if not why and not secrets.compare_digest(first.encode(), self.token.encode()):
+            why, status = "there is nothing here: the whole address of the page is in the terminal", 404
+        if why:
+            await JSONResponse({"detail": why}, status, HEADERS)(scope, receive, send)
+            return
+        await self._app({**scope, "path": f"/{rest}", "raw_path": None}, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._hub.run()) if self._hub else None
+        try:
+            yield
+        finally:
+            if task:
+                task.cancel()
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(self._html, headers=HEADERS)
+
+    async def _events(self, request: Request) -> Response:
+        if self._hub is None:
+            return JSONResponse({"detail": "this run is over"}, 404)
+        return StreamingResponse(self._told(self._hub), media_type="text/event-stream", headers=HEADERS)
+
+    @staticmethod
+    async def _told(hub: Hub) -> AsyncIterator[str]:
+        queue, first, feed = hub.join()
+        try:
+            yield _message(first)
+            while True:
+                try:
+                    message = await asyncio.wait_for(queue.get(), 15.0)
+                except TimeoutError:
+                    yield ": still here\n\n"
+                    continue
+                if message is None:  # it fell behind: the browser comes again, and is told the state as it is then
+                    return
+                lines, events = message
+                yield _message([*feed.events(lines), *events])
+        finally:
+            hub.leave(queue)
+
+    async def _act(self, request: Request) -> Response:
+        act = self._acts.get(request.path_params["act"])
+        if act is None:
+            return JSONResponse({"detail": "this page has no such thing"}, 404)
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return JSONResponse({"detail": "this page takes JSON"}, 415)
+        try:
+            call = json.loads(await _body(request))
+            if not isinstance(call, dict):
+                raise ValueError("no object")
+            return JSONResponse(await asyncio.to_thread(act, call))
+        except LabError as error:
+            return JSONResponse({"detail": ": ".join(part for part in (error.what, error.why) if part)}, 409)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return JSONResponse({"detail": "this is no call that the page makes"}, 400)
+
+    @contextlib.contextmanager
+    def serving(self, port: int | None = None) -> Iterator[str]:
+        """For the time of a block; yields the page's address. Without a ``port``: its usual one, or a free one.
+
+        Raises:
+            LabError: the port is taken.
+        """
+        with address.listening("0.0.0.0" if self._exposed else "127.0.0.1", port, address.WATCH) as listening:
+            listening.listen()
+            port = listening.getsockname()[1]
+            server = uvicorn.Server(
+                uvicorn.Config(self, log_level="error", access_log=False, timeout_graceful_shutdown=1, lifespan="on")
+            )
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="page", daemon=True)
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{port}/{self.token}/"
+            finally:
+                if self._hub:
+                    self._hub.close()
+                server.should_exit = True
+                thread.join(5.0)
+
+
+def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
+    """What a person can do on the page of a stack that is up; ``metrics`` is Triton's endpoint for them."""
+    stepping = threading.Lock()
+
+    def send(call: Mapping[str, Any]) -> Any:
+        model, prompt, tokens, count = call["model"], call["prompt"], call["tokens"], call["count"]
+        if model not in asker.models or count not in (1, 8):
+            raise ValueError
+        if not isinstance(prompt, str) or not prompt.strip() or len(prompt) > MAX_PROMPT:
+            raise LabError("a prompt is needed", f"of at most {MAX_PROMPT:,} characters")
+        if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
+            raise LabError("that many tokens cannot be asked for", f"1 to {MAX_TOKENS:,} can")
+        return {"sent": asker.send(model, prompt, tokens, count)}
+
+    def cancel(call: Mapping[str, Any]) -> Any:
+        return {"cancelled": asker.cancel(str(call["n"]))}
+
+    def turn(call: Mapping[str, Any]) -> Any:
+        model = str(call.get("model", ""))
+        match call["do"]:
+            case "pause":
+                clock.pause(model)
+            case "run":
+                clock.run(model)
+            case "slow":
+                clock.slow(float(call["factor"]), model)
+            case "step" if call["steps"] in (1, 10):
+                if not stepping.acquire(blocking=False):
+                    raise LabError("a step is being made already")
+                try:
+                    return {"done": clock.step(call["steps"], model, metrics)}
+                finally:
+                    stepping.release()
+            case _:
+                raise ValueError
+        return {}
+
+    return {"send": send, "cancel": cancel, "clock": turn}
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            raise LabError(f"the page takes up to {MAX_BODY:,} bytes")
+    return bytes(body)
+
+
+def _message(events: list[dict[str, Any]]) -> str:
+    return f"data: {json.dumps(events, separators=(',', ':'))}\n\n"

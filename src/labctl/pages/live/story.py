@@ -1,0 +1,248 @@
+"""What became of one request, step by step, and why: read from step logs (docs/develop/step-log.md)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labctl.pages.live.lines import HELD, Line, Whole
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.evidence.steplog import REPLICA, parsed
+
+FIRST, LAST = "steps-", ".jsonl"
+
+
+@dataclass
+class Lane:
+    """The steps of one instance of a model, in order; the lines are whole (:mod:`labctl.pages.live.lines`).
+
+    ``labels`` are the names that a run's own clients gave to requests, by their names in the log.
+    """
+
+    phase: str  # of a run; "" for a running stack
+    replica: str
+    model: str
+    instance: str
+    lines: list[Line] = field(default_factory=list)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        of = [self.model, *([f"instance {self.instance}"] if self.instance not in ("0", "0_0") else [])]
+        of += [f"replica {self.replica}"] if self.replica else []
+        return ", ".join([*of, *([f"phase {self.phase}"] if self.phase else [])])
+
+    def requests(self) -> list[str]:
+        """The names of all requests, in the order in which the log first shows them."""
+        return list(dict.fromkeys(name for line in self.lines for name in (*line["ids"], *line["waiting"])))
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a step did with one request: ``what``, and ``why`` in words, with the numbers of a refusal."""
+
+    what: str
+    why: str
+    because: Mapping[str, int] = field(default_factory=dict)
+    made: int = 0
+    computed: int = 0
+
+
+@dataclass
+class Row:
+    """The same thing in one step or in several that follow each other. ``seconds`` are from first to last."""
+
+    first: int
+    last: int
+    began: float
+    ended: float
+    event: Event
+    made: int
+    computed: int
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+    @property
+    def words(self) -> str:
+        """Why; for a request in the batch, what was computed for it."""
+        return self.event.why or _tokens(self.computed, self.made)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def of_result(path: Path) -> list[Lane]:
+    """The lanes of a run, by its folder, or of one of its phases, by its ``steps-PHASE.jsonl``. Warm-up is left out.
+
+    Raises:
+        LabError: there is no step log, or it cannot be read.
+    """
+    folder = path if path.is_dir() else path.parent
+    lanes: dict[tuple[str, ...], Lane] = {}
+    for file in sorted(path.glob(f"{FIRST}*{LAST}")) if path.is_dir() else [path]:
+        phase = file.name.removeprefix(FIRST).removesuffix(LAST)
+        _read(lanes, file, phase, _labels(folder, phase))
+    if not lanes:
+        raise LabError(f"{path} has no step log", "a run leaves steps-PHASE.jsonl", "name a folder below results/")
+    return _whole(lanes)
+
+
+def of_stack(run_dir: Path, held: Sequence[Line]) -> list[Lane]:
+    """The lanes of a running stack, as far as its logs go back; ``held`` are the steps that wait for the clock."""
+    lanes: dict[tuple[str, ...], Lane] = {}
+    for folder in nofollow.folders(run_dir):
+        for file in folder.glob(f"{FIRST}*{LAST}"):
+            _read(lanes, file, "", {}, replica_of(folder, run_dir))
+    for state in held:
+        key = ("", str(state.get("replica", "")), str(state["model"]), str(state["instance"]))
+        lane = lanes.setdefault(key, Lane(*key))
+        last = max((line.get("n", 0) for line in lane.lines), default=0)
+        lane.lines.append({"t": time.monotonic(), "dur": 0.0, "ids": [], **state, "kind": HELD, "n": last + 1})
+    return _whole(lanes)
+
+
+def replica_of(folder: Path, run_dir: Path) -> str:
+    """The number of the replica whose run folder it is; "" for a stack of one server."""
+    return folder.name.removeprefix(REPLICA) if folder != run_dir else ""
+
+
+def _read(
+    lanes: dict[tuple[str, ...], Lane], file: Path, phase: str, labels: Mapping[str, str], replica: str = ""
+) -> None:
+    try:
+        with nofollow.reading(file) as stream:
+            for text in stream:
+                line = parsed(text)
+                if line is not None and not line.get("warm_up"):
+                    key = (phase, str(line.get("replica", replica)), line["model"], line["instance"])
+                    lanes.setdefault(key, Lane(*key, labels=labels)).lines.append(line)
+    except OSError as error:
+        raise LabError(f"{file} cannot be read", str(error), "name a folder below results/, or a stack") from error
+
+
+def _whole(lanes: Mapping[tuple[str, ...], Lane]) -> list[Lane]:
+    """The lanes with whole lines, in order of time: a log that was rotated comes in two files."""
+    for lane in lanes.values():
+        whole = Whole()
+        try:
+            lane.lines = [whole(line) for line in sorted(lane.lines, key=lambda line: line["t"])]
+            for line in lane.lines:  # a model may write anything: a refusal of another form is found here
+                if line["waiting"]:
+                    refusal(line)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise LabError(f"the step log of {lane.title} has lines of another form", str(error)) from error
+    return list(lanes.values())
+
+
+def _labels(folder: Path, phase: str) -> dict[str, str]:
+    """The labels of a phase's requests by their ids, from ``requests.jsonl``; {} if the run has none."""
+    labels: dict[str, str] = {}
+    try:
+        lines = nofollow.read_text(folder / "requests.jsonl").splitlines()
+        for data in map(json.loads, lines):
+            if data["phase"] == phase and data["id"]:
+                count = sum(label == data["label"] for label in labels.values())
+                labels[str(data["id"])] = f"{data['label']}#{count + 1}" if count else str(data["label"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return labels
+
+
+# -- one request ------------------------------------------------------------------------------------------------------
+
+
+def lanes_of(lanes: Sequence[Lane], request: str) -> list[tuple[Lane, str]]:
+    """Each lane that shows a request, with its name there: by its name in the log, or else by its label."""
+    found = [(lane, request) for lane in lanes if request in lane.requests()]
+    if not found:
+        named = [(lane, name) for lane in lanes for name, label in lane.labels.items() if label == request]
+        found = [(lane, name) for lane, name in named if name in lane.requests()]
+    return found
+
+
+def rows(lane: Lane, name: str) -> list[Row]:
+    """The story of a request in a lane. Steps in which the same happens for the same reason are one row."""
+    found: list[Row] = []
+    for line in lane.lines:
+        for event in events_of(line, name):
+            last = found[-1] if found else None
+            joined = last and last.event.what == event.what and last.event.why == event.why
+            if last and joined and last.last >= line["n"] - 1 and line["kind"] != HELD:
+                last.last, last.ended = line["n"], line["t"]
+                last.made, last.computed = last.made + event.made, last.computed + event.computed
+            else:
+                row = Row(line["n"], line["n"], line["t"] - line["dur"], line["t"], event, event.made, event.computed)
+                found.append(row)
+    return found
+
+
+def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) -> Iterator[Event]:
+    """What a step did with a request; ``called`` are other names for requests than the log's."""
+    because = line.get("because", {})
+    if name in line.get("evicted", ()):
+        yield Event("preempted", _crowded(because), because)
+    elif name in line["waiting"]:
+        first = line["waiting"][0] == name
+        yield Event("waits", _waits(line, name, called or {}), because if first else {})
+    if name in line["ids"]:
+        at = line["ids"].index(name)
+        prompt = line["phase"][at] == "p"
+        held = line["kind"] == HELD
+        what = "next step" if held else "joins" if name in line.get("joined", ()) else "prefill" if prompt else "decode"
+        yield Event(what, "the clock holds it" if held else "", {}, line["made"][at], line["tokens"][at])
+    if name in line.get("ended", {}):
+        yield Event("ends", str(line["ended"][name]))
+
+
+def in_words(event: Event) -> str:
+    """What a request did in one step, and why: "waits: no slot: all 4 are taken"."""
+    return f"{event.what}: {event.why or _tokens(event.computed, event.made)}".removesuffix(": ")
+
+
+def _tokens(computed: int, made: int) -> str:
+    return f"{computed:,} computed, {made:,} new" if computed or made else ""
+
+
+def _waits(line: Line, name: str, called: Mapping[str, str]) -> str:
+    """Why it waits. The numbers are those of the first request in the queue."""
+    place = line["waiting"].index(name)
+    if place == 0:
+        return refusal(line)
+    why = line["why"] if isinstance(line["why"], str) else line["why"][place]
+    first = line["waiting"][0]
+    return f"{_ordinal(place + 1)} in the queue, behind {called.get(first, first)}: {why}"
+
+
+def refusal(line: Line) -> str:
+    """Why the first request in the queue waits, with the numbers: "no KV block: needs 2, 5 used, 3 reserved, of 8"."""
+    why, because, slots = line["why"], line.get("because"), line.get("slots")
+    why = why if isinstance(why, str) else why[0]
+    if why == "no KV block" and because and line.get("evicted"):
+        return f"{why}: this step preempts ({_crowded(because)})"
+    if why == "no KV block" and because:
+        reserved = f", {because['reserve']} reserved" if because["reserve"] else ""
+        return f"{why}: needs {because['need']}, {because['used']} used{reserved}, of {because['blocks']}"
+    if why == "no tokens" and because:
+        return f"{why}: its prompt has {because['tokens']}, the step has room for {because['room']}"
+    if why == "no slot" and slots:
+        return f"{why}: {slots} of {slots} are taken"
+    if why == "batch closed" and slots:
+        return f"{why}: {len(line['ids'])} of {slots} slots are taken, and no request may join now"
+    if why == "no prefix":
+        return f"{why}: another request is computing the beginning that they share"
+    return str(why)
+
+
+def _crowded(because: Mapping[str, int]) -> str:
+    return f"the batch would hold {because['used']} blocks of {because['blocks']}" if because else "no KV block"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

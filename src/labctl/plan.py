@@ -1,0 +1,275 @@
+"""From a manifest and a person's choices to everything that a stack needs, before anything is made.
+
+A plan is pure: no network, no Docker, no GPU, nothing written. ``labctl render`` and ``--dry-run`` are a plan shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from labctl import repository
+from labctl.artifacts import engines, weights
+from labctl.artifacts.tensorrt_llm import TensorRtLlm
+from labctl.guard.envoy import receiver
+from labctl.manifest.overlays import overlaid, probes
+from labctl.manifest.references import expand, holds
+from labctl.manifest.schema import Artifact, Lab, Stack
+from labctl.manifest.settings import resolve
+from labctl.replacement import Replacement
+from labctl.repository import RenderRequest
+from labctl.runtimes import nvidia
+from labctl.runtimes.record import Choices
+from labctl.triton.arguments import trace_arguments
+from labctl.trtllm import llmapi, releases
+from labctl.trtllm.releases import Release
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+PathMap = Callable[[Path], str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """An artifact to be made: where it will be, and the ``python`` arguments that make it.
+
+    ``spec`` is the source of its weights; ``build`` is the engine, None where it is the weights themselves.
+    """
+
+    title: str
+    path: Path
+    argv: tuple[str, ...]
+    ready: Callable[[], bool]
+    spec: str
+    build: engines.Build | None = None
+
+    @property
+    def image_build(self) -> engines.Build | None:
+        """An engine that is made by the builder of the image that serves it."""
+        return self.build if self.build and isinstance(self.build.engine, TensorRtLlm) else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about one stack that follows from the manifest and the choices.
+
+    Attributes:
+        release: the TensorRT-LLM release that serves it; None where none does.
+        fetched: the folder into which the release's templates are copied out of its image; None where they are given.
+        effective: what will be in force where it differs from what was asked (see ``labctl status``).
+        notices: what a person should know of the choices before anything starts.
+        gpus: those that were chosen, by number or UUID; () leaves it to the driver.
+    """
+
+    lab: Lab
+    name: str
+    stack: Stack
+    profile: str
+    settings: Mapping[str, Any]
+    steps: Sequence[Step]
+    request: RenderRequest
+    server_args: Sequence[str]
+    server_env: Mapping[str, str]
+    image: str
+    tokenizer_dir: str
+    release: Release | None = None
+    fetched: Path | None = None
+    effective: Mapping[str, Any] = field(default_factory=dict)
+    notices: Sequence[str] = ()
+    gpus: Sequence[str] = ()
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The chosen GPUs that serve it, as many as there are ranks; () is the first ones of the machine."""
+        return self.gpus[: self.ranks]
+
+    @property
+    def ranks(self) -> int:
+        """The GPUs that the engine is spread over."""
+        builds = [step.image_build.options for step in self.steps if step.image_build]
+        if self.stack.llmapi is not None:
+            return int(self.settings["tp_size"]) * int(self.settings["pp_size"])
+        return max((int(options["tp_size"]) * int(options["pp_size"]) for options in builds), default=1)
+
+    @property
+    def templates(self) -> str:
+        """Where the release's image has the templates of this stack's models."""
+        assert self.release is not None
+        return _templates(self.release, self.stack)
+
+    @property
+    def engines(self) -> list[Step]:
+        """What ``labctl engines build`` makes. Raises LabError where there is nothing to build."""
+        engine_steps = [step for step in self.steps if step.build]
+        if not engine_steps:
+            raise LabError(f"stack {self.name} has no engine", "its models are served from their weights")
+        return engine_steps
+
+    @property
+    def stack_settings(self) -> dict[str, Any]:
+        """The settings that change what is served (not those that only the lab's clients read)."""
+        return {k: v for k, v in self.settings.items() if self.lab.settings[k].scope == "stack"}
+
+    def files(self) -> list[str]:
+        """The rendered repository, file by file; where its templates are yet to be fetched, model by model.
+
+        Raises:
+            LabError: it cannot be rendered.
+        """
+        waiting = self.fetched is not None and not self.fetched.is_dir()
+        names = [f"{model}/" for model in self.stack.models] if waiting else repository.listing(self.request)
+        return [f"{self.request.output}/{name}" for name in names]
+
+
+def make_plan(
+    workspace: Workspace,
+    lab: Lab,
+    name: str,
+    choices: Choices,
+    server_path: PathMap,
+    output: Path | None = None,
+) -> Plan:
+    """Resolve one stack.
+
+    Args:
+        server_path: how the server will see a path of this machine.
+        output: where the repository is rendered; default: the stack's own folder.
+
+    Raises:
+        LabError: unknown or bad settings, an unknown model source, a reference to nothing.
+    """
+    stack = lab.stacks[name]
+    settings = resolve(lab.settings, choices.profile, stack.settings, choices.set, what=f"stack {name}")
+    stack = overlaid(stack, choices.profile, settings)
+    release = _release(stack, choices)
+    usual: list[str] = []
+    if release and (model := _engine_model(stack)):
+        settings, usual = release.usual_for(model, settings, choices.set)
+    scope: dict[str, Any] = {f"settings.{key}": value for key, value in settings.items()}
+    scope |= {"run_dir": server_path(workspace.folder(name).run_dir()), "profile": choices.profile, "stack": name}
+    scope["release"] = release.name if release else ""
+
+    serving: dict[str, Any] = {key: expand(value, scope) for key, value in (stack.tensorrt_llm or {}).items()}
+    wanted = release.engine_options(serving) if release else {}
+    steps: list[Step] = []
+    host: dict[str, Any] = dict(scope)
+    for key, artifact in stack.artifacts.items():
+        step = _step(artifact, scope, workspace, wanted)
+        steps.append(step)
+        if artifact.kind == "weights":
+            scope["vocab_size"] = weights.parse(str(expand(artifact.source, scope))).vocab_size(workspace)
+        host[f"artifacts.{key}"] = str(step.path)
+        scope[f"artifacts.{key}"] = server_path(step.path)
+
+    stack = stack.model_copy(update={"probes": probes(stack, scope)})
+    own = [workspace.templates(lab.folder, folder) for folder in stack.repository]
+    kind = "-llmapi" if stack.llmapi is not None else ""
+    fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not choices.templates else None
+    url = receiver(str(settings["trace"]))
+    document = {key: expand(value, scope) for key, value in (stack.llmapi or {}).items()}
+    given = [choices.templates] if choices.templates else [fetched] if fetched else []
+    request = RenderRequest(
+        sources=[*given, *own] if release else given or own,
+        models=stack.models,
+        parameters={key: expand(value, scope) for key, value in stack.parameters.items()},
+        output=output or workspace.folder(name).repository,
+        defaults=release.defaults_for(serving) if release else {},
+        optional=frozenset((*stack.optional, *(release.optional if release else ()))),
+        replacements=[
+            *(release.replacements_for(serving) if release else ()),
+            *(
+                Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
+                for r in stack.replacements
+                if holds(r.when, settings)
+            ),
+        ],
+        place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
+        family=PurePosixPath(_templates(release, stack)).name if release else "",
+        documents={llmapi.FILE: llmapi.document(release, document)} if release and document else {},
+        spare=not given,
+        lenient=bool(fetched),
+        hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or labctl up {name}, "
+        "which copies them out of its image"
+        if release
+        else "",
+    )
+    plan = Plan(
+        lab=lab,
+        name=name,
+        stack=stack,
+        profile=choices.profile,
+        settings=settings,
+        steps=steps,
+        request=request,
+        server_args=[
+            *([] if stack.server.auto_complete else ["--disable-auto-complete-config"]),
+            *(text for item in stack.server.args if (text := str(expand(item, scope)))),
+            *(trace_arguments(name, url) if url else ()),
+        ],
+        server_env={
+            **{key: str(expand(value, scope)) for key, value in stack.server.env.items()},
+            **({"LABS_TRACE": url} if url else {}),
+        },
+        image=_image(stack, release, choices.profile),
+        tokenizer_dir=str(expand(stack.tokenizer, host)),
+        release=release,
+        fetched=fetched,
+        effective=release.effective(serving) if release and serving else {},
+        notices=[*usual, *(release.check_combination(serving) if serving else ())] if release else (),
+        gpus=choices.gpus if choices.profile == "gpu" else (),
+    )
+    nvidia.require_choice(plan.gpus, plan.ranks)
+    return plan
+
+
+def _release(stack: Stack, choices: Choices) -> Release | None:
+    if stack.tensorrt_llm is not None or stack.llmapi is not None:
+        release = releases.release(choices.release)
+        if stack.tensorrt_llm is not None and not release.steps:
+            raise LabError(
+                f"TensorRT-LLM {release.name} has no engines here",
+                "what it serves is the LLM API",
+                "--set engine=llmapi, or an older --release",
+            )
+        return release
+    if choices.release:
+        raise LabError(
+            f"--release {choices.release} does not apply here",
+            f"TensorRT-LLM serves no model of this stack on the {choices.profile} profile with these settings",
+            "leave it out, or use --profile gpu",
+        )
+    return None
+
+
+def _templates(release: Release, stack: Stack) -> str:
+    """Where the release's image has the templates of this stack's models; the folder is their family."""
+    if stack.llmapi is not None:
+        return release.llmapi.templates if release.llmapi else ""
+    return release.templates
+
+
+def _engine_model(stack: Stack) -> str:
+    """Which architecture the stack's TensorRT-LLM engine is built for; "" where it has none."""
+    built = (a for a in stack.artifacts.values() if a.engine == TensorRtLlm.name)
+    return next((str(a.options.get("model", TensorRtLlm.options["model"].default)) for a in built), "")
+
+
+def _image(stack: Stack, release: Release | None, profile: str) -> str:
+    """The image that the server's is made of; on the cpu profile it is made from nothing."""
+    if release:
+        return release.image
+    return stack.image or (releases.PLAIN_IMAGE if profile == "gpu" else "")
+
+
+def _step(artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wanted: Mapping[str, Any]) -> Step:
+    spec = str(expand(artifact.source, scope))
+    if artifact.engine:
+        options = {key: value for key, value in expand(artifact.options, scope).items() if value != ""}
+        if artifact.engine == TensorRtLlm.name:
+            options |= wanted
+        build = engines.request(str(expand(artifact.engine, scope)), spec, options)
+        return Step(build.title, build.locate(workspace), build.argv, lambda: build.ready(workspace), spec, build)
+    source = weights.parse(spec)
+    return Step(source.title, source.locate(workspace), source.argv, lambda: source.ready(workspace), spec)

@@ -1,0 +1,107 @@
+"""``engines build``, ``weights pull`` and ``render``: parts of what a server needs, and no server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from labctl import repository
+from labctl.artifacts import weights
+from labctl.listener import Listener
+from labctl.manifest.schema import Lab
+from labctl.plan import make_plan
+from labctl.runtimes.actions import Action, carry_out
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.record import Choices
+from labctl.stack.lock import stack_lock
+from labctl.stack.prepare import check_machine, preparations
+from labctl.stack.session import Session
+from labctl.stack.todo import Todo
+from labkit.errors import LabError
+
+
+def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runtime: str) -> list[Path]:
+    """Build the engines of a stack, and the weights that they need; the engines' folders.
+
+    Raises:
+        LabError: it has none, or one cannot be built.
+    """
+    runner = session.choose(runtime, choices.profile)
+    plan = make_plan(session.workspace, lab, stack, choices, runner.server_path)
+    steps = plan.engines  # refused where there are none
+    actions = preparations(plan, runner, session.workspace)
+    check_machine(session, plan, runner)
+    session.say_how_long(actions, runtime, plan.profile)
+    session.carry_out(actions)
+    return [step.path for step in steps]
+
+
+def rendering(session: Session, lab: Lab, stack: str, choices: Choices, runtime: Runtime, output: Path | None) -> Todo:
+    """Only the model repository of a stack, with the paths of that runtime.
+
+    Raises:
+        LabError: it cannot be rendered, the folder is somebody else's, or the server of a stack that is up reads it.
+    """
+    plan = make_plan(session.workspace, lab, stack, choices, runtime.server_path, output)
+    folder = plan.request.output
+    if output and folder.is_dir() and not all((path / repository.CONFIG).is_file() for path in folder.iterdir()):
+        raise LabError(f"{folder} is not empty", "labctl has not rendered what is in it", "name another --output")
+    files, run_dir = plan.files(), session.workspace.folder(stack).run_dir()
+    by_hand = runtime.name == "compose" and output is None
+
+    def do(listener: Listener) -> str:
+        with _unserved(session, folder):
+            rendered = repository.render(plan.request)
+        if by_hand:  # what compose.yaml mounts is there, and the server, nobody, can write
+            session.workspace.cache.mkdir(parents=True, exist_ok=True)
+            run_dir.mkdir(exist_ok=True)
+            run_dir.chmod(0o1777)
+        return f"{rendered.path}: {', '.join(rendered.models)}"
+
+    if by_hand:
+        files += [f"{run_dir}/", f"{session.workspace.cache}/"]
+    return Todo(runtime.name, plan.profile, list(plan.notices), [Action("model repository", do, files=files)])
+
+
+@contextlib.contextmanager
+def _unserved(session: Session, folder: Path) -> Iterator[None]:
+    """For the time of a block no server reads that folder, and none comes up on it.
+
+    Raises:
+        LabError: the stack whose folder it is is up, or another command changes it.
+    """
+    stack = folder.resolve().parent.name
+    if folder.resolve() != session.workspace.folder(stack).repository.resolve():
+        yield
+        return
+    with stack_lock(session.workspace, stack, "render"):
+        if session.find(stack):
+            raise LabError(
+                f"{stack} is up, and its server reads {folder}",
+                "its next start would serve what is rendered now, with settings that no command knows of",
+                f"name another --output, or labctl down {stack}",
+            )
+        yield
+
+
+def pull_weights(session: Session, what: str, choices: Choices, runtime: str) -> Sequence[Path]:
+    """Make the weights of a model source, or of a stack with its settings; their folders."""
+    specs = [what]
+    if ":" not in what and "/" not in what:
+        lab, stack = session.catalog.stack(what)
+        plan = make_plan(session.workspace, lab, stack, choices, str)
+        specs = [step.spec for step in plan.steps if not step.build]
+    runner = session.choose(runtime, choices.profile)
+    carry_out(runner.prepare(choices.profile), session.listener)
+    paths = []
+    for spec in specs:
+        source = weights.parse(spec)
+        session.listener.step(source.title)
+        if source.ready(session.workspace):
+            session.listener.done("cached")
+        else:
+            runner.tool(source.title, source.argv).do(session.listener)
+            session.listener.done("made")
+        paths.append(source.locate(session.workspace))
+    return paths

@@ -1,0 +1,121 @@
+"""Take stacks down, and check that nothing of them is left; sweep away what a killed labctl left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+
+from labctl.clock.clock import CONTROL
+from labctl.runtimes.base import Runtime
+from labctl.stack import stuck
+from labctl.stack.interrupts import held_back
+from labctl.stack.lock import stack_lock
+from labctl.stack.session import Session
+from labkit import nofollow
+from labkit.errors import LabError
+
+
+def take_down(session: Session, runtime: Runtime, stack: str, force: bool = False) -> None:
+    """Stop a stack on its runtime and make sure that nothing of it is left.
+
+    Ctrl-C or SIGTERM meanwhile makes it forceful. A forceful end is bounded, so it is not interrupted.
+
+    Raises:
+        LabError: something of it is still there; it is named.
+    """
+    if session.todo is not None:
+        session.do(runtime.stop(stack, force))
+        return None
+    if force:
+        with held_back():
+            return _take_down(session, runtime, stack, force)
+    try:
+        _take_down(session, runtime, stack, force)
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C; or SIGTERM, which the command line raises in a way of its own
+        take_down(session, runtime, stack, force=True)
+        raise
+
+
+def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> None:
+    folders = nofollow.folders(session.workspace.folder(stack).run_dir())
+    for folder in folders:
+        with contextlib.suppress(OSError):  # Triton ends when what it executes has ended: that must not stand still
+            nofollow.unlink(folder / CONTROL)
+    if not force and (endless := [sentence for folder in folders for sentence in stuck.stuck(folder)]):
+        session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
+        force = True
+    runtime.stop(stack, force).do(session.listener)
+    for _ in _until(5.0):
+        if not (left := runtime.leftovers(stack)):
+            break
+    else:
+        raise LabError(f"something of {stack} is still there", "", f"labctl down {stack}", details=left)
+    shutil.rmtree(session.workspace.folder(stack).observe, ignore_errors=True)
+    session.forget(stack)
+
+
+def _until(seconds: float) -> Iterator[int]:
+    """Attempts with a short pause between them, until the time is over."""
+    deadline = time.monotonic() + seconds
+    for attempt in itertools.count():
+        yield attempt
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(0.1)
+
+
+def down(session: Session, stack: str) -> bool:
+    """Take one stack down, wherever it runs; True if there was anything to do."""
+    with stack_lock(session.workspace, stack, "down"):
+        there = session.find(stack) is not None or session.remembered(stack) is not None
+        for name in ("local", "compose"):
+            runtime = session.runtime(name)
+            try:
+                left = runtime.leftovers(stack)
+            except LabError:
+                continue  # no engine answers, so nothing of ours runs on it
+            if left:
+                there = True
+                take_down(session, runtime, stack)
+        session.forget(stack)
+        return there
+
+
+def sweep(session: Session, but_for: str = "") -> list[str]:
+    """Take down the stacks whose ``run`` or ``bench`` died without doing so (kill -9).
+
+    Args:
+        but_for: the stack whose lock the caller holds. A stack of another name that cannot be taken down stays.
+
+    Raises:
+        LabError: ``but_for`` cannot be taken down.
+    """
+    swept = []
+    for stack in [record.stack for _, record in session.running() if record.orphaned()]:
+        held = contextlib.nullcontext() if stack == but_for else stack_lock(session.workspace, stack, "down")
+        try:
+            with held:
+                there = session.find(stack)  # looked up again: another command may have had the lock meanwhile
+                if there and there[1].orphaned():
+                    session.listener.note(f"taking down {stack}, left behind by a labctl that was killed")
+                    take_down(session, there[0], stack, force=True)
+                    swept.append(stack)
+        except LabError as error:
+            if stack == but_for:
+                raise
+            session.listener.note(f"{stack}, left behind by a labctl that was killed, stays for now: {error.what}")
+    return swept
+
+
+def down_all(session: Session) -> Sequence[str]:
+    """Take every stack of this checkout down; the names of those that were there."""
+    names = {folder.name for folder in session.workspace.folders() if folder.was_up}
+    for runtime in (session.runtime("local"), session.runtime("compose")):
+        with contextlib.suppress(LabError):  # no engine answers, so nothing of ours runs on it
+            names |= runtime.stacks()
+    return [name for name in sorted(names) if down(session, name)]

@@ -1,0 +1,78 @@
+"""One ``up`` or ``down`` of a stack at a time; the second fails at once and names the holder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from filelock import FileLock, Timeout
+
+from labctl.runtimes.proc import Proc
+from labctl.workspace import Workspace
+from labkit import nofollow
+from labkit.disk import atomic_write, disk_errors
+from labkit.errors import LabError
+
+NOTE_S = 1.0
+
+
+class Busy(LabError):
+    """Another command changes the stack just now."""
+
+
+@contextlib.contextmanager
+def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
+    """Hold a stack against other commands. The kernel frees the lock when its holder dies, so it cannot go stale.
+
+    Args:
+        action: what the holder does ("up", "down"): ``labctl status`` shows it.
+
+    Raises:
+        Busy: another command holds it.
+    """
+    folder = workspace.folder(stack)
+    path = folder.lock
+    folder.require_own()
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o700)  # logs and step logs hold what clients ask and are answered
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise _busy(workspace, stack) from error
+    except OSError as error:
+        raise LabError(f"cannot lock {path}", error.strerror or str(error)) from error
+    try:
+        with contextlib.suppress(LabError):  # `down` goes on where the disk is full
+            atomic_write(folder.lock_note, json.dumps({**asdict(Proc.current()), "action": action}))
+        yield
+    finally:
+        folder.lock_note.unlink(missing_ok=True)
+        lock.release()
+
+
+def _busy(workspace: Workspace, stack: str) -> Busy:
+    """Who holds the lock. It is taken a moment before its holder's note is written."""
+    deadline = time.monotonic() + NOTE_S
+    while not (found := holder(workspace, stack))[0] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    pid, what = found
+    title = f"another 'labctl {what}' of {stack} is in progress (pid {pid})"
+    why, remedy = "only one command at a time can change a stack", f"wait for it, or stop it: kill {pid}"
+    if not pid:
+        title = f"another labctl command on {stack} is in progress"
+        why, remedy = f"{why}, and this one has left no note of its pid", "wait for it, then try again"
+    return Busy(title, why, remedy)
+
+
+def holder(workspace: Workspace, stack: str) -> tuple[int, str]:
+    """(pid, action) of the process that changes the stack now; (0, "") if there is none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        data = nofollow.read_object(workspace.folder(stack).lock_note)
+        if Proc(int(data["pid"]), float(data["started"])).alive():
+            return int(data["pid"]), str(data["action"])
+    return 0, ""

@@ -1,0 +1,129 @@
+"""The three ports of a stack: free before anything is created, or named with who has them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from labctl.runtimes.record import Endpoints, Record
+from labkit.errors import LabError
+
+NAMES = ("HTTP", "gRPC", "metrics")
+LOWEST, ENOUGH = 10_000, 1_000
+CLIENTS_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports of connections to elsewhere, see ip(7)
+CLIENTS_FROM = 32_768  # where nothing says so
+
+
+def parse(text: str) -> tuple[int, int, int] | None:
+    """``8000,8001,8002``; None for ``auto``. Raises LabError."""
+    if text == "auto":
+        return None
+    try:
+        numbers = [int(item) for item in text.split(",")]
+        good = len(numbers) == 3 and len(set(numbers)) == 3 and all(0 < n < 65536 for n in numbers)
+    except ValueError:
+        good, numbers = False, []
+    if not good:
+        raise LabError(f"--ports {text} cannot be used", "it takes three different ports (HTTP, gRPC, metrics) or auto",
+                       "--ports 8000,8001,8002, or --ports auto")  # fmt: skip
+    return numbers[0], numbers[1], numbers[2]
+
+
+def chosen(wanted: str, bind: str) -> Endpoints:
+    """The endpoints that ``--ports`` stands for, taken or not. Raises LabError for a text that is no three ports."""
+    host = "127.0.0.1" if bind == "0.0.0.0" else bind
+    return Endpoints(*(f"{host}:{port}" for port in parse(wanted) or _free_ports(bind)))
+
+
+def claim(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
+    """The endpoints for a new stack.
+
+    Raises:
+        LabError: a port is taken; it is named, with who listens there as far as that can be seen.
+    """
+    endpoints = chosen(wanted, bind)
+    require(endpoints, bind, running)
+    return endpoints
+
+
+def require(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
+    """Raise LabError as :func:`claim` does, where one of these is taken."""
+    numbers = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
+    named = dict(zip(NAMES, numbers, strict=True))
+    require_free(named, bind, running, "--ports auto takes free ones, --ports H,G,M takes yours")
+
+
+def require_free(named: Mapping[str, int], bind: str, running: Sequence[Record], remedy: str) -> None:
+    """Raise LabError where one of these ports is taken; it is named, with who listens there."""
+    taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(bind, port)]
+    if taken:
+        raise LabError(f"{taken[0]} is already in use", "; ".join(f"so is {text}" for text in taken[1:]), remedy)
+
+
+def _is_free(bind: str, port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((bind, port))
+        except OSError:
+            return False
+    return True
+
+
+def places(count: int) -> list[Endpoints]:
+    """Endpoints on loopback for that many servers, no port twice."""
+    picked = free("127.0.0.1", 3 * count)
+    return [Endpoints(*(f"127.0.0.1:{port}" for port in picked[i : i + 3])) for i in range(0, 3 * count, 3)]
+
+
+def still_free(endpoints: Endpoints) -> bool:
+    """Whether nobody has taken the ports of a server that has gone."""
+    return all(_is_free("127.0.0.1", int(endpoint.rpartition(":")[2])) for endpoint in vars(endpoints).values())
+
+
+def _free_ports(bind: str) -> tuple[int, int, int]:
+    http, grpc, metrics = free(bind, 3)
+    return http, grpc, metrics
+
+
+def free(bind: str, count: int) -> list[int]:
+    """Free ports, none of them twice in this process."""
+    offered, most = _offered()
+    picked: list[int] = []
+    for port in itertools.islice(offered, most):
+        if _is_free(bind, port):
+            picked.append(port)
+        if len(picked) == count:
+            return picked
+    raise LabError(f"no {count} ports are free", f"{most} were tried", "labctl down --all")
+
+
+@cache
+def _offered() -> tuple[Iterator[int], int]:
+    """Ports in random order, and how many: above the usual ones, which the next stack may be about to take.
+
+    None of those that connections to elsewhere are given: seconds pass until a server listens on what was picked.
+    """
+    first = CLIENTS_FROM
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        first = int(CLIENTS_RANGE.read_text(encoding="ascii").split()[0])
+    numbers = range(LOWEST, first if first - LOWEST >= ENOUGH else 2**16)
+    return itertools.cycle(random.SystemRandom().sample(numbers, len(numbers))), len(numbers)
+
+
+def _who(port: int, running: Sequence[Record]) -> str:
+    for record in running:
+        if f":{port}" in (f":{e.rpartition(':')[2]}" for e in vars(record.endpoints).values()):
+            return f" (by stack {record.stack}: labctl down {record.stack})"
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
+                return f" (by {psutil.Process(connection.pid).name()}, pid {connection.pid})"
+    return ""

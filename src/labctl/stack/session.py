@@ -1,0 +1,244 @@
+"""What every command works with: the checkout, its labs, the runtime, and a listener."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from labctl.listener import Listener
+from labctl.manifest.catalog import Catalog, load
+from labctl.runtimes import observers
+from labctl.runtimes.actions import Action, carry_out
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Record
+from labctl.stack.lock import stack_lock
+from labctl.stack.todo import Todo
+from labctl.triton import secret
+from labctl.workspace import Workspace
+from labkit import nofollow
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+
+T = TypeVar("T")
+EXERCISE = "exercise"  # the stack that exercises are checked on; it is no lab's
+
+
+@dataclass(frozen=True)
+class Session:
+    """What one command works with.
+
+    Attributes:
+        todo: what a dry run records. With it, nothing is looked for, locked, started or written.
+    """
+
+    workspace: Workspace
+    catalog: Catalog
+    listener: Listener
+    todo: Todo | None = None
+    _told: set[str] = field(default_factory=set)  # so that what was chosen is said once, however many phases there are
+
+    @classmethod
+    def open(cls, listener: Listener, whatever_is_broken: bool = False, dry: bool = False) -> Session:
+        """The session of the current folder.
+
+        Args:
+            whatever_is_broken: a lab whose manifest is broken is left out, with a note, instead of refused: what runs
+                can be looked at and taken down while somebody writes a lab.
+        """
+        workspace = Workspace.find()
+        leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
+        session = cls(workspace, load(workspace, leave_out, at_use=not whatever_is_broken), listener)
+        return session.dry_run() if dry else session
+
+    def dry_run(self) -> Session:
+        """The same, but it records what it would do."""
+        todo = Todo()
+        return replace(self, listener=todo, todo=todo)
+
+    # -- what is done, or recorded in its place --------------------------------------------------------------------
+
+    def do(self, action: Action[T]) -> T:
+        """Carry an action out; a dry run records it, and has what the action says that it will give."""
+        return action.do(self.listener) if self.todo is None else self.todo.record(action)
+
+    def carry_out(self, actions: Sequence[Action[str]]) -> None:
+        """Carry out each in its turn; what an action gives is told as its outcome. A dry run records each once."""
+        if self.todo is None:
+            carry_out(actions, self.listener)
+        else:
+            self.todo.prepare(actions)
+
+    def lock(self, stack: str, action: str) -> AbstractContextManager[None]:
+        """Hold a stack against other commands. Raises Busy where another command holds it."""
+        return stack_lock(self.workspace, stack, action) if self.todo is None else contextlib.nullcontext()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def stacks_named(self, word: str) -> list[str]:
+        """The stacks of a lab, or the one of that name: also one that was brought up and is in no manifest (any more).
+
+        Raises:
+            LabError: there is none.
+        """
+        try:
+            lab = self.catalog.lab(word)
+        except LabError:
+            if word in self.known():
+                return [word]
+            raise
+        return [word] if word in lab.stacks else list(lab.stacks)
+
+    def known(self) -> set[str]:
+        """The stacks that run, and those that were brought up and not taken down."""
+        remembered = {folder.name for folder in self.workspace.folders() if folder.was_up}
+        return remembered | {record.stack for _, record in self.running()}
+
+    def runtime(self, name: str) -> Runtime:
+        """The runtime of that name, unchecked."""
+        if name == "local":
+            return LocalRuntime(self.workspace)
+        return ComposeRuntime(self.workspace)
+
+    def choose(self, wanted: str, profile: str) -> Runtime:
+        """The runtime to start on: as wanted, or with ``auto`` compose if a Docker engine answers, else local.
+
+        Raises:
+            LabError: the runtime cannot serve that profile here.
+        """
+        if self.todo is not None:
+            return self.todo.on(self._likely(wanted, profile), profile)
+        if wanted != "auto":
+            runtime = self.runtime(wanted)
+            runtime.check(profile)
+            return runtime
+        compose = self.runtime("compose")
+        try:
+            compose.check(profile)
+        except LabError as error:
+            # A dead DOCKER_HOST is somebody's intent: say what it was, not only that nothing answers.
+            host = os.environ.get("DOCKER_HOST")
+            asked = f" at DOCKER_HOST={host}" if host else ""
+            local = self.runtime("local")
+            try:
+                local.check(profile)
+            except LabError as missing:
+                raise LabError(
+                    "neither runtime can be used here",
+                    "",
+                    missing.remedy,
+                    details=[f"compose{asked}: {error.what}", f"local: {missing.what}"],
+                ) from error
+            self._tell(f"runtime local: {error.what}{asked}")
+            return local
+        self._tell("runtime compose: a Docker engine answers")
+        return compose
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.listener.note(text)
+
+    def say_how_long(self, actions: Sequence[Action[str]], wanted: str, profile: str) -> None:
+        """Say what takes minutes before it begins, and what could be had instead where nobody asked for containers."""
+        slow = [action for action in actions if action.minutes]
+        if not slow or self.todo is not None:
+            return
+        images = f"{len(slow)} image{'s are' if len(slow) > 1 else ' is'} made first"
+        self.listener.note(f"{images}: about {sum(action.minutes for action in slow)} minutes, once")
+        if wanted == "auto":
+            with contextlib.suppress(LabError):
+                self.runtime("local").check(profile)
+                self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
+
+    def _likely(self, wanted: str, profile: str) -> Runtime:
+        """The runtime that would be chosen; what it lacks is no matter."""
+        if wanted != "auto":
+            return self.runtime(wanted)
+        compose = self.runtime("compose")
+        try:
+            compose.check("cpu")
+        except LabError:
+            return compose if profile == "gpu" else self.runtime("local")
+        return compose
+
+    def find(self, stack: str) -> tuple[Runtime, Record] | None:
+        """Where a stack runs now, on whichever runtime; None in a dry run."""
+        if self.todo is not None:
+            return None
+        for name in ("local", "compose"):
+            runtime = self.runtime(name)
+            with contextlib.suppress(LabError):
+                if record := runtime.find(stack):
+                    return runtime, self._as_set(record)
+        return None
+
+    def require_up(self, stack: str) -> tuple[Runtime, Record]:
+        """Where a stack runs now. Raises LabError where it is not up."""
+        if running := self.find(stack):
+            return running
+        raise LabError(f"{stack} is not up", "", f"labctl {'exercise check' if stack == EXERCISE else f'up {stack}'}")
+
+    def _as_set(self, record: Record) -> Record:
+        """The record with what its servers cannot know, for they know only what was so when they were started.
+
+        That is the settings that the models were last loaded with, the replicas of which nothing exists any more, and
+        how requests are spread over the others now.
+        """
+        kept = self.remembered(record.stack)
+        if kept is None or (kept.front, kept.bind) != (record.front, record.bind):
+            return record
+        if kept.balance != record.balance and not set(kept.servers) & set(record.servers):
+            return record  # of others, that had the stack's name before
+        if not record.balance and kept.endpoints != record.endpoints:
+            return record
+        servers = {server.number: server for server in (*kept.servers, *record.servers)} if record.balance else {}
+        return replace(
+            record, settings=kept.settings, effective=kept.effective, tokenizer_dir=kept.tokenizer_dir,
+            balance=kept.balance, endpoints=kept.endpoints,
+            servers=[servers[number] for number in sorted(servers)] or record.servers,
+        )  # fmt: skip
+
+    def running(self) -> list[tuple[Runtime, Record]]:
+        """Every stack of this checkout that exists now; none in a dry run."""
+        if self.todo is not None:
+            return []
+        running: list[tuple[Runtime, Record]] = []
+        for name in ("local", "compose"):
+            runtime = self.runtime(name)
+            with contextlib.suppress(LabError):
+                running += [(runtime, record) for record in runtime.running()]
+        return running
+
+    # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
+
+    def remember(self, record: Record) -> None:
+        if self.todo is not None:
+            return
+        atomic_write(self.workspace.folder(record.stack).state_file, record.to_json())
+        observers.follow(self.workspace, record)
+
+    def remembered(self, stack: str) -> Record | None:
+        """The record of a stack that was brought up and not taken down; a damaged file counts as none, with a note."""
+        path = self.workspace.folder(stack).state_file
+        try:
+            record = Record.from_json(nofollow.read_text(path))
+            if record.stack == stack:
+                return record
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        self.listener.note(f"{path} cannot be read and is ignored: what runs is looked up again")
+        return None
+
+    def forget(self, stack: str) -> None:
+        folder = self.workspace.folder(stack)
+        for path in (folder.state_file, folder.ended_file(), *folder.ended_files):
+            path.unlink(missing_ok=True)
+        secret.forget(self.workspace, stack)

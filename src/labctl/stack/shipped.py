@@ -1,0 +1,105 @@
+"""The files that the labs came with: which of them a person has edited, and how to get them back."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from labctl.repository import YOURS
+from labctl.runtimes import processes
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+
+GIT_S = 30.0
+
+
+def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]:
+    """Put the shipped file in the place of each edited one; yours is renamed, never lost.
+
+    Returns:
+        where yours is kept, by the file; None for a file that was gone. Files that are as shipped are left out.
+
+    Raises:
+        LabError: this checkout does not know what was shipped.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    done: dict[Path, Path | None] = {}
+    for path in edited(workspace, files):
+        original = _shipped(workspace, path)
+        kept = None
+        if path.exists():
+            kept = path.with_name(f"{path.name}{YOURS}{stamp}")
+            path.rename(kept)
+        if original is not None:
+            atomic_write(path, original)
+        done[path] = kept
+    return done
+
+
+def edited(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
+    """Those of the files that are not as they were shipped; who has templates elsewhere knows what is theirs.
+
+    Raises LabError as :func:`undo` does.
+    """
+    files = [path for path in files if path.is_relative_to(workspace.root)]
+    if not files:
+        return []
+    if (copy := _copy(workspace)).is_dir():
+        return [path for path in files if _bytes(path) != _bytes(copy / path.relative_to(workspace.root))]
+    names = [str(path.relative_to(workspace.root)) for path in files]
+    differing = _git(workspace, "diff", "--name-only", "--relative", "-z", _shipped_commit(workspace), "--", *names)
+    added = _git(workspace, "ls-files", "--others", "--exclude-standard", "-z", "--", *names)
+    changed = {*differing.split("\0"), *added.split("\0")}
+    return [path for path in files if str(path.relative_to(workspace.root)) in changed]
+
+
+def _shipped(workspace: Workspace, path: Path) -> bytes | None:
+    """The file's shipped content; None where nothing of that name was shipped."""
+    name = path.relative_to(workspace.root).as_posix()
+    if (copy := _copy(workspace)).is_dir():
+        return _bytes(copy / name)
+    commit = _shipped_commit(workspace)
+    if not _git(workspace, "ls-tree", "--name-only", commit, "--", name):
+        return None
+    return _git(workspace, "show", f"{commit}:./{name}").encode()
+
+
+def _shipped_commit(workspace: Workspace) -> str:
+    """The newest commit that came from where the checkout was cloned: what a person commits is not shipped.
+
+    In a repository that was cloned from nowhere it is the last commit.
+    """
+    for published in ("refs/remotes/origin/HEAD", "@{upstream}"):
+        with contextlib.suppress(LabError):
+            return _git(workspace, "merge-base", "HEAD", published).strip()
+    return "HEAD"
+
+
+def _copy(workspace: Workspace) -> Path:
+    """Where a bundle's ``install`` keeps what was shipped; a clone has git for that."""
+    return workspace.root / ".bundle" / "shipped"
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _git(workspace: Workspace, *arguments: str) -> str:
+    try:
+        ended = processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S)
+    except OSError as error:
+        raise LabError(
+            "this checkout does not know which files were shipped",
+            f"git cannot be run: {error.strerror}",
+            "install git (apt-get install git), or unpack a bundle, which does without",
+        ) from error
+    if ended is None or ended[0]:
+        raise LabError(
+            "this checkout does not know which files were shipped",
+            " ".join((ended[2] if ended else "git did not answer").split()),
+            "clone the project with git, or unpack the bundle again",
+        )
+    return ended[1]

@@ -1,0 +1,194 @@
+"""``labctl render --target kubernetes|swarm``: a stack for many machines, as files."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from labctl import repository
+from labctl.artifacts.tensorrt_llm_commands import commands
+from labctl.deploy import kustomize, swarm
+from labctl.deploy.stack import Cluster, Deployment, Server, Serving, Tool
+from labctl.guard import envoy
+from labctl.listener import Listener
+from labctl.manifest.schema import PROFILES, Lab
+from labctl.plan import Plan, Step, make_plan
+from labctl.runtimes import calls, images
+from labctl.runtimes.actions import Action
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_projects import NOBODY, Projects
+from labctl.runtimes.record import Choices, Endpoints, Record
+from labctl.stack.replicas import has_sequences
+from labctl.stack.session import Session
+from labctl.stack.stack import launch_of
+from labctl.stack.todo import Todo
+from labctl.workspace import replace_dir
+from labkit.errors import LabError
+
+NAME = r"[A-Za-z0-9][-A-Za-z0-9_.]*|", "it is a name in the cluster: letters, digits, '-', '_' and '.'"
+FORMS = {
+    "guard": (r"(?i)true|false", "it is true or false"),
+    "cpu_request": (r"\d+(\.\d+)?|\d+m|", "it is a number of processors, such as 2 or 500m"),
+    "registry": (r"[\w.:/-]*\w|", "it is a registry, such as registry.example.com/labs"),
+    "keda": (r"https?://[^\s/]+\S*|", "it is the address of Prometheus, such as http://prometheus.monitoring:9090"),
+}
+MARK = ".labctl-rendered.json"  # a folder with it is ours to replace
+OWN_SETTINGS = {"kubernetes": [field.name for field in fields(Cluster)], "swarm": ["guard", "registry"]}
+NEXT = {
+    "kubernetes": "kubectl apply -k {folder}/overlays/cpu, or overlays/gpu (docs/operate/kubernetes.md)",
+    "swarm": "docker stack deploy --resolve-image never -c {folder}/compose.swarm.yaml {stack} (docs/operate/swarm.md)",
+}
+SHM = {"cpu": "256m", "gpu": "2g"}  # compose.yaml's and compose.gpu.yaml's
+LOCAL = Endpoints("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is rendered for, and what is said of it."""
+
+    name: str
+    cluster: Cluster
+
+    @classmethod
+    def of(cls, name: str, choices: Choices) -> tuple[Target, Choices]:
+        """The target, and the choices without its own settings. Raises LabError for a bad value of one."""
+        own = {key: str(choices.set[key]) for key in OWN_SETTINGS[name] if key in choices.set}
+        for key, value in own.items():
+            form, words = FORMS.get(key, NAME)
+            if not re.fullmatch(form, value):
+                raise LabError(f"{key} cannot be '{value}'", words)
+        guard = own.pop("guard", "true").lower() == "true"
+        rest = {key: value for key, value in choices.set.items() if key not in OWN_SETTINGS[name]}
+        return cls(name, Cluster(guard, **own)), replace(choices, set=rest)
+
+
+def rendering(session: Session, lab: Lab, stack: str, choices: Choices, name: str, output: Path | None) -> Todo:
+    """The files of a stack for that target.
+
+    Raises:
+        LabError: it cannot be rendered, or the folder is somebody else's.
+    """
+    target, choices = Target.of(name, choices)
+    folder = output or session.workspace.folder(stack).path / name
+    if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
+        raise LabError(f"{folder} is not empty", "labctl has not rendered what is in it", "name another --output")
+    profiles = PROFILES if name == "kubernetes" else (choices.profile,)  # one file, for one kind of machine
+    plans: dict[str, Plan] = {profile: plan_for(session, lab, stack, choices, profile) for profile in profiles}
+
+    def do(listener: Listener) -> str:
+        with tempfile.TemporaryDirectory() as scratch, replace_dir(folder) as fresh:
+            if name == "kubernetes":
+                deployment = _deployment(session, plans, target.cluster, Path(scratch))
+                kustomize.write(deployment, fresh, session.workspace.root / "observe")
+            else:
+                _swarm(session, plans[choices.profile], target.cluster, Path(scratch) / "repository", fresh)
+            told = {"stack": stack, "target": name, "settings": {p: dict(plans[p].settings) for p in plans}}
+            (fresh / MARK).write_text(json.dumps(told, indent=1, default=str), encoding="utf-8")
+        return f"{folder}: {NEXT[name].format(folder=folder, stack=stack)}"
+
+    notices = [notice for plan in plans.values() for notice in plan.notices]
+    return Todo("compose", choices.profile, notices, [Action(f"{stack} for {name}", do, files=[f"{folder}/"])])
+
+
+def _swarm(session: Session, plan: Plan, cluster: Cluster, scratch: Path, folder: Path) -> None:
+    repository.render(replace(plan.request, output=scratch))
+    image, guard = cluster.image(images.guard_image(session.workspace)), cluster.guard
+    front = envoy.over_names(_policy(plan), ["triton"], envoy.receiver(str(plan.settings["trace"])), guard)
+    mounts = {"models": session.workspace.models, "cache": session.workspace.cache}
+    swarm.write(plan.name, server(session, plan, cluster), image, front, guard, scratch, mounts, folder)
+
+
+def _policy(plan: Plan) -> str:
+    """How Envoy spreads requests."""
+    return "hash" if has_sequences(plan) else "l7"
+
+
+def plan_for(session: Session, lab: Lab, stack: str, choices: Choices, profile: str) -> Plan:
+    """A profile's; TensorRT-LLM's releases and their templates are the gpu profile's alone."""
+    mine = replace(choices, profile=profile, gpus=())  # a node's GPUs are its scheduler's to give out
+    if profile == "cpu":
+        mine = replace(mine, release="", templates=None)
+    return make_plan(session.workspace, lab, stack, mine, session.runtime("compose").server_path)
+
+
+def _deployment(session: Session, plans: Mapping[str, Plan], cluster: Cluster, scratch: Path) -> Deployment:
+    workspace, plan = session.workspace, plans["cpu"]
+    return Deployment(
+        stack=plan.name,
+        policy=_policy(plan),
+        trace=envoy.receiver(str(plan.settings["trace"])),
+        cluster=cluster,
+        envoy=cluster.image(images.guard_image(workspace)),
+        files=cluster.image(images.files_image(workspace)),
+        tools=cluster.image(images.server_image(workspace, calls.TOOLS)),
+        serving={profile: _serving(session, each, cluster, scratch / profile) for profile, each in plans.items()},
+    )
+
+
+def _serving(session: Session, plan: Plan, cluster: Cluster, folder: Path) -> Serving:
+    runtime = ComposeRuntime(session.workspace)
+    common: dict[str, Any] = {
+        "server": server(session, plan, cluster),
+        "probes": {f"/v2/models/{model}/{probe.path}": probe.body for model, probe in plan.stack.probes.items()},
+        "tools": [tool for step in plan.steps if not step.path.is_relative_to(session.workspace.models)
+                  for tool in _tools(session, runtime, plan, step, cluster)],
+    }  # fmt: skip
+    if plan.fetched is not None and not plan.fetched.is_dir():
+        chosen = [word for key, value in plan.stack_settings.items() for word in ("--set", f"{key}={value}")]
+        fill = ["python3", "-m", "labctl", "render", plan.name, "--profile", plan.profile, *chosen,
+                "--release", plan.release.name if plan.release else "", "--templates", "/templates",
+                "--output", "/tmp/rendered"]  # fmt: skip
+        return Serving(**common, templates=plan.templates, render=fill)
+    repository.render(replace(plan.request, output=folder))
+    return Serving(**common, repository=folder)
+
+
+def server(session: Session, plan: Plan, cluster: Cluster) -> Server:
+    """Triton as ``labctl up --runtime compose`` would run it for nobody in particular."""
+    env, own = launched(session, plan)
+    on_gpus = plan.profile == "gpu"
+    return Server(
+        image=cluster.image(env["LABS_SERVER_IMAGE"]),
+        entrypoint=own.get("entrypoint", ()),
+        arguments=own.get("command", shlex.split(env.get("LABS_SERVER_ARGS", ""))),
+        environment=own["environment"],
+        closed=env["LABS_CLOSED"],
+        shm=env.get("LABS_SHM_SIZE", SHM[plan.profile]),
+        exit_s=int(env["LABS_STOP_GRACE"].removesuffix("s")),
+        gpus=plan.ranks if on_gpus else 0,
+    )
+
+
+def launched(session: Session, plan: Plan) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Compose's variables for a stack, and what only its own override says of the server."""
+    record = Record(stack=plan.name, lab=plan.lab.folder, runtime="compose", profile=plan.profile,
+                    settings=plan.settings, models=plan.stack.models, endpoints=LOCAL)  # fmt: skip
+    launch, projects = launch_of(session.workspace.folder(plan.name), plan, record), Projects(session.workspace)
+    own = calls.services(projects, launch)["triton"]
+    del own["labels"]
+    return {**calls.serve(projects, launch).env, "LABS_SERVER_USER": f"{NOBODY}:{NOBODY}"}, own
+
+
+def _tools(session: Session, runtime: ComposeRuntime, plan: Plan, step: Step, cluster: Cluster) -> list[Tool]:
+    """What makes an artifact, command by command, as Compose's engine-builder would."""
+    workspace, made = session.workspace, runtime.server_path(step.path)
+    if build := step.image_build:
+        temporary = step.path.with_name(f".checkpoint-{step.path.name}")
+        source = build.source.locate(workspace)
+        asked: Sequence[Any] = [runtime.in_image(step.title, argv, plan.image, plan.ranks) for argv in
+                                commands(build.options, source, temporary, step.path, build.source)]  # fmt: skip
+        program, gpus = "env", plan.ranks
+    else:
+        asked, program, gpus = [runtime.tool(step.title, step.argv)], "python3", 0
+    found = []
+    for command in (one for action in asked for one in action.commands):
+        words = list(command.argv)
+        arguments = words[words.index("engine-builder") + 1 :]
+        found.append(Tool(cluster.image(command.env["LABS_SERVER_IMAGE"]), [program, *arguments], made, gpus))
+    return found

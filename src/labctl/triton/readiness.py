@@ -1,0 +1,230 @@
+"""Wait until a stack really serves: alive, then live, then every model READY, then one real answer from each.
+
+An UNAVAILABLE model never becomes READY by waiting and a server that has exited never comes back: both end the wait
+at once, with Triton's own reason and the last log lines. A python stub that died still counts as READY for Triton,
+so the wait ends with one tiny inference per model (the manifest's ``probes``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from labctl.triton import server_log
+from labctl.triton.server_api import ModelState, Unreachable, call, is_live, located, model_states, triton_message
+from labkit.errors import LabError
+
+POLL_S = 0.05
+LOG_S = 0.25  # between two looks into the log
+LOADED = re.compile(r"successfully loaded '([^']+)'")
+POLL_FAILED = re.compile(
+    r"(Poll failed for model directory '(?P<model>[^']+)': "
+    r"|failed to load model '(?P<none>[^']+)': (?=at least one version must be available))(?P<reason>.*?)\"?$"
+)
+FAILED = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)", re.DOTALL)
+DEAD_STUB = re.compile(r"Stub process '(?P<model>.+)_\d+_\d+' is not healthy")
+LOG_TAIL = 12
+
+
+class ProbeLike(Protocol):
+    path: Any
+    body: dict[str, Any]
+
+
+def probe(
+    endpoint: str, model: str, request: ProbeLike, timeout: float, stuck: Callable[[], Sequence[str]] = tuple
+) -> None:
+    """One tiny real inference.
+
+    Args:
+        stuck: what is known of models that hang in an execution; the first sentence ends the wait.
+
+    Raises:
+        LabError: the model answered with an error, in Triton's words, or not at all.
+    """
+    asked = _Asked(endpoint, f"/v2/models/{model}/{request.path}", request.body, timeout)
+    while not asked.answered(POLL_S):
+        if sentences := stuck():
+            raise LabError(f"model {model} is READY but does not answer", sentences[0])
+    try:
+        status, body = asked.result()
+    except Unreachable as error:
+        raise LabError(f"model {model} is READY but does not answer", str(error)) from error
+    text = body.decode(errors="replace").strip()
+    if status != 200 or '"error"' in text[:200]:
+        raise LabError(f"model {model} is READY but answers with an error", triton_message(text))
+
+
+class _Asked:
+    """A request on its way: a thread of its own waits for the answer, so that others may look meanwhile."""
+
+    def __init__(self, endpoint: str, path: str, body: Any, timeout: float) -> None:
+        self._result: tuple[int, bytes] | Exception | None = None
+        self._thread = threading.Thread(target=self._ask, args=(endpoint, path, body, timeout), daemon=True)
+        self._thread.start()
+
+    def _ask(self, endpoint: str, path: str, body: Any, timeout: float) -> None:
+        try:
+            self._result = call(endpoint, "POST", path, body, timeout)
+        except Exception as error:  # told where the answer is asked for
+            self._result = error
+
+    def answered(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def result(self) -> tuple[int, bytes]:
+        """Raises what the request raised."""
+        assert self._result is not None
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+
+def failing(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
+    """Models that answer a tiny question with an error, in its words: Triton still calls them READY.
+
+    One that takes longer than ``timeout`` seconds is busy. Where a python stub has died, it is the model that is named,
+    not the ensemble around it.
+    """
+    ill = {}
+    for model, request in probes.items():
+        try:
+            probe(endpoint, model, request, timeout)
+        except LabError as error:
+            if not isinstance(error.__cause__, Unreachable):
+                match = DEAD_STUB.search(error.why)
+                ill[match["model"] if match else model] = error.why
+    return ill
+
+
+def wait_ready(
+    endpoint: str,
+    models: Sequence[str],
+    probes: Mapping[str, ProbeLike],
+    *,
+    exited: Callable[[], str | None],
+    tail: Callable[[], Iterable[str]],
+    log: Callable[[], Iterable[str]] = tuple,
+    stuck: Callable[[], Sequence[str]] = tuple,
+    timeout: float,
+    spent: float = 0.0,
+    progress: Callable[[str], None],
+    secret: str = "",
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], object] = time.sleep,
+) -> list[ModelState]:
+    """Return when the server is live, every model READY and every probe answered.
+
+    Args:
+        exited: how the server ended, None while it runs.
+        tail: its last log lines, for the error.
+        log: all of them. Triton answers nobody until its models are loaded: till then only its log tells how far it is.
+        stuck: as :func:`probe` takes it.
+        timeout: seconds for all of it.
+        spent: those of them that are gone already; one is always left.
+
+    Raises:
+        LabError: the server ended, a model is UNAVAILABLE (Triton's reason), or the time is over.
+    """
+    deadline = clock() + max(1.0, timeout - spent)
+    states: list[ModelState] = []
+    answered, look = False, clock()
+    while True:
+        if how := exited():
+            raise LabError(f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:])
+        with contextlib.suppress(Unreachable):
+            states, answered = model_states(endpoint, secret), True
+        if clock() >= look and not all(_settled(states, name) for name in models):
+            states, look = _completed(states if answered else [], [*log()], models), clock() + LOG_S
+        _refuse_unavailable(states, models)
+        ready = {state.name for state in states if state.state == "READY"}
+        missing = [name for name in models if name not in ready]
+        progress(_summary(states, models))
+        if not missing and is_live(endpoint):
+            break
+        if clock() >= deadline:
+            raise LabError(
+                f"not ready within {timeout:g} s: {', '.join(missing) or 'the server'}",
+                "the server is still loading" if answered else "the server does not answer yet",
+                "allow more time with --timeout, or see labctl logs",
+                details=[*tail()][-LOG_TAIL:],
+            )
+        pause(POLL_S)
+    for model, request in probes.items():
+        progress(f"asking {model} for a first answer")
+        try:
+            probe(endpoint, model, request, max(1.0, deadline - clock()), stuck)
+        except LabError as error:
+            how = exited()
+            why = f"{error.why}; the server ended: {how}" if how else error.why
+            raise LabError(error.what, why, "labctl logs", details=[*tail()][-LOG_TAIL:]) from error
+    return states
+
+
+def _states_in(log: Iterable[str], models: Sequence[str]) -> list[ModelState]:
+    """What the log tells of a server that does not answer yet; [] before its first model is loaded."""
+    lines = [server_log.message(line) for line in log]
+    loaded = {match[1] for line in lines if (match := LOADED.search(line))}
+    failed = {match["model"]: match["reason"] for line in lines if (match := FAILED.search(line))}
+    if not loaded and not failed:
+        return []
+    return [
+        ModelState(name, "", "UNAVAILABLE", failed[name]) if name in failed
+        else ModelState(name, "", "READY" if name in loaded else "LOADING", "")
+        for name in models
+    ]  # fmt: skip
+
+
+def _settled(states: Sequence[ModelState], name: str) -> bool:
+    return any(state.name == name and state.state for state in states)
+
+
+def _completed(states: Sequence[ModelState], log: Sequence[str], models: Sequence[str]) -> list[ModelState]:
+    """The states, with what only the log tells: how far a silent server is, and whose config.pbtxt Triton refuses.
+
+    Such a model never gets a state.
+    """
+    refused = {model: reason for model, reason in refusals(log).items() if model in models}
+    known = [state for state in states or _states_in(log, models) if state.name not in refused]
+    return known + [ModelState(model, "", "UNAVAILABLE", reason) for model, reason in refused.items()]
+
+
+def refusals(log: Iterable[str]) -> dict[str, str]:
+    """Models whose configuration Triton refused, in its words; the index and the answer to a load do not say why."""
+    found = (match for line in log if (match := POLL_FAILED.search(line)))
+    return {match["model"] or match["none"]: match["reason"] for match in found}
+
+
+def _refuse_unavailable(states: Sequence[ModelState], models: Sequence[str]) -> None:
+    failed = [state for state in states if state.state == "UNAVAILABLE" and state.name in models]
+    # An ensemble fails because a step of it failed: the cause comes first, and is waited for while it still loads.
+    failed.sort(key=lambda state: "depends on" in state.reason)
+    loading = any(state.state == "LOADING" for state in states)
+    if failed and not (loading and "depends on" in failed[0].reason):
+        names = ", ".join(dict.fromkeys(state.name for state in failed))
+        raise LabError(
+            f"Triton could not load {names}",
+            _short(failed[0]),
+            "labctl logs has the details",
+            details=[f"{state.name}: {_short(state)}" for state in failed[1:]],
+        )
+
+
+def _short(state: ModelState) -> str:
+    """Triton's reason on one line, with the first place in a model's own file (the log has the whole stack)."""
+    words, _, frames = state.reason.partition("\n\nAt:")
+    own = next((line.strip() for line in frames.splitlines() if "/model.py(" in line), "")
+    words = located(" ".join(words.split()), state.name, state.version) or "Triton gives no reason"
+    return f"{words} At: {own}" if own else words
+
+
+def _summary(states: Sequence[ModelState], models: Sequence[str]) -> str:
+    if not states:
+        return "waiting for the server to answer"
+    known = {state.name: state.state or "waiting" for state in states}
+    return ", ".join(f"{name} {known.get(name, 'waiting').lower()}" for name in models)

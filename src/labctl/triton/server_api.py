@@ -1,0 +1,146 @@
+"""What Triton's HTTP API is asked: whether it lives, its models' states, loading and unloading them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.triton import secret as own_secret
+from labkit.errors import LabError
+
+POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """One row of Triton's repository index. ``state`` is READY, LOADING, UNLOADING, UNAVAILABLE, or "" (not begun)."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class Unreachable(Exception):
+    """No answer from the endpoint (yet)."""
+
+
+def call(
+    endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0, secret: str = ""
+) -> tuple[int, bytes]:
+    """One HTTP request to Triton. Raises Unreachable where there is no complete answer.
+
+    Args:
+        secret: opens the APIs that are closed to strangers (labctl.triton.secret).
+    """
+    connection = http.client.HTTPConnection(endpoint, timeout=timeout)
+    try:
+        payload = None if body is None else json.dumps(body)
+        headers = {"Content-Type": "application/json"} if payload else {}
+        connection.request(method, path, payload, headers | own_secret.http_header(secret))
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(str(error) or type(error).__name__) from error
+    finally:
+        connection.close()
+
+
+def is_live(endpoint: str) -> bool:
+    with contextlib.suppress(Unreachable):
+        return call(endpoint, "GET", "/v2/health/live")[0] == 200
+    return False
+
+
+def server_version(endpoint: str) -> str:
+    """Triton's own version ("2.51.0"), "" where it cannot be asked."""
+    with contextlib.suppress(Unreachable, ValueError):
+        return str(json.loads(call(endpoint, "GET", "/v2")[1]).get("version", ""))
+    return ""
+
+
+def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
+    """The repository index. Raises Unreachable."""
+    status, body = call(endpoint, "POST", "/v2/repository/index", {}, secret=secret)
+    if status != 200:
+        raise Unreachable(body.decode(errors="replace"))
+    return [
+        ModelState(row["name"], row.get("version", ""), row.get("state", ""), row.get("reason", ""))
+        for row in json.loads(body)
+    ]
+
+
+def load_model(
+    endpoint: str, model: str, timeout: float, secret: str = "", config: Mapping[str, Any] | None = None
+) -> None:
+    """Have Triton load a model anew (explicit model control); its former version serves until then, and on failure.
+
+    Args:
+        config: in the place of the repository's config.pbtxt, until the next load.
+
+    Raises:
+        LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
+    """
+    asked = {"parameters": {"config": json.dumps(config)}} if config else {}
+    try:
+        status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/load", asked, timeout, secret)
+    except Unreachable as error:
+        raise LabError(
+            f"{model} was not loaded within {timeout:g} s", "its initialize may never end, or the machine is busy"
+        ) from error
+    if status != 200:
+        reason = _reason(triton_message(body.decode(errors="replace")))
+        raise LabError(f"{model} cannot be loaded", located(reason, model))
+
+
+def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
+    """Have Triton forget a model. Triton takes one with other parameters but the same files for the one it has.
+
+    Raises:
+        LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    try:
+        status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/unload", {}, timeout, secret)
+        if status != 200:
+            raise LabError(f"{model} cannot be unloaded", triton_message(body.decode(errors="replace")))
+        while any(row.name == model and row.state in ("READY", "UNLOADING") for row in model_states(endpoint, secret)):
+            if time.monotonic() > deadline:
+                raise Unreachable("it is still there")
+            time.sleep(POLL_S)
+    except Unreachable as error:
+        raise LabError(f"{model} was not unloaded within {timeout:g} s", str(error)) from error
+
+
+def model_config(endpoint: str, model: str) -> dict[str, Any]:
+    """A model's configuration as the server has it. Raises LabError where it does not tell."""
+    try:
+        status, body = call(endpoint, "GET", f"/v2/models/{model}/config")
+    except Unreachable as error:
+        raise LabError("the server does not answer", str(error)) from error
+    if status != 200:
+        raise LabError(f"{model} has no configuration", triton_message(body.decode(errors="replace")))
+    config: dict[str, Any] = json.loads(body)
+    return config
+
+
+def _reason(message: str) -> str:
+    """What is behind "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ...;"."""
+    return message.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or message
+
+
+def located(reason: str, model: str, version: str = "1") -> str:
+    """A syntax error names "(model.py, line 28)" alone: whose it is, is said here."""
+    return reason.replace("(model.py, line", f"({model}/{version or '1'}/model.py, line")
+
+
+def triton_message(text: str) -> str:
+    """Triton's own words out of an error body."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(text.removeprefix("data:").strip())["error"])
+    return text

@@ -1,0 +1,1 @@
+"""What labs, exercises and benchmarks import: clients, workloads, evidence, pictures. It never imports labctl."""

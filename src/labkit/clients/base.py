@@ -1,0 +1,170 @@
+"""What all clients have in common: a connection for the time of a block, and a record for each request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+import tritonclient.grpc as grpcclient
+
+from labkit.errors import LabError
+from labkit.records import RequestRecord, request_id
+
+GONE = "StatusCode.UNAVAILABLE"  # the status of gRPC's own error where nobody answers any more
+TELL_S = 0.2
+Tell = Callable[[int, int], None]
+SEQUENCE = "x-sequence-id"  # the header by which a balancer keeps a sequence on one replica (docs/operate/scale.md)
+STALLED = "labctl status shows whether the stack is stalled"
+
+
+def connect(endpoint: str) -> Any:
+    """A gRPC client of ``host:port``, or of several addresses in gRPC's own words ("ipv4:a:1,b:2", "dns:///name:1").
+
+    Those get its requests in turn, and one that has gone gets none.
+    """
+    if ":///" not in endpoint and not endpoint.startswith("ipv4:"):
+        return grpcclient.InferenceServerClient(endpoint)
+    options = {
+        "grpc.lb_policy_name": "round_robin",
+        "grpc.max_send_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
+        "grpc.max_receive_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
+    }
+    return grpcclient.InferenceServerClient(endpoint, channel_args=list(options.items()))
+
+
+class Client:
+    """A connection to one server. Use as a context manager: leaving it closes the connection."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+
+
+class InFlight(Client):
+    """Any number of requests at once over gRPC; the answers arrive in threads of the client's library.
+
+    A subclass says how a request is handed over, and calls ``_end`` when it is answered.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(connect(endpoint))
+        self._changed = threading.Condition()
+        self._open: dict[str, RequestRecord] = {}
+        self._outputs: dict[str, str] = {}
+        self._so_far: set[str] = set()
+        self._broken = ""
+        self._refused = ""
+        self._count = 0
+
+    def send_inputs(
+        self, model: str, prompt: str, inputs: list[Any], output: str = "text_output", tokens: int = 0,
+        input_tokens: int = 0, so_far: bool = False, id: str = "", priority: int = 0, **parameters: Any,
+    ) -> RequestRecord:  # fmt: skip
+        """Send one request and return its record, which fills as responses arrive.
+
+        Args:
+            prompt: only the record's name for the inputs.
+            output: which output tensor holds the answer.
+            tokens: how many tokens the answer will have where one response holds it all.
+            input_tokens: how many the prompt has, where that is known.
+            so_far: each streamed response holds all of the text so far; the record keeps what is new.
+            id: the request's, one of ``request_id``; "": a new one.
+            priority: 1 is the highest; 0 leaves it to the model.
+            parameters: of the request.
+        """
+        with self._changed:
+            self._count += 1
+            label = f"{model}-{self._count}"
+            record = RequestRecord(label, model, prompt, parameters, id=id or request_id())
+            record.tokens, record.input_tokens = tokens, input_tokens
+            self._open[record.id], self._outputs[record.id] = record, output
+            if so_far:
+                self._so_far.add(record.id)
+        record.start = time.monotonic()
+        self._hand_over(record, inputs, priority)
+        return record
+
+    def wait(self, *records: RequestRecord, timeout: float, tell: Tell | None = None) -> None:
+        """Return when all of ``records`` have ended.
+
+        Args:
+            timeout: seconds.
+            tell: called a few times a second with how many have ended, and of how many.
+
+        Raises:
+            LabError: a request failed, the connection broke, or the time is over.
+        """
+        deadline = time.monotonic() + timeout
+        done = False
+        while not done and (left := deadline - time.monotonic()) >= 0:
+            with self._changed:
+                done = self._changed.wait_for(
+                    lambda: self._over or all(record.end for record in records), min(left, TELL_S)
+                )
+            if tell:
+                tell(sum(record.end > 0 for record in records), len(records))
+        failed = next((record for record in records if record.error), None)
+        if failed:
+            raise LabError(f"{failed.model} answered with an error", failed.error, _other_type(failed.error))
+        self.check()
+        if not done:
+            waiting = sum(not record.end for record in records)
+            raise LabError(f"{waiting} of {len(records)} requests had not ended within {timeout:g} s", "", STALLED)
+
+    def ended(self, record: RequestRecord, timeout: float) -> bool:
+        """Whether ``record`` has ended, well or badly, or can no longer; waits for it up to ``timeout`` seconds."""
+        with self._changed:
+            return bool(self._changed.wait_for(lambda: self._over or record.end, timeout=timeout))
+
+    def check(self) -> None:
+        """Raise LabError if the connection is broken, or the server refused a request without saying which."""
+        with self._changed:
+            if self._broken:
+                raise LabError(
+                    "the connection to the server broke", self._broken, "labctl status says whether it is up"
+                )
+            if self._refused:
+                raise LabError("the server answered a request with an error", self._refused)
+
+    @property
+    def _over(self) -> bool:
+        """Whether no more answers can be told from each other on this connection."""
+        return bool(self._broken or self._refused)
+
+    def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:
+        raise NotImplementedError
+
+    def _end(self, record: RequestRecord, at: float, error: str = "") -> None:
+        """``record`` is answered for good; only with ``_changed`` held."""
+        record.end, record.error = at, error
+        del self._open[record.id], self._outputs[record.id]
+        self._so_far.discard(record.id)
+        self._changed.notify_all()
+
+
+def finish_reason(result: Any) -> str:
+    """Why an answer ended, where the model has such an output and was asked for it."""
+    said = result.as_numpy("finish_reason")
+    return str(said.reshape(-1)[0].decode()) if said is not None and said.size else ""
+
+
+def server_version(endpoint: str) -> str:
+    """Triton's version, as the server at ``endpoint`` (gRPC) says."""
+    with connect(endpoint) as client:
+        return str(client.get_server_metadata().version)
+
+
+def _other_type(error: str) -> str:
+    """What helps where a client sends the whole numbers of another TensorRT-LLM release; "" where that is not it."""
+    if "UINT32" not in error or "INT32" not in error.replace("UINT32", ""):
+        return ""
+    return (
+        "TensorRT-LLM takes UINT32 up to 0.5.0 and INT32 after it: --release 0.5.0, or the type of the model's metadata"
+    )

@@ -1,0 +1,96 @@
+"""One answer for a person who watches: the text as it grows, and how fast it came."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.clients.ask import connection
+from labkit.clients.stream import TextStream
+from labkit.clients.text_model import TextModel
+from labkit.errors import LabError
+from labkit.records import RequestRecord
+
+TIMEOUT_S = 300.0
+SHOWN_S = 0.1  # a page that is drawn anew for each of some hundred tokens a second lags behind them
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer so far: ``text`` is prompt and continuation; ``speed`` is set when it is whole."""
+
+    text: str
+    speed: str = ""
+
+
+def ask(
+    endpoint: str, model: str, prompt: str, tokens: int, sampling: Mapping[str, Any], tokenizer_dir: str = ""
+) -> Iterator[Answer]:
+    """The answer as it grows, at least once; the last one is whole.
+
+    Args:
+        tokenizer_dir: counts the tokens of an answer that comes whole; "": the server's, where it is seen from here.
+
+    Raises:
+        LabError: in Triton's words.
+    """
+    asked = TextModel.of(endpoint, model)
+    with connection(asked, endpoint) as stream:
+        record = asked.send(stream, prompt, tokens, sampling=sampling)
+        before = prompt if asked.answers_alone else ""
+        if isinstance(stream, TextStream) and asked.decoupled:
+            for text in growing(stream, record):
+                yield Answer(before + text)
+        stream.wait(record, timeout=TIMEOUT_S)
+    text = before + record.text
+    if asked.end_text:
+        text = text.partition(asked.end_text)[0]
+    if not asked.decoupled:
+        record.tokens = count_tokens(text.removeprefix(prompt), tokenizer_dir or asked.tokenizer_dir)
+    yield Answer(text, speed(record, asked.decoupled))
+
+
+def growing(stream: TextStream, record: RequestRecord) -> Iterator[str]:
+    """The text from its first token until it ends, whenever there is more of it, but not more often than can be read.
+
+    Raises:
+        LabError: nothing came for ``TIMEOUT_S`` seconds.
+    """
+    stream.wait_first(record, timeout=TIMEOUT_S)
+    shown = 0
+    while not record.end:
+        if len(record.responses) > shown:
+            shown = len(record.responses)
+            yield record.text
+        if stream.ended(record, SHOWN_S):
+            return
+        silent = time.monotonic() - record.responses[-1][0]
+        if silent > TIMEOUT_S:
+            raise LabError(f"no token came for {silent:.0f} s", "", "labctl status shows whether the stack is stalled")
+
+
+def speed(record: RequestRecord, streamed: bool) -> str:
+    """Time to the first token and tokens/s, in words; a whole answer has no first token, and may not be counted."""
+    if not record.responses:
+        return "the model added nothing"
+    seconds = record.latency_ms / 1e3
+    rate = f"{record.output_tokens} tokens in {seconds:.2f} s, {record.output_tokens / max(seconds, 1e-9):.1f} tokens/s"
+    if streamed:
+        return f"first token after {record.ttft_ms:.0f} ms; {rate}"
+    whole = f"the whole answer came after {record.ttft_ms:.0f} ms"
+    return f"{whole}; {rate}" if record.tokens else whole
+
+
+def count_tokens(text: str, tokenizer_dir: str) -> int:
+    """Tokens of a text; 0 where there is no tokenizer to ask."""
+    path = Path(tokenizer_dir) / "tokenizer.json"
+    if not tokenizer_dir or not path.is_file():
+        return 0
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return 0
+    return len(Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids)

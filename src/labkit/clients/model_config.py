@@ -1,0 +1,30 @@
+"""What a running server says of its models' configurations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tritonclient.grpc as grpcclient
+
+from labkit.errors import LabError
+
+
+def parameters(endpoint: str, name: str) -> dict[str, str]:
+    """The ``parameters`` of a model's ``config.pbtxt``. Raises LabError where the server does not tell."""
+    return {key: str(value.string_value) for key, value in _config(endpoint, name).parameters.items()}
+
+
+def way(endpoint: str, name: str) -> list[str]:
+    """The models that a request to ``name`` goes through, in their order: an ensemble's steps, or itself."""
+    steps = [str(step.model_name) for step in _config(endpoint, name).ensemble_scheduling.step]
+    return [model for step in steps for model in way(endpoint, step)] or [name]
+
+
+def _config(endpoint: str, name: str) -> Any:
+    from tritonclient.utils import InferenceServerException
+
+    with grpcclient.InferenceServerClient(endpoint) as client:
+        try:
+            return client.get_model_config(name).config
+        except InferenceServerException as error:
+            raise LabError(f"the server does not tell of {name}", str(error.message())) from error

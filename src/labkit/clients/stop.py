@@ -1,0 +1,57 @@
+"""Ending a request inside an ensemble, of whose client's end Triton tells no model (server#6739)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import InferInput
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+from labkit.clients.base import connect
+
+STOP = "stop"  # an input of TensorRT-LLM's: true cancels the live request of the same id
+WAIT_S = 10.0
+
+
+def stoppable(endpoint: str, models: Sequence[str]) -> Mapping[str, str]:
+    """For each ensemble of these the step that can be told to stop a request."""
+    found = {}
+    with connect(endpoint) as client:
+        configs = {}
+        for name in models:
+            with contextlib.suppress(InferenceServerException):
+                configs[name] = client.get_model_config(name).config
+    for name, config in configs.items():
+        for step in config.ensemble_scheduling.step:
+            inputs = configs[step.model_name].input if step.model_name in configs else []
+            if any(each.name == STOP for each in inputs):
+                found[name] = step.model_name
+    return found
+
+
+def stop(endpoint: str, model: str, id: str) -> None:
+    """Tell a model to end its live request of that id; harmless where there is none."""
+    with connect(endpoint) as client, contextlib.suppress(InferenceServerException):
+        needed = [each for each in client.get_model_config(model).config.input if not each.optional]
+        inputs = [_input(each.name, _datatype(each), 0) for each in needed]
+        answered = threading.Event()
+        client.start_stream(callback=lambda result, error: answered.set())
+        client.async_stream_infer(model, [*inputs, _input(STOP, "BOOL", True)], request_id=id)
+        answered.wait(WAIT_S)
+        client.stop_stream()
+
+
+def _datatype(each: Any) -> str:
+    """The wire's word for an input's type: INT32 for TYPE_INT32."""
+    kinds = type(each).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+    return str(kinds[each.data_type].name.removeprefix("TYPE_"))
+
+
+def _input(name: str, datatype: str, value: Any) -> InferInput:
+    tensor = InferInput(name, [1, 1], datatype)
+    tensor.set_data_from_numpy(np.array([[value]], dtype=triton_to_np_dtype(datatype)))
+    return tensor

@@ -1,0 +1,211 @@
+"""How a text model wants to be asked, read from the configuration that the running server itself reports.
+
+Text models differ on the wire: limits are request parameters or tensors, with or without a batch dimension, under any
+name. What an input is for follows from its type: the first text that must be sent is the prompt, the first whole number
+the limit, further texts are lists of words. A person who types ``labctl infer`` or ``labctl bench`` need not know that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import triton_to_np_dtype
+
+from labkit.clients.base import GONE, InFlight, connect
+from labkit.clients.llm_api import EXCLUDE_PROMPT
+from labkit.clients.tensors import never
+from labkit.errors import LabError
+from labkit.records import RequestRecord
+
+# How a token is chosen. As a tensor it may be called otherwise, as long as its name ends so: `runtime_top_k`.
+SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
+_BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
+LIMIT = "max_tokens"  # how the name of an optional limit ends
+_WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
+END_ID = "end_id"
+LLM_API = "sampling_param_"  # how the optional inputs of TensorRT-LLM's LLM API begin, and no other model's
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input tensor that must be sent: its datatype as Triton names it, its shape for one request."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def filled(self, value: Any) -> Any:
+        made = grpcclient.InferInput(self.name, self.shape, self.datatype)
+        made.set_data_from_numpy(np.full(self.shape, value, dtype=triton_to_np_dtype(self.datatype)))
+        return made
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model that continues a text.
+
+    Attributes:
+        decoupled: it answers token by token, with what is new alone.
+        prompt: the input that holds the text.
+        limit: the input that holds the number of tokens; "" where that is a request parameter.
+        sampling: the inputs that say how a token is chosen, by the names of ``SAMPLING``; a model without a limit
+            takes them as parameters.
+        end: the input for the token that ends a text: the one that the model's ``end_input`` parameter names, else
+            ``end_id``, as TensorRT-LLM's ensembles call it.
+        so_far: each of its streamed responses holds all of the text so far.
+        end_text: with which every answer ends, where the model's ``end_text`` parameter says so.
+        cached: Triton may answer from its response cache. Such a model cannot be asked over a stream: Triton 2.51 says
+            "response output count mismatch" (upstream's issue 4362).
+        scheduling: "iterative" where the model is scheduled anew for each token, "dynamic" where a streamed batch goes
+            from its beginning to its end, else "".
+        tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
+    """
+
+    name: str
+    inputs: Mapping[str, Input]
+    prompt: str
+    limit: str
+    output: str
+    decoupled: bool
+    sampling: Mapping[str, Input] = field(default_factory=dict)
+    end: Input | None = None
+    tokenizer_dir: str = ""
+    end_text: str = ""
+    so_far: bool = False
+    cached: bool = False
+    scheduling: str = ""
+
+    @property
+    def by_parameter(self) -> bool:
+        """Whether limits and sampling are request parameters, not tensors."""
+        return not self.limit
+
+    @property
+    def answers_alone(self) -> bool:
+        """Whether an answer is what is new alone, without the prompt in front."""
+        return self.decoupled or EXCLUDE_PROMPT in self.inputs
+
+    @property
+    def choices(self) -> Sequence[str]:
+        """What of ``SAMPLING`` the model heeds."""
+        return _BY_PARAMETER if self.by_parameter else tuple(self.sampling)
+
+    @classmethod
+    def of(cls, endpoint: str, name: str) -> TextModel:
+        """Ask the server at ``endpoint`` (gRPC).
+
+        Raises:
+            LabError: the server does not answer, or the model takes no text.
+        """
+        from tritonclient.utils import InferenceServerException
+
+        with connect(endpoint) as client:
+            try:
+                config = client.get_model_config(name).config
+                parts = _parts(client, config)
+            except InferenceServerException as error:
+                if error.status() == GONE:
+                    said = str(error.message())
+                    why = "nothing listens there" if "Connection refused" in said else said
+                    remedy = "labctl status says whether it is up"
+                    raise LabError(f"the server at {endpoint} does not answer", why, remedy) from error
+                raise LabError(f"the server does not tell how {name} is asked", str(error.message())) from error
+        every = {
+            item.name: Input(item.name, _datatype(item.data_type), (1, 1) if config.max_batch_size else (1,))
+            for item in config.input
+        }
+        wanted = {item.name: every[item.name] for item in config.input if not item.optional or _asked(item.name)}
+        sampling = {
+            what: item for what in SAMPLING for name, item in every.items() if name == what or name.endswith(f"_{what}")
+        }
+        prompt = next((name for name, item in wanted.items() if item.datatype == "BYTES"), "")
+        limit = next((name for name, item in wanted.items() if item.datatype in _WHOLE), "")
+        output = next((item.name for item in config.output if _datatype(item.data_type) == "BYTES"), "")
+        decoupled = any(part.model_transaction_policy.decoupled for part in parts)
+        if not (output and prompt and (limit or decoupled)):
+            raise LabError(f"{name} is not a text-generation model", f"its inputs: {', '.join(wanted)}")
+        return cls(
+            name, wanted, prompt, limit, output,
+            decoupled=decoupled,
+            sampling=sampling,
+            end=every.get(_told(config, "end_input") or END_ID),
+            tokenizer_dir=next((told for part in parts if (told := _told(part, "tokenizer_dir"))), ""),
+            end_text=_told(config, "end_text"),
+            so_far=decoupled and any(name.startswith(LLM_API) for name in every),
+            cached=config.response_cache.enable,
+            scheduling="iterative" if config.sequence_batching.iterative_sequence
+            else "dynamic" if decoupled and config.HasField("dynamic_batching") else "",
+        )  # fmt: skip
+
+    def send(
+        self, client: InFlight, prompt: str, tokens: int, to_the_end: bool = False,
+        sampling: Mapping[str, Any] | None = None, id: str = "", priority: int = 0,
+    ) -> RequestRecord:  # fmt: skip
+        """Ask for ``tokens`` more tokens.
+
+        Args:
+            to_the_end: an end-of-text token does not end the answer.
+            sampling: values by the names of ``SAMPLING``; one that the model does not heed is left out.
+            id: the request's, one of ``request_id``; "": a new one.
+            priority: 1 is the highest; 0 leaves it to the model.
+        """
+        named: dict[str, Any] = {"id": id} if id else {}
+        named |= {"priority": priority} if priority else {}
+        asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
+        made = [
+            wanted.filled(self._value(wanted, prompt, tokens))
+            for name, wanted in self.inputs.items()
+            if self.decoupled or not _streams(name)
+        ]
+        if not self.by_parameter:
+            made += [self.sampling[name].filled(value) for name, value in asked.items()]
+            made += [self.end.filled(never(triton_to_np_dtype(self.end.datatype)))] if self.end and to_the_end else []
+            count = 0 if self.decoupled else tokens
+            return client.send_inputs(
+                self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far, **named
+            )
+        # As text, which every version of the client can send as a parameter.
+        texts: dict[str, Any] = {name: str(value) for name, value in asked.items()}
+        return client.send_inputs(
+            self.name, prompt, made, output=self.output, **named, max_tokens=tokens, ignore_eos=to_the_end, **texts
+        )
+
+    def _value(self, wanted: Input, prompt: str, tokens: int) -> Any:
+        if wanted.name == self.prompt:
+            return prompt.encode()
+        if wanted.name == self.limit:
+            return tokens
+        if _streams(wanted.name) or wanted.name == EXCLUDE_PROMPT:
+            return True
+        return b"" if wanted.datatype == "BYTES" else 0  # lists of bad and stop words: none
+
+
+def _asked(name: str) -> bool:
+    """Whether an input is sent although it is optional: the limit, a stream, an answer without the prompt."""
+    return _streams(name) or name.endswith(LIMIT) or name == EXCLUDE_PROMPT
+
+
+def _streams(name: str) -> bool:
+    """Whether an input asks for the answer token by token (`stream`, `streaming`)."""
+    return "stream" in name
+
+
+def _datatype(number: int) -> str:
+    from tritonclient.grpc import model_config_pb2
+
+    name = str(model_config_pb2.DataType.Name(number)).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
+def _parts(client: Any, config: Any) -> list[Any]:
+    """A model's configuration and those of an ensemble's steps: it answers token by token when one of them does."""
+    steps = (client.get_model_config(step.model_name).config for step in config.ensemble_scheduling.step)
+    return [config, *(part for step in steps for part in _parts(client, step))]
+
+
+def _told(config: Any, name: str) -> str:
+    return str(config.parameters[name].string_value) if name in config.parameters else ""

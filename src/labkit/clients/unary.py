@@ -1,0 +1,38 @@
+"""Requests that get one answer each, any number of them in flight at once."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+from labkit.clients.base import InFlight, finish_reason
+from labkit.records import RequestRecord
+
+
+class UnaryClient(InFlight):
+    """One gRPC call for each request. Use as a context manager."""
+
+    def _hand_over(self, record: RequestRecord, inputs: list[Any], priority: int) -> None:
+        self._client.async_infer(
+            record.model,
+            inputs,
+            functools.partial(self._answered, record),
+            request_id=record.id,
+            priority=priority,
+            parameters=record.parameters,
+        )
+
+    def _answered(self, record: RequestRecord, result: Any, error: Any) -> None:
+        """An answer in text, or in token ids of shape [1, beams, n], the prompt's in front."""
+        now = time.monotonic()
+        with self._changed:
+            if error is None:
+                values = result.as_numpy(self._outputs[record.id])
+                record.finish_reason = finish_reason(result)
+                if values.dtype.kind == "O":
+                    record.responses.append((now, values.reshape(-1)[0].decode(errors="replace")))
+                else:
+                    record.responses.append((now, ""))
+                    record.tokens = values.shape[-1] - record.input_tokens
+            self._end(record, now, "" if error is None else str(error))

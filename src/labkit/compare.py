@@ -1,0 +1,130 @@
+"""Results of one lab side by side: which settings differ, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit import results
+from labkit.errors import LabError
+
+EQUAL_LENGTHS = (
+    "all answers have one length, so a whole batch begins and ends together, and no request waits for a longer one; "
+    "scheduling for each token pays with answers of different lengths and arrivals at random (--request-rate)"
+)
+SHOWN = 10  # rows that matter
+# What people look at first, by the end of a metric's path.
+HEADLINES = (
+    "output_token_throughput", "request_throughput", "requests_per_second", "time_to_first_token.p50",
+    "inter_token_latency.p50", "request_latency.p50", "request_latency.p99", "mean_batch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What can be compared of some results.
+
+    Attributes:
+        lab: the folder of the lab that they are of.
+        names: of the results that are compared, by their folders or files.
+        skipped: which were not, and why, in words.
+        settings: those that differ: by name, the value in each result.
+        metrics: by dotted path, the value in each result.
+        remarks: sentences on what may surprise in them.
+    """
+
+    lab: str
+    names: Sequence[str]
+    skipped: Sequence[str]
+    settings: Mapping[str, Sequence[str]]
+    metrics: Mapping[str, Sequence[float]]
+    remarks: Sequence[str] = ()
+
+    def headlines(self, first: Collection[str] = ()) -> list[str]:
+        """The ``SHOWN`` metrics that matter most: those of ``first``, then what people look at first."""
+        judged = [key for key in self.metrics if key in first]
+        usual = [key for end in HEADLINES for key in self.metrics if key.endswith(end) and key not in judged]
+        rest = [key for key in self.metrics if key not in judged and key not in usual]
+        return [*judged, *usual, *rest][:SHOWN]
+
+
+def compare(paths: Sequence[Path]) -> Comparison:
+    """Compare results, by their folders or files; what has no result is skipped, and so are runs beside benches.
+
+    Raises:
+        LabError: fewer than two results are left, they are of different labs, or have no metric in common.
+    """
+    documents: dict[str, dict[str, Any]] = {}
+    skipped = []
+    for path, name in zip(paths, _names(paths), strict=True):
+        if name in documents:
+            skipped.append(f"{name}: it is named twice")
+        elif path.is_dir() and not (path / results.FILE).is_file():
+            skipped.append(f"{name}: it has no result.json (the run did not end, or is still going on)")
+        else:
+            documents[name] = results.load(path)
+    labs = {document["lab"] for document in documents.values()}
+    if len(labs) > 1:
+        raise LabError("results of different labs cannot be compared", ", ".join(sorted(labs)))
+    kinds = Counter(_kind(document) for document in documents.values())
+    kept = max(kinds, key=lambda kind: kinds[kind]) if kinds else ""
+    skipped += [
+        f"{name}: it is from a {_kind(d)}, not from a {kept}" for name, d in documents.items() if _kind(d) != kept
+    ]
+    documents = {name: document for name, document in documents.items() if _kind(document) == kept}
+    if len(documents) < 2:
+        raise LabError("fewer than two results can be compared", "; ".join(skipped), "labctl run or labctl bench again")
+    flat = [results.flatten(document["metrics"]) for document in documents.values()]
+    common = [key for key in flat[0] if all(_is_number(f.get(key)) for f in flat)]
+    if not common:
+        raise LabError("these results have no metric in common")
+    metrics = {key: [float(f[key]) for f in flat] for key in common}
+    remarks = _remarks(list(documents.values()), metrics)
+    return Comparison(labs.pop(), [*documents], skipped, _differing(list(documents.values())), metrics, remarks)
+
+
+def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Sequence[float]]) -> list[str]:
+    """Why a model that finishes a batch before the next beats one that is scheduled for each token, where it does."""
+    kinds = [document["settings"].get("scheduling") for document in documents]
+    models = [document["settings"].get("bench_model") for document in documents]
+    closed = [rates for key, rates in metrics.items() if key.endswith("in flight.output_token_throughput")]
+    wins = [
+        (models[whole], models[each])
+        for rates in closed
+        for whole, kind in enumerate(kinds)
+        for each, other in enumerate(kinds)
+        if (kind, other) == ("dynamic", "iterative") and rates[whole] > rates[each]
+    ]
+    return [f"{winner} makes more tokens/s than {loser}: {EQUAL_LENGTHS}" for winner, loser in dict.fromkeys(wins)]
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """A short name of each: its folder's, or its own where it is another file; the path where two have one name."""
+    resolved = [path.resolve() for path in paths]
+    short = [
+        path.parent.name if path.name == results.FILE else path.stem if path.is_file() else path.name
+        for path in resolved
+    ]
+    places: dict[str, set[Path]] = {}
+    for name, path in zip(short, resolved, strict=True):
+        places.setdefault(name, set()).add(path.parent if path.name == results.FILE else path)
+    return [name if len(places[name]) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
+
+
+def _kind(document: Mapping[str, Any]) -> str:
+    return "bench" if "bench_model" in document["settings"] else "run"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _differing(documents: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """What was set, and how it was run: on which runtime, and whether it was the shorter run."""
+    how = {key: [str(document.get(key, "unknown")) for document in documents] for key in ("runtime", "quick")}
+    keys = dict.fromkeys(key for document in documents for key in document["settings"])
+    values = how | {key: [str(document["settings"].get(key, "-")) for document in documents] for key in keys}
+    return {key: shown for key, shown in values.items() if len(set(shown)) > 1}

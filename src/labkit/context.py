@@ -1,0 +1,57 @@
+"""What a lab's client is given (where the stack is, what was set), and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit import results
+from labkit.clients.base import server_version
+from labkit.evidence import steplog
+from labkit.evidence.steplog import Step
+from labkit.records import RequestRecord
+from labkit.stage import Act, ask
+
+
+@dataclass(frozen=True)
+class Context:
+    """The content of ``context-<phase>.json``, written by ``labctl run``; paths are as the client sees them."""
+
+    lab: str
+    stack: str
+    phase: str
+    profile: str
+    runtime: str
+    endpoints: Mapping[str, str]
+    settings: Mapping[str, Any]
+    quick: bool
+    out: Path
+    run_dir: Path
+    tokenizer_dir: str
+    color: bool
+    replicas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by number, where there is a balancer
+    began: float = field(default_factory=time.monotonic)  # seconds; a server that was up before has older steps
+
+    def steps(self, model: str, records: Sequence[RequestRecord] = ()) -> list[Step]:
+        """What the server executed of ``model`` since the first of ``records`` was sent, or since this client began."""
+        return steplog.read(self.run_dir, model, since=min((r.start for r in records), default=self.began))
+
+    def act(self, act: str, **arguments: Any) -> Act:
+        """Have labctl do something to the replicas, one of the phase's ``acts``; returns at once."""
+        return ask(self.out, self.phase, act, **arguments)
+
+    def finish(self, data: Mapping[str, Any], records: Sequence[RequestRecord]) -> None:
+        """Write the phase's numbers, every request that counts, and the step log of the time, warm-up marked."""
+        document = {"triton": server_version(self.endpoints["grpc"]), **data}
+        results.write_phase(self.out, self.phase, document, records)
+        steplog.keep(self.run_dir, self.out / f"steps-{self.phase}.jsonl", self.began, records)
+
+
+def load(path: str) -> Context:
+    """Read a context file."""
+    data = json.loads(Path(path).read_text(encoding="utf-8"))
+    return Context(**{**data, "out": Path(data["out"]), "run_dir": Path(data["run_dir"])})

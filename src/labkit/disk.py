@@ -1,0 +1,129 @@
+"""Writing whole files, and the faults of a disk in words: each names the folder, the cause and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labkit.errors import LabError
+
+FULL = {errno.ENOSPC: "no space left on that disk", errno.EDQUOT: "the disk quota is used up"}
+FORBIDDEN = (errno.EACCES, errno.EPERM)
+FAULTS = (*FULL, *FORBIDDEN, errno.EROFS)
+
+
+def cache_folder() -> Path:
+    """The cache that all clones share: ``LABS_CACHE``, or a folder in the home folder."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and a user without one
+        home = Path("/tmp")
+    return Path(os.environ.get("LABS_CACHE") or home / ".cache" / "triton-labs").expanduser().absolute()
+
+
+@contextmanager
+def disk_errors(target: Path) -> Iterator[None]:
+    """Turn what the disk of ``target`` refuses into a :class:`LabError`; other errors of the block pass through."""
+    try:
+        yield
+    except OSError as error:
+        if not _concerns(error, target):
+            raise
+        raise fault(error, target) from error
+
+
+def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
+    """Write ``path`` whole or not at all; its folder is made if need be."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary: Path | None = None
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+                temporary = Path(stream.name)
+                stream.write(data)
+                os.fchmod(stream.fileno(), mode)
+            temporary.replace(path)
+        except BaseException:
+            if temporary:
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def _concerns(error: OSError, target: Path) -> bool:
+    """Whether it is about that place: a block may also read files elsewhere, and libraries raise OSError for less."""
+    if error.errno in FULL:
+        return True
+    if not isinstance(error.filename, str | os.PathLike):
+        return error.errno in FAULTS
+    named, place = Path(error.filename).absolute(), target.absolute()
+    return named.is_relative_to(place.parent) or place.is_relative_to(named)
+
+
+def fault(error: OSError, target: Path) -> LabError:
+    """The error in words.
+
+    Args:
+        target: what was to be written.
+    """
+    named = Path(error.filename) if isinstance(error.filename, str | os.PathLike) else target
+    folder = _existing(named)
+    elsewhere = f", or set {_CACHE} to another folder" if cache_folder() in target.absolute().parents else ""
+    if error.errno in FULL:
+        why, remedy = f"{FULL[error.errno]} ({size(free_bytes(target))} free)", f"free some space there{elsewhere}"
+    elif error.errno == errno.EROFS:
+        why, remedy = f"{folder} is read-only", f"make it writable (mount -o remount,rw){elsewhere}"
+    elif error.errno in FORBIDDEN:
+        why, remedy = f"{_user()} may not write in {folder}", f"see who may: ls -ld {folder}{elsewhere}"
+    else:
+        why, remedy = f"{error.strerror or error}: {named}", f"see what is there: ls -ld {folder}{elsewhere}"
+    return LabError(f"cannot write {target}", why, remedy)
+
+
+_CACHE = "LABS_CACHE (weights, engines)"
+
+
+def need_space(where: Path, needed: int) -> None:
+    """Refuse early what cannot end well: ``needed`` bytes (about) are going to be written to ``where``.
+
+    Raises:
+        LabError: with the space needed and the space there is.
+    """
+    free = free_bytes(where)
+    if free < needed:
+        cached = cache_folder() in where.absolute().parents
+        raise LabError(
+            f"no space left to write {where}",
+            f"about {size(needed)} are needed, {size(free)} are free on that disk",
+            "free some space there" + (f", or set {_CACHE} to a folder on another disk" if cached else ""),
+        )
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes free on the disk of ``path``, which itself may not be there yet, or be replaced just now."""
+    return shutil.disk_usage(_existing(path.absolute().parent)).free
+
+
+def size(count: int) -> str:
+    """A number of bytes with its unit."""
+    if count < 1e5:
+        return f"{count / 1e3:,.1f} kB"
+    return f"{count / 1e6:,.1f} MB" if count < 1e8 else f"{count / 1e6:,.0f} MB"
+
+
+def _existing(path: Path) -> Path:
+    path = path.absolute()
+    return next((place for place in (path, *path.parents) if os.path.lexists(place)), path)
+
+
+def _user() -> str:
+    try:
+        return f"user {pwd.getpwuid(os.geteuid()).pw_name}"
+    except KeyError:
+        return f"user {os.geteuid()}"

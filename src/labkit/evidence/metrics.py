@@ -1,0 +1,202 @@
+"""Triton's own counters, read from ``/metrics`` and made into one row per model."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.evidence.histograms import Histogram
+
+OWN = "labs_"  # what the metrics of our models begin with (docs/operate/metrics.md)
+# NVIDIA's tensorrtllm backend reports its scheduler under these names, from 0.8.0 on: gauges of its last iteration
+# (tensorrtllm_backend v0.8.0 to v0.19.0, inflight_batcher_llm/src/custom_metrics_reporter/custom_metrics_reporter.cc).
+TRTLLM = "nv_trt_llm_"
+TRTLLM_REQUESTS = f"{TRTLLM}request_metrics"
+
+
+@dataclass(frozen=True)
+class ModelCounters:
+    """Counters of one model, summed over its versions and instances. Durations in microseconds.
+
+    ``inferences`` counts requests times their batch size (nv_inference_count), ``exec_count`` the executions that
+    served them (nv_inference_exec_count): their ratio is the mean batch that really formed. ``rejected`` are those of
+    ``failed`` that a queue policy turned away. ``canceled`` are not among ``failed``: Triton counts so what a client
+    has given up, and the end of each request that a model has rescheduled. ``cache_hits`` were answered from the
+    response cache.
+    """
+
+    succeeded: float = 0
+    failed: float = 0
+    rejected: float = 0
+    canceled: float = 0
+    inferences: float = 0
+    exec_count: float = 0
+    request_us: float = 0
+    queue_us: float = 0
+    compute_input_us: float = 0
+    compute_infer_us: float = 0
+    compute_output_us: float = 0
+    pending: float = 0
+    cache_hits: float = 0
+    cache_misses: float = 0
+
+    @property
+    def mean_batch(self) -> float:
+        return self.inferences / self.exec_count if self.exec_count else 0.0
+
+    @property
+    def compute_us(self) -> float:
+        return self.compute_input_us + self.compute_infer_us + self.compute_output_us
+
+    @property
+    def queue_ms(self) -> float:
+        """Mean time of a request in the queue."""
+        return self.queue_us / self.succeeded / 1e3 if self.succeeded else 0.0
+
+    @property
+    def compute_ms(self) -> float:
+        """Mean time of a request in the model, its inputs and outputs included."""
+        return self.compute_us / self.succeeded / 1e3 if self.succeeded else 0.0
+
+
+FIELDS = {
+    "nv_inference_request_success": "succeeded",
+    "nv_inference_request_failure": "failed",
+    "nv_inference_count": "inferences",
+    "nv_inference_exec_count": "exec_count",
+    "nv_inference_request_duration_us": "request_us",
+    "nv_inference_queue_duration_us": "queue_us",
+    "nv_inference_compute_input_duration_us": "compute_input_us",
+    "nv_inference_compute_infer_duration_us": "compute_infer_us",
+    "nv_inference_compute_output_duration_us": "compute_output_us",
+    "nv_inference_pending_request_count": "pending",
+    "nv_cache_num_hits_per_model": "cache_hits",
+    "nv_cache_num_misses_per_model": "cache_misses",
+}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All models at one moment; ``own`` and ``histograms`` hold what models count themselves, by (model, metric).
+
+    A metric with a label of its own has one entry for each: ``("m", "labs_step_tokens prefill")``. Models are ours
+    (``labs_``) and those of NVIDIA's backend (``nv_trt_llm_``).
+    """
+
+    models: Mapping[str, ModelCounters] = dataclasses.field(default_factory=dict)
+    own: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+    histograms: Mapping[tuple[str, str], Histogram] = dataclasses.field(default_factory=dict)
+
+    def waiting(self, model: str) -> float:
+        """How many of its requests wait: by its own count, else by that of Triton's queue.
+
+        Triton counts no request that a model with its own loop has taken; and a model behind Triton's dynamic batcher
+        cannot see Triton's queue. NVIDIA's backend counts active requests that are not in the last iteration (from
+        0.19.0 on it reports the same difference as ``waiting``); some of those in it may have ended since.
+        """
+        own = self.own.get((model, f"{OWN}waiting"))
+        if own is not None:
+            return own
+        active = self.own.get((model, f"{TRTLLM_REQUESTS} active"))
+        if active is not None:
+            return max(0.0, active - self.own.get((model, f"{TRTLLM_REQUESTS} scheduled"), 0.0))
+        return self.models.get(model, ModelCounters()).pending
+
+    def since(self, earlier: Snapshot) -> Snapshot:
+        """What was counted between two snapshots; gauges (pending, slots, blocks) are those of the later one."""
+        models = {}
+        for name, now in self.models.items():
+            before = earlier.models.get(name, ModelCounters())
+            delta = {
+                f.name: getattr(now, f.name) - getattr(before, f.name)
+                for f in dataclasses.fields(now)
+                if f.name != "pending"
+            }
+            models[name] = ModelCounters(**delta, pending=now.pending)
+        own = {
+            key: value - earlier.own.get(key, 0.0) if key[1].split()[0].endswith("_total") else value
+            for key, value in self.own.items()
+        }
+        seen = {key: each.since(earlier.histograms.get(key, Histogram())) for key, each in self.histograms.items()}
+        return Snapshot(models, own, seen)
+
+
+def parse(text: str) -> Snapshot:
+    """A snapshot from Prometheus's text format."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    sums: dict[str, dict[str, float]] = {}
+    own: dict[tuple[str, str], float] = {}
+    histograms: dict[tuple[str, str], dict[str, Any]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            model = sample.labels.get("model", "")
+            # The parser adds "_total" to counters that do not have it.
+            name = sample.name if sample.name in FIELDS else sample.name.removesuffix("_total")
+            if name in FIELDS:
+                row = sums.setdefault(model, {})
+                field = "canceled" if sample.labels.get("reason") == "CANCELED" else FIELDS[name]
+                row[field] = row.get(field, 0.0) + sample.value
+                if sample.labels.get("reason") == "REJECTED":
+                    row["rejected"] = row.get("rejected", 0.0) + sample.value
+            elif sample.name.startswith((OWN, TRTLLM)):
+                more = [v for label, v in sorted(sample.labels.items()) if label not in ("model", "version", "le")]
+                if family.type != "histogram":
+                    own[model, " ".join([sample.name, *more])] = sample.value
+                    continue
+                seen = histograms.setdefault((model, " ".join([family.name, *more])), {"buckets": {}})
+                part = sample.name.removeprefix(f"{family.name}_")
+                if part == "bucket":
+                    seen["buckets"][float(sample.labels["le"])] = sample.value
+                else:  # sum or count
+                    seen[part] = sample.value
+    models = {name: ModelCounters(**row) for name, row in sums.items()}
+    return Snapshot(models, own, {key: Histogram(**seen) for key, seen in histograms.items()})
+
+
+def scrape(endpoint: str, timeout: float = 5.0) -> Snapshot:
+    """A snapshot from a server's metrics endpoint (``host:port``), or the sum of several ("a:1,b:2").
+
+    Raises:
+        LabError: one of them does not answer.
+    """
+    return total([parse(page(one, timeout)) for one in endpoint.split(",")])
+
+
+def total(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """The servers of one stack as if they were one."""
+    if len(snapshots) == 1:
+        return snapshots[0]
+    models: dict[str, ModelCounters] = {}
+    own: dict[tuple[str, str], float] = {}
+    histograms: dict[tuple[str, str], Histogram] = {}
+    for snapshot in snapshots:
+        for name, more in snapshot.models.items():
+            before = models.get(name, ModelCounters())
+            names = [field.name for field in dataclasses.fields(more)]
+            models[name] = ModelCounters(**{key: getattr(before, key) + getattr(more, key) for key in names})
+        for key, value in snapshot.own.items():
+            own[key] = own.get(key, 0.0) + value
+        for key, histogram in snapshot.histograms.items():
+            histograms[key] = histograms.get(key, Histogram()).plus(histogram)
+    return Snapshot(models, own, histograms)
+
+
+def page(endpoint: str, timeout: float = 5.0) -> str:
+    """The text of one server's metrics page. Raises LabError where it does not answer."""
+    connection = http.client.HTTPConnection(endpoint, timeout=timeout)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise LabError(f"the metrics endpoint {endpoint} answers with status {response.status}")
+        return body.decode()
+    except (OSError, http.client.HTTPException) as error:
+        raise LabError(f"the metrics endpoint {endpoint} does not answer", str(error), "labctl status") from error
+    finally:
+        connection.close()

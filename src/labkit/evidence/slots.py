@@ -1,0 +1,172 @@
+"""The slot timeline: which sequence sat in which slot of which instance, when, and how full each execution was.
+
+Two witnesses that know nothing of each other: what the sequence batcher decided (``slot_log``), and the control inputs
+that the model saw, which it wrote into its step log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from labkit.evidence.slot_log import Event
+from labkit.evidence.steplog import Step
+
+Place = tuple[str, int]  # an instance, and a slot or a row of it
+
+
+@dataclass
+class Stay:
+    """One sequence in one slot, from its first request there to its end; ``requests`` are the times of all of them."""
+
+    id: str
+    instance: str
+    slot: int
+    began: float
+    ended: float
+    requests: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Wait:
+    """One sequence in the backlog, because every slot was taken."""
+
+    id: str
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One call of the model. ``rows`` are the sequences' ids, "" for a row that was empty; () where not told."""
+
+    at: float
+    instance: str
+    size: int
+    rows: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What the sequence batcher of one model did. Times are in seconds; only differences mean anything."""
+
+    stays: Sequence[Stay]
+    waits: Sequence[Wait]
+    executions: Sequence[Execution]
+
+    @property
+    def began(self) -> float:
+        """When the first request came."""
+        return min([*(stay.began for stay in self.stays), *(wait.began for wait in self.waits)])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Timeline:
+        return cls(
+            [Stay(**stay) for stay in data["stays"]],
+            [Wait(**wait) for wait in data["waits"]],
+            [Execution(**execution) for execution in data["executions"]],
+        )
+
+
+def timeline(events: Sequence[Event], ids: Iterable[object] = ()) -> Timeline:
+    """Stays, waits and executions; with ``ids`` only of those sequences, and of the time in which they were there."""
+    wanted = {str(id) for id in ids}
+    stays: list[Stay] = []
+    waits: list[Wait] = []
+    open_stays: dict[str, Stay] = {}
+    waiting: dict[str, Wait] = {}
+    for event in events:
+        if event.kind == "execute" or (wanted and event.id not in wanted):
+            continue
+        if event.kind == "wait":
+            waiting.setdefault(event.id, Wait(event.id, event.at, event.at))
+        elif event.kind == "enter":
+            if wait := waiting.pop(event.id, None):
+                wait.ended = event.at
+                waits.append(wait)
+            stay = open_stays.get(event.id)
+            if stay is None or (stay.instance, stay.slot) != (event.instance, event.slot):
+                stay = open_stays[event.id] = Stay(event.id, event.instance, event.slot, event.at, event.at)
+                stays.append(stay)
+            stay.requests.append(event.at)
+            stay.ended = event.at
+        elif stay := open_stays.pop(event.id, None):
+            stay.ended = event.at
+    first = min((stay.began for stay in stays), default=0.0)
+    last = max((stay.ended for stay in stays), default=0.0)
+    executions = [
+        Execution(event.at, event.instance, event.size)
+        for event in events
+        # The last batch begins a moment after the last request has entered.
+        if event.kind == "execute" and stays and first <= event.at <= last + 1.0
+    ]
+    return Timeline(stays, [*waits, *waiting.values()], executions)
+
+
+def rows(steps: Iterable[Step]) -> dict[str, set[Place]]:
+    """The places in which each sequence was ever executed, by the model's own log."""
+    places: dict[str, set[Place]] = defaultdict(set)
+    for step in steps:
+        for id, row in zip(step.ids, step.more["rows"], strict=True):
+            places[id].add((step.instance, row))
+    return dict(places)
+
+
+def size(step: Step) -> int:
+    """The rows of an execution, the empty ones included."""
+    return step.batch + int(step.more["empty"])
+
+
+def disagreements(timeline: Timeline, steps: Sequence[Step], direct: bool) -> list[str]:
+    """Where Triton's log and the model's own log of the same sequences differ, in words; [] if nowhere.
+
+    Compared are the number of requests of each sequence, the size of every execution of each instance in order, and
+    where each sequence was: its instance, and with ``direct``, where the slot is the row, the slot.
+    """
+    problems = []
+    entered: Counter[str] = Counter()
+    places: dict[str, set[Place]] = defaultdict(set)
+    for stay in timeline.stays:
+        entered[stay.id] += len(stay.requests)
+        places[stay.id].add((stay.instance, stay.slot))
+    counted = Counter(id for step in steps for id in step.ids)
+    own = rows(steps)
+    for id in sorted(entered | counted):
+        if entered[id] != counted[id]:
+            problems.append(f"sequence {id}: {entered[id]} requests in Triton's log, the model had {counted[id]}")
+        told, seen = _shown(places.get(id, ()), direct), _shown(own.get(id, ()), direct)
+        if told != seen:
+            problems.append(f"sequence {id}: in {told} by Triton's log, in {seen} by the model's")
+    sizes: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for execution in timeline.executions:
+        sizes[execution.instance][0].append(execution.size)
+    for step in steps:
+        sizes[step.instance][1].append(size(step))
+    for instance, (told_sizes, own_sizes) in sorted(sizes.items()):
+        if told_sizes != own_sizes:
+            problems.append(f"instance {instance}: batches of {told_sizes}, the model had {own_sizes}")
+    return problems
+
+
+def _shown(places: Iterable[Place], direct: bool) -> str:
+    return ", ".join(sorted({f"{instance} slot {slot}" if direct else instance for instance, slot in places}))
+
+
+def with_rows(timeline: Timeline, steps: Sequence[Step]) -> Timeline:
+    """The same, its executions told who sat in which of their rows: the n-th of an instance is the n-th of its log."""
+    own: dict[str, list[Step]] = defaultdict(list)
+    for step in steps:
+        own[step.instance].append(step)
+    executions = []
+    for execution in timeline.executions:
+        if own[execution.instance]:
+            step = own[execution.instance].pop(0)
+            sitting = dict(zip(step.more["rows"], step.ids, strict=True))
+            execution = replace(execution, rows=[sitting.get(row, "") for row in range(size(step))])  # noqa: PLW2901
+        executions.append(execution)
+    return replace(timeline, executions=executions)

@@ -1,0 +1,122 @@
+"""The reader of the step logs of our models (docs/develop/step-log.md); the writer is ``labserve.observe.steplog``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit import nofollow
+from labkit.disk import atomic_write
+from labkit.records import RequestRecord
+
+REPLICA = "replica-"  # what the folder of one of several servers begins with, before its number
+_HEAD = ("t", "dur", "model", "instance", "ids")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step. ``began`` and ``ended`` are time.monotonic() seconds; ``more`` are the other fields of its line."""
+
+    began: float
+    ended: float
+    model: str
+    instance: str
+    ids: tuple[str, ...]
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        return len(self.ids)
+
+
+def read(run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[str, int] | None = None) -> list[Step]:
+    """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time.
+
+    Args:
+        behind: what :func:`sizes` said at some time before ``since``: what was there by then is not read again.
+    """
+    steps = [
+        step_of(data)
+        for data in _lines(run_dir, behind or {})
+        if data.get("kind") != "change" and model in ("", data["model"]) and data["t"] - data["dur"] >= since
+    ]
+    return sorted(steps, key=lambda step: step.began)
+
+
+def sizes(run_dir: Path) -> dict[str, int]:
+    """How long each log of a folder is now, in bytes."""
+    return {str(path): path.lstat().st_size for path in _files(run_dir)}
+
+
+def step_of(data: Mapping[str, Any]) -> Step:
+    """The step that a line tells of."""
+    more = {name: value for name, value in data.items() if name not in _HEAD}
+    return Step(data["t"] - data["dur"], data["t"], data["model"], data["instance"], tuple(data["ids"]), more)
+
+
+def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:
+    """Copy the log of every model from ``since`` (seconds) on into one file, in order of time.
+
+    A step in whose time none of ``records`` was in flight is marked ``"warm_up": true``: it counts in no figure.
+    """
+    kept = []
+    spans = _spans(records)
+    for data in _lines(run_dir, {}):
+        began = data["t"] - data["dur"]
+        if began < since:
+            continue
+        counted = any(start <= data["t"] and began <= end for start, end in spans)
+        kept.append(data if counted else {**data, "warm_up": True})
+    kept.sort(key=lambda data: data["t"])
+    atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
+
+
+def _files(run_dir: Path) -> list[Path]:
+    """The logs of a stack's server, or of all its replicas, each of which has a folder."""
+    return sorted(path for folder in nofollow.folders(run_dir) for path in folder.glob("steps-*.jsonl"))
+
+
+def _lines(run_dir: Path, behind: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """The lines of all logs of a folder, behind so many bytes of each. What is no line of ours is left out.
+
+    Those of one of several replicas say which.
+    """
+    for path in _files(run_dir):
+        number = path.parent.name.removeprefix(REPLICA) if path.parent != run_dir else ""
+        whose = {"replica": number} if number else {}
+        try:
+            stream = nofollow.reading(path)
+        except OSError:
+            continue
+        with stream:
+            place = behind.get(str(path), 0)
+            if place <= os.fstat(stream.fileno()).st_size:  # else it was begun anew
+                stream.seek(place)
+            for line in stream.read().splitlines():
+                if (data := parsed(line)) is not None:
+                    yield data | whose
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """A line of a step log; None for one that is cut off, or that no model of ours wrote."""
+    try:
+        data = nofollow.json_object(line)
+    except ValueError:
+        return None
+    kinds = {"t": int | float, "dur": int | float, "model": str, "instance": str, "ids": list}
+    return data if all(isinstance(data.get(name), kind) for name, kind in kinds.items()) else None
+
+
+def _spans(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
+    """The times (seconds) in which some request was in flight, as few spans as possible."""
+    spans: list[tuple[float, float]] = []
+    for start, end in sorted((record.start, record.end) for record in records):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return spans

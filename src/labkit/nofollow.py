@@ -1,0 +1,165 @@
+"""Files in a stack's folder, opened without following a link and without waiting for a FIFO.
+
+A model may write anything into its server's run folder, and the labctl that looks there may be root. Every path below
+that folder is therefore opened here: by its name, inside its opened parent folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from labkit.errors import LabError
+
+MOST_JSON = 16 * 2**20  # bytes; none of our small files comes near
+
+
+def folders(run_dir: Path) -> list[Path]:
+    """The run folder of a stack and its replicas' folders in it. A link is not one of them."""
+    replicas = sorted(path for path in run_dir.glob("replica-*") if path.is_dir() and not path.is_symlink())
+    return [run_dir, *replicas]
+
+
+def require_own(path: Path, kind: str) -> None:
+    """Refuse what stands where a "file" or a "folder" of ours (or either: "") is to be and is something else.
+
+    Raises:
+        LabError: it is a link, of another kind, or somebody else's; nothing is touched.
+    """
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        return  # what it lies in is named
+    found = {stat.S_IFDIR: "folder", stat.S_IFREG: "file"}.get(stat.S_IFMT(status.st_mode))
+    if stat.S_ISLNK(status.st_mode):
+        why = "it is a link, and labctl follows none there"
+    elif not found or kind not in ("", found):
+        why = f"it is no {kind or 'file or folder'}"
+    elif kind == "file" and status.st_uid != os.getuid():  # a server in a container may own its run folder
+        why = f"it belongs to another user ({status.st_uid})"
+    else:
+        return
+    raise LabError(f"{path} cannot be used", why, f"see what it is, then remove it: rm -r {path}")
+
+
+def reading(path: Path) -> BinaryIO:
+    """Open a regular file to read it. Raises OSError for a link, a FIFO, a folder or a device."""
+    return _opened(path, os.O_RDONLY, "rb")
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file. Raises OSError as :func:`reading` does, ValueError for a large one or no UTF-8."""
+    with reading(path) as stream:
+        data = stream.read(MOST_JSON + 1)
+    if len(data) > MOST_JSON:
+        raise ValueError(f"{path} is too large")
+    return data.decode()
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a small file. Raises OSError as :func:`reading` does, ValueError for anything else."""
+    return json_object(read_text(path))
+
+
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """A JSON object. Raises ValueError for any other text."""
+    try:
+        data = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the text is nested too deeply") from error
+    if not isinstance(data, dict):
+        raise ValueError("the text is no JSON object")
+    return data
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all; its folder is made if it is not there. Raises OSError."""
+    temporary = f".{path.name}.{secrets.token_hex(8)}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _parent(path) as folder:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=folder)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                os.fchmod(stream.fileno(), 0o644)
+            os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+
+
+def appending(path: Path) -> BinaryIO:
+    """Open a regular file to append to it; it is made if it is not there. Raises OSError as :func:`reading` does."""
+    return _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab")
+
+
+def touch(path: Path) -> None:
+    """Make an empty file, or make it younger. Raises OSError."""
+    with appending(path) as stream:
+        os.utime(stream.fileno())
+
+
+def lock(handle: int, seconds: float) -> None:
+    """Lock an opened file or folder that a server may have locked for good. Raises OSError after that time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def unlink(path: Path) -> None:
+    """Remove a file, or a link itself. Raises OSError, but not for a file that is gone."""
+    with contextlib.suppress(FileNotFoundError), _parent(path) as folder:
+        os.unlink(path.name, dir_fd=folder)
+
+
+def give(path: Path, owner: int) -> None:
+    """Give a file, a folder or a link itself to a user and its group. Raises OSError."""
+    os.chown(path, owner, owner, follow_symlinks=False)
+
+
+def give_all(folder: Path, owner: int) -> None:
+    """Give a folder and everything in it; what vanishes meanwhile is left out."""
+    with contextlib.suppress(FileNotFoundError):
+        give(folder, owner)
+    for _, names, files, handle in os.fwalk(folder):  # it enters no link
+        for name in (*names, *files):
+            with contextlib.suppress(FileNotFoundError):
+                os.chown(name, owner, owner, dir_fd=handle, follow_symlinks=False)
+
+
+def _opened(path: Path, flags: int, mode: str) -> BinaryIO:
+    with _parent(path) as folder:
+        handle = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return cast(BinaryIO, os.fdopen(handle, mode))
+
+
+@contextlib.contextmanager
+def _parent(path: Path) -> Iterator[int]:
+    """The opened folder of a path, which must not be a link: a server may have replaced it since it was listed."""
+    handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

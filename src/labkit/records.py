@@ -1,0 +1,94 @@
+"""One request as it was seen from outside: when it was sent, when each response came, how it ended."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_numbers = itertools.count(random.randrange(1, 10**6) * 1000 + 1)
+
+
+def request_id() -> str:
+    """The next request id of this process: "417001", "417002", ... from a random thousand on.
+
+    TensorRT-LLM 0.5.0 takes only positive whole numbers, and refuses one that is still in flight, also where two
+    clients chose it. An ensemble hands its request's id on, so every client takes its ids from here.
+    """
+    return str(next(_numbers))
+
+
+@dataclass
+class RequestRecord:
+    """Times are ``time.monotonic()`` seconds; ``responses`` holds (arrival, text), one per token when streaming.
+
+    Metric names and formulas are those of NVIDIA's AIPerf and GenAI-Perf.
+
+    Attributes:
+        label: the request's name among those of its run.
+        id: what Triton and the step logs call it; "" until it is sent with one.
+        finish_reason: why the answer ended, in the model's words ("length", "stop"); "" where it does not say.
+    """
+
+    label: str
+    model: str
+    prompt: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    start: float = 0.0
+    responses: list[tuple[float, str]] = field(default_factory=list)
+    end: float = 0.0
+    error: str = ""
+    input_tokens: int = 0
+    id: str = ""
+    finish_reason: str = ""
+    tokens: int = 0  # output tokens where responses are not tokens (unary); 0: one response is one token
+
+    @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.responses)
+
+    @property
+    def output_tokens(self) -> int:
+        return self.tokens or len(self.responses)
+
+    @property
+    def ok(self) -> bool:
+        return not self.error and bool(self.responses)
+
+    @property
+    def ttft_ms(self) -> float:
+        """time_to_first_token: first response - request start."""
+        return (self.responses[0][0] - self.start) * 1e3
+
+    @property
+    def latency_ms(self) -> float:
+        """request_latency: last response - request start."""
+        return (self.responses[-1][0] - self.start) * 1e3
+
+    @property
+    def itl_ms(self) -> float:
+        """inter_token_latency: (request_latency - time_to_first_token) / (output tokens - 1); 0 for one token."""
+        return (self.latency_ms - self.ttft_ms) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From the first to the last token."""
+        return self.responses[0][0], self.responses[-1][0]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def overlap(one: RequestRecord, other: RequestRecord) -> float:
+    """Time in which both requests are between their first and last token / the shorter of the two spans."""
+    (a, b), (c, d) = one.span, other.span
+    shorter = min(b - a, d - c)
+    return max(0.0, min(b, d) - max(a, c)) / shorter if shorter > 0 else 0.0
+
+
+def token_overlap(one: RequestRecord, other: RequestRecord) -> float:
+    """Of the tokens of both requests, the share that came while both were being answered: counted, not timed."""
+    began, ended = max(one.span[0], other.span[0]), min(one.span[1], other.span[1])
+    times = [at for record in (one, other) for at, _ in record.responses]
+    return sum(began <= at <= ended for at in times) / len(times)

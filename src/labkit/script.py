@@ -1,0 +1,42 @@
+"""``python -m labkit.script SCRIPT ARGUMENT...``: a lab's client or report, its faults shown as plain messages.
+
+An error that is foreseeable is a sentence, and Ctrl-C ends the script without a traceback.
+"""
+
+from __future__ import annotations
+
+import io
+import runpy
+import sys
+from pathlib import Path
+
+from labkit import disk
+from labkit.errors import LabError
+from labkit.printable import printable
+
+
+def main() -> int:
+    """The exit status: 1 for a LabError, 130 where the script was interrupted."""
+    for stream in (sys.stdout, sys.stderr):  # a text that the terminal's encoding lacks must not end a client
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    script, *arguments = sys.argv[1:]
+    sys.argv[:] = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))  # as where Python itself runs the script
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except LabError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in disk.FAULTS:
+            raise
+        print(f"error: {disk.fault(error, Path(error.filename or Path.cwd()))}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""How a client has something done to the replicas that it asks: killed, started again, more of them, fewer.
+
+It writes what it asks into a folder of its results, and labctl (``replicas.stagehand``), who sees that folder too,
+writes the answer beside it. Questions and answers stay there: they say what was done, and when.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+
+ASKED = "[0-9][0-9].json"
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Done:
+    """An act that was carried out.
+
+    Attributes:
+        began, ended: time.monotonic() seconds, which client and labctl share.
+        outcome: a sentence, or of the loop that follows what waits each decision.
+        replicas: the endpoints of each server, by number, as they are now; a server that came back may have moved.
+    """
+
+    began: float
+    ended: float
+    outcome: Any
+    replicas: Mapping[str, Mapping[str, str]]
+
+
+class Act:
+    """Something that was asked for; it happens while the client goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._answer = answer_of(path)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has been carried out, or has failed."""
+        return self._answer.exists()
+
+    def done(self, timeout: float = 120.0) -> Done:
+        """Wait for it. Raises LabError where it failed, or takes longer than ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while not self.over:
+            if time.monotonic() > deadline:
+                raise LabError(f"labctl has not answered within {timeout:g} s", f"asked in {self._answer.parent}")
+            time.sleep(LOOK_S)
+        answer = json.loads(self._answer.read_text(encoding="utf-8"))
+        if error := answer.pop("error", None):
+            raise LabError.from_json(error)
+        return Done(**answer)
+
+
+def ask(out: Path, phase: str, act: str, **arguments: Any) -> Act:
+    """Ask labctl for an act of ``labctl.manifest.schema.Act``, with its arguments."""
+    folder = folder_of(out, phase)
+    path = folder / f"{len(list(folder.glob(ASKED))) + 1:02}.json"
+    atomic_write(path, json.dumps({"act": act, **arguments}))
+    return Act(path)
+
+
+def folder_of(out: Path, phase: str) -> Path:
+    return out / f"acts-{phase}"
+
+
+def answer_of(path: Path) -> Path:
+    return path.with_suffix(".done.json")

@@ -1,0 +1,77 @@
+"""Token ids to a streaming ``tensorrt_llm``: each token of an answer has its time, each step its line in the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from labkit.clients import trtllm
+from labkit.clients.stream import TextStream
+from labkit.clients.tensors import kind_of, tensor
+from labkit.errors import LabError
+from labkit.evidence.steplog import Step
+from labkit.records import RequestRecord
+
+BLOCK = 32  # tokens in a block of our engines' KV cache
+POLL_S = 0.02
+
+
+class Phase(Protocol):
+    """What is needed here of a phase: its settings, and the steps of a model while some requests were answered."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    def steps(self, model: str, records: Sequence[RequestRecord]) -> list[Step]: ...
+
+
+class EngineStream(TextStream):
+    """One stream to the engine, over which requests arrive in the order in which they are sent."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self._length = kind_of(endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
+
+    def ask(self, ids: Sequence[int], tokens: int, name: str = "", **more: Any) -> RequestRecord:
+        """Send a prompt for exactly ``tokens`` tokens. ``more``: a priority, or parameters of the request."""
+        inputs = [
+            tensor(trtllm.PROMPT, list(ids), np.int32),
+            tensor(trtllm.PROMPT_LENGTH, len(ids), np.int32),
+            tensor(trtllm.OUTPUT_LENGTH, tokens, self._length),
+            tensor(trtllm.STREAMED, True, np.bool_),
+        ]
+        return self.send_inputs(trtllm.MODEL, name, inputs, trtllm.ANSWER, **more)
+
+    def fill(self, tokens: int) -> RequestRecord:
+        """Send a request that takes a whole KV cache of so many tokens: until it has ended nobody else joins."""
+        return self.ask([1] * (tokens - BLOCK), BLOCK, "holds the door")
+
+
+def steps_of(lab: Phase, records: Sequence[RequestRecord], timeout: float = 60.0) -> list[Step]:
+    """The engine's steps since the first of ``records`` was sent, all of whose tokens are in them.
+
+    A step's line is written after its tokens are sent, so the last one is waited for. An engine of NVIDIA's has no log:
+    then there are no steps.
+
+    Raises:
+        LabError: the log does not come to have them.
+    """
+    if lab.settings["engine"] not in ("openvino", "transformers"):
+        return []
+    wanted = {record.id: record.output_tokens for record in records}
+    deadline = time.monotonic() + timeout
+    while True:
+        steps = lab.steps(trtllm.MODEL, records)
+        made = dict.fromkeys(wanted, 0)
+        for step in steps:
+            for id, count in zip(step.ids, step.more["made"], strict=True):
+                if id in made:
+                    made[id] += count
+        if all(made[id] >= tokens for id, tokens in wanted.items()):
+            return steps
+        if time.monotonic() > deadline:
+            raise LabError(f"the step log of {trtllm.MODEL} lacks tokens that were answered", f"within {timeout:g} s")
+        time.sleep(POLL_S)

@@ -1,0 +1,179 @@
+"""The identity test of lab 05: every request at once against ``tensorrt_llm`` or an ensemble, and its ten rows.
+
+Definitions as published with the workshop: latency from sending to the answer, P90 and P99 by nearest rank, and
+Avg. InFlight requests as the sum of all latencies over the total.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.clients import llm_api, trtllm
+from labkit.clients.base import InFlight, Tell
+from labkit.clients.tensors import kind_of, tensor
+from labkit.clients.unary import UnaryClient
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+from labkit.records import RequestRecord
+from labkit.workloads.dataset import Item
+
+ROWS = (
+    "Requests/Sec",
+    "OP tokens/sec",
+    "Avg. latency (ms)",
+    "P99 latency (ms)",
+    "P90 latency (ms)",
+    "Avg. IP tokens per request",
+    "Avg. OP tokens per request",
+    "Avg. InFlight requests",
+    "Total latency (ms)",
+    "Total requests",
+)
+WARMUP = 10
+
+
+@dataclass(frozen=True)
+class Ids:
+    """A request in token ids."""
+
+    name: str
+    prompt: list[int]
+    output_tokens: int
+    text: str = ""
+
+
+def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_len: int) -> list[Ids]:
+    """Token ids of every prompt of at most ``max_input_len`` tokens; longer ones are skipped, as in the original."""
+    requests = []
+    for item in items:
+        ids = ids_of(item.prompt)
+        if len(ids) <= max_input_len:
+            requests.append(Ids(" ".join(item.prompt.split()[:6]), ids, item.output_tokens, item.prompt))
+    if not requests:
+        raise LabError(f"no prompt of the dataset has {max_input_len:,} tokens or fewer")
+    return requests
+
+
+def run(
+    endpoint: str, requests: Sequence[Ids], gap_s: float = 0.0, timeout: float = 600.0, warmup: int = WARMUP,
+    tell: Tell | None = None,
+) -> list[RequestRecord]:  # fmt: skip
+    """Warm up with other prompts, then send all requests at once (or ``gap_s`` seconds apart); every record, answered.
+
+    Args:
+        timeout: seconds, for the warm-up and for the answers each.
+        tell: called with how many are answered, and of how many.
+
+    Raises:
+        LabError: a request failed, or is of the wrong length: nothing is averaged.
+    """
+    length = kind_of(endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
+    with UnaryClient(endpoint) as client:
+        warming = [send(client, unlike(requests[number % len(requests)]), length) for number in range(warmup)]
+        client.wait(*warming, timeout=timeout)
+        # A collection of everything that was imported takes tenths of a second: not while requests are being sent.
+        gc.collect()
+        gc.freeze()
+        try:
+            records: list[RequestRecord] = []
+            for request in requests:
+                if gap_s and records:
+                    time.sleep(gap_s)
+                records.append(send(client, request, length))
+            client.wait(*records, timeout=timeout, tell=tell)
+        finally:
+            gc.unfreeze()
+    wrong = [r for r, q in zip(records, requests, strict=True) if r.tokens != q.output_tokens]
+    if wrong:
+        raise LabError(f"{len(wrong)} answers have the wrong length", f"{wrong[0].label}: {wrong[0].tokens}")
+    return records
+
+
+def run_as_text(
+    endpoint: str, requests: Sequence[Ids], count: Callable[[str], int], timeout: float = 600.0,
+    tell: Tell | None = None,
+) -> list[RequestRecord]:  # fmt: skip
+    """The same load on a release's LLM API, which takes text and answers in text, without token ids.
+
+    An end-of-text token may end an answer early. ``count`` says how many tokens such a text has.
+
+    Raises:
+        LabError: a request failed, or ended neither at its length nor at the end of its text.
+    """
+    with UnaryClient(endpoint) as client:
+        warming = [_send_text(client, unlike(r)) for r in (*requests, *requests)[:WARMUP]]
+        client.wait(*warming, timeout=timeout)
+        records = [_send_text(client, request) for request in requests]
+        client.wait(*records, timeout=timeout, tell=tell)
+    for record, request in zip(records, requests, strict=True):
+        llm_api.count_tokens(record, request.output_tokens, count)
+    return records
+
+
+def unlike(request: Ids) -> Ids:
+    """A prompt as long as this one that shares no beginning with it: a KV cache that is reused helps neither."""
+    return replace(request, prompt=request.prompt[::-1], text=" ".join(reversed(request.text.split())))
+
+
+def _send_text(client: UnaryClient, request: Ids) -> RequestRecord:
+    inputs = llm_api.inputs(request.text, request.output_tokens)
+    return client.send_inputs(llm_api.MODEL, request.name, inputs, input_tokens=len(request.prompt))
+
+
+def send(client: InFlight, request: Ids, length: type[Any], **more: Any) -> RequestRecord:
+    """One request to the engine.
+
+    Args:
+        length: the type of its output length (``kind_of``).
+        more: parameters of the request.
+    """
+    inputs = [
+        tensor(trtllm.PROMPT, request.prompt, np.int32),
+        tensor(trtllm.PROMPT_LENGTH, len(request.prompt), np.int32),
+        tensor(trtllm.OUTPUT_LENGTH, request.output_tokens, length),
+    ]
+    return client.send_inputs(
+        trtllm.MODEL, request.name, inputs, trtllm.ANSWER, input_tokens=len(request.prompt), **more
+    )
+
+
+def table(records: Sequence[RequestRecord]) -> dict[str, float]:
+    """The ten rows, in their order."""
+    latencies = [record.latency_ms for record in records]
+    total = (max(r.end for r in records) - min(r.start for r in records)) * 1e3
+    tokens = sum(record.output_tokens for record in records)
+    p99, p90 = np.percentile(latencies, (99, 90), method="inverted_cdf")  # by nearest rank
+    values = (
+        len(records) / total * 1e3,
+        tokens / total * 1e3,
+        sum(latencies) / len(latencies),
+        p99,
+        p90,
+        sum(record.input_tokens for record in records) / len(records),
+        tokens / len(records),
+        sum(latencies) / total,
+        total,
+        len(records),
+    )
+    return dict(zip(ROWS, map(float, values), strict=True))
+
+
+def write_csv(path: Path, rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Append one line per named run; the header is written once."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    if not old:
+        writer.writerow(["run", *ROWS])
+    for name, values in rows.items():
+        writer.writerow([name, *(f"{values[row]:.2f}" for row in ROWS)])
+    atomic_write(path, old + out.getvalue())

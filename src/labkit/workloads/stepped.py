@@ -1,0 +1,161 @@
+"""A stepped load: more users with each step, Triton's counters every second, and a warm-up that counts nowhere.
+
+Locust makes the load (:mod:`labkit.clients.locust_users`); this module starts its users and keeps the books.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.evidence import metrics
+from labkit.records import RequestRecord
+
+SCRAPE_S = 1.0
+IDLE_S = 60.0
+SPAWN_RATE = 100.0  # users/s that are started; more is more than Locust recommends
+
+
+@dataclass
+class Stage:
+    """A step of the load: some users for some time.
+
+    ``began`` and ``ended`` (``time.monotonic()`` seconds) bound what counts: the warm-up lies before.
+    """
+
+    users: int
+    began: float
+    ended: float
+    counters: metrics.Snapshot  # what Triton counted in between
+    latencies_ms: list[float] = field(default_factory=list)
+
+    @property
+    def requests_per_second(self) -> float:
+        return len(self.latencies_ms) / (self.ended - self.began)
+
+
+@dataclass
+class Load:
+    """Everything that was measured. Times are ``time.monotonic()`` seconds."""
+
+    stages: list[Stage]
+    scrapes: list[tuple[float, int, metrics.Snapshot]]  # when, users, counters so far
+    records: list[RequestRecord]
+
+    def counted(self) -> metrics.Snapshot:
+        """What Triton counted from before the first request until after the last."""
+        return self.scrapes[-1][2].since(self.scrapes[0][2])
+
+    def seconds(self, model: str) -> list[dict[str, float]]:
+        """One row per second: users, requests/s, latency percentiles, and of ``model`` mean batch and queue time."""
+        ends = np.array([record.end for record in self.records])
+        latencies = np.array([record.latency_ms for record in self.records])
+        zero, rows = self.scrapes[0][0], []
+        under_load = self.scrapes[:-1]  # the last one is that of the idle server
+        for (since, _, before), (until, users, after) in itertools.pairwise(under_load):
+            here = latencies[(since < ends) & (ends <= until)]
+            delta = after.since(before).models.get(model, metrics.ModelCounters())
+            rows.append({
+                "t": until - zero,
+                "users": users,
+                "requests_per_second": len(here) / (until - since),
+                "p50": float(np.percentile(here, 50)) if len(here) else 0.0,
+                "p95": float(np.percentile(here, 95)) if len(here) else 0.0,
+                "mean_batch": delta.mean_batch,
+                "queue_ms": delta.queue_ms,
+            })  # fmt: skip
+        return rows
+
+
+def run(
+    users: Sequence[type[Any]],
+    steps: Sequence[int],
+    seconds: float,
+    warmup: float,
+    endpoint: str,
+    tokens: int,
+    progress: Callable[[str], None],
+) -> Load:
+    """Load a server with each number of users in turn, without a pause in between.
+
+    Args:
+        users: Locust's user classes, in equal shares.
+        seconds: how long a step lasts, after ``warmup`` seconds of it that are left out.
+        endpoint: Triton's metrics.
+        tokens: output tokens of each request, for the records.
+
+    Raises:
+        LabError: a request failed; nothing is averaged.
+    """
+    import gevent
+    from locust.env import Environment
+
+    runner = Environment(user_classes=[*users]).create_local_runner()
+    records: list[RequestRecord] = []
+    failures: list[str] = []
+
+    def answered(request_type: str, name: str, response_time: float, exception: Any = None, **_: Any) -> None:
+        now = time.monotonic()
+        if exception is not None:
+            failures.append(f"{request_type} {name}: {exception}")
+        record = RequestRecord(f"{len(records)}", name, "", {"protocol": request_type}, tokens=tokens)
+        record.start, record.end, record.responses = now - response_time / 1e3, now, [(now, "")]
+        records.append(record)
+
+    runner.environment.events.request.add_listener(answered)
+    load = Load([], [(time.monotonic(), 0, metrics.scrape(endpoint))], records)
+
+    def watch() -> None:
+        while True:
+            gevent.sleep(SCRAPE_S)
+            load.scrapes.append((time.monotonic(), runner.user_count, metrics.scrape(endpoint)))
+
+    watcher = gevent.spawn(watch)
+    try:
+        for count in steps:
+            progress(f"{count} users")
+            runner.start(count, spawn_rate=SPAWN_RATE)
+            gevent.sleep(warmup)
+            began, before = time.monotonic(), metrics.scrape(endpoint)
+            gevent.sleep(seconds)
+            after, ended = metrics.scrape(endpoint), time.monotonic()
+            latencies = [record.latency_ms for record in records if began < record.end <= ended]
+            load.stages.append(Stage(count, began, ended, after.since(before), latencies))
+    finally:
+        watcher.kill()
+        runner.quit()
+    load.scrapes.append((time.monotonic(), 0, _idle(endpoint)))
+    if failures:
+        raise LabError(f"{len(failures)} of {len(records)} requests failed; nothing is averaged", failures[0])
+    if not all(stage.latencies_ms for stage in load.stages):
+        raise LabError("a step ended without an answer", "", "longer steps: --set step_seconds=...")
+    return load
+
+
+def _idle(endpoint: str) -> metrics.Snapshot:
+    """The counters when the server has worked off what its last users had asked for."""
+    import gevent
+
+    deadline = time.monotonic() + IDLE_S
+    while True:
+        snapshot = metrics.scrape(endpoint)
+        if not any(row.pending for row in snapshot.models.values()) or time.monotonic() > deadline:
+            return snapshot
+        gevent.sleep(0.1)
+
+
+def counters(row: metrics.ModelCounters) -> dict[str, float]:
+    """A model's counters as they go into a result, with what follows from them."""
+    return {
+        **dataclasses.asdict(row),
+        "mean_batch": row.mean_batch,
+        "queue_ms": row.queue_ms,
+        "compute_ms": row.compute_ms,
+    }

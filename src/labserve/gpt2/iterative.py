@@ -1,0 +1,120 @@
+"""GPT-2's sequences for a model that Triton schedules anew for every token (`iterative_sequence: true`)."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as Batch
+from contextlib import contextmanager
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from labserve.gpt2.roster import LOOK_S, Roster, used_twice
+from labserve.gpt2.running import START, Running
+from labserve.gpt2.sequences import Sequence
+from labserve.observe.periodic import PeriodicCall
+from labserve.params import BadInput
+from labserve.triton import parameter
+
+END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
+
+
+class IterativeRunning(Running):
+    """Keeps sequences between two executions, of which Triton may hand over any number, in any order.
+
+    `roster` knows which of them hold a slot, and finds those whose clients have gone.
+    """
+
+    def __init__(self, args: dict[str, str]) -> None:
+        super().__init__(args, waiting=0)
+        idle = int(json.loads(args["model_config"])["sequence_batching"]["max_sequence_idle_microseconds"]) / 1e6
+        self._gather = int(parameter(args, "gather_microseconds", "0")) / 1e6
+        self.roster = Roster(self.slots, idle, self.decoder.release, self.steps)
+        self.live = self.roster.live
+        self._here: list[Sequence] = []
+        self._lock = threading.Lock()  # of the roster
+        self._looking = PeriodicCall(LOOK_S, self._look)
+
+    @contextmanager
+    def execution(self, requests: Batch[Any]) -> Iterator[list[Sequence]]:
+        """Surround an execution. Yields the sequences of its requests, as :meth:`sequences_of`."""
+        with self._lock:
+            self.roster.begin()
+            try:
+                self.roster.sweep()
+                self._here = self.sequences_of(requests)
+                yield self._here
+                self.steps.gauges.update(running=len(self.roster.running), waiting=self.roster.waiting)
+            except Exception:  # Triton answers all of them with the error, and is not to be asked after them again
+                for request in requests:
+                    self.roster.rest(request.correlation_id())
+                raise
+            finally:
+                for sequence in self._here:
+                    sequence.request = None  # it is Triton's again
+                self._here = []
+                self.roster.end()
+
+    def sequences_of(self, requests: Batch[Any]) -> list[Sequence]:
+        """The sequence of each request, but for those that are refused. Two requests of one id are refused both."""
+        sequences = super().sequences_of(requests)
+        for sequence in list(sequences):
+            if self.roster.live.get(sequence.id) is not sequence:  # its id was used again in this batch
+                sequences.remove(sequence)
+                self._refuse(sequence.request, used_twice(sequence.id))
+        return sequences
+
+    def _sequence_of(self, request: Any) -> Sequence:
+        id, flags = request.correlation_id(), request.flags()
+        sequence = self.roster.find(id, starts=bool(flags & START))
+        if flags & END:  # Triton has forgotten the id by now, and cannot schedule it again
+            raise BadInput("sequence_end", "a sequence ends here with its last token; leave this flag out")
+        sequence = sequence or self._begin(request)
+        sequence.request, sequence.sender = request, request.get_response_sender()
+        self.roster.enter(id, sequence)
+        return sequence
+
+    def free_slots(self, sequences: Batch[Sequence]) -> int:
+        """How many of these may get a slot now."""
+        return self.roster.free_slots([sequence.id for sequence in sequences])
+
+    def awaits_others(self, batch: Batch[Sequence]) -> bool:
+        """Whether to give this batch back once, since others are on their way that could share its step."""
+        ids = [sequence.id for sequence in batch]
+        return not ids or self.roster.out_of_step(ids) or self.roster.too_early(ids, self._gather)
+
+    def step(self, batch: Batch[Sequence], waiting: "Batch[Sequence] | None" = None) -> None:
+        """One more token for each sequence of the batch; see :meth:`Running.step`. Those without a slot get one."""
+        self.roster.admit(batch)
+        chosen = set(batch)
+        super().step(batch, [one for one in self._here if one not in chosen] if waiting is None else waiting)
+        self.roster.note_step([sequence.id for sequence in batch])
+
+    def end(self, sequence: Sequence) -> None:
+        """A sequence is finished: free what it holds. Requests that come with its id now are refused for a while."""
+        self.roster.rest(sequence.id, sequence.why)
+
+    def _has_left(self, sequence: Sequence) -> bool:
+        return False  # the roster asks, when Triton no longer schedules it
+
+    def _refuse(self, request: Any, error: Exception) -> None:
+        super()._refuse(request, error)
+        self.roster.rest(request.correlation_id())
+
+    def _look(self) -> None:
+        """While nothing is executed: free the slots of sequences whose clients have gone."""
+        if self.roster.live and self._lock.acquire(blocking=False):
+            try:
+                self.roster.begin()
+                self.roster.sweep()
+                if self.steps.ended:
+                    self.steps.write(time.monotonic(), kind="change")
+                    self.steps.gauges.update(waiting=self.roster.waiting)
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """The model is being unloaded."""
+        self._looking.close()
+        super().close()

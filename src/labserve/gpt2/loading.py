@@ -1,0 +1,39 @@
+"""GPT-2 as a model's config.pbtxt wants it: what begins its sequences, and what computes their tokens."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer
+
+from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
+from labserve.gpt2.model import GPT2
+from labserve.gpt2.sequences import Sequence, new_sequence
+from labserve.text.prompts import open_tokenizer
+from labserve.triton import device, parameter
+
+
+def count_slots(args: dict[str, str]) -> int:
+    """How many sequences may run at a time: the parameter `slots`, else the model's `max_batch_size`."""
+    return int(parameter(args, "slots", "0")) or int(json.loads(args["model_config"])["max_batch_size"])
+
+
+def load(args: dict[str, str]) -> tuple[Callable[[bytes, str], Sequence], Decoder]:
+    """A function that begins a sequence, from a prompt and a request's parameters, and the decoder of the sequences.
+
+    `args` are those of Triton's `initialize`.
+    """
+    begin, decoder, _ = load_with_tokenizer(args)
+    return begin, decoder
+
+
+def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Sequence], Decoder, Tokenizer]:
+    """As :func:`load`, and the tokenizer."""
+    folder, precision = parameter(args, "model_path"), parameter(args, "precision", "auto")
+    model = GPT2(folder, device(args), int(parameter(args, "threads")), precision)
+    cached = parameter(args, "kv_cache", "true").lower() == "true"
+    decoder: Decoder = CachedDecoder(model, count_slots(args)) if cached else RecomputingDecoder(model)
+    pb_utils.Logger.log_info(f"{args['model_name']}: {model.describe()}; {decoder.describe()}")
+    tokenizer = open_tokenizer(folder)
+    return partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id), decoder, tokenizer

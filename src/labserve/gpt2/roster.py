@@ -1,0 +1,220 @@
+"""The sequences of an iterative model between two executions: which has a slot, which waits, whose client has gone.
+
+Triton executes a sequence again and again, and says nothing when it stops. Its client may have gone, which Triton 2.51
+notices at different moments: of a gRPC stream at once, of an HTTP connection only when a response cannot be written. So
+the roster asks for each sequence that does not come back.
+"""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Batch
+from typing import NamedTuple
+
+from labserve.gpt2.sequences import Sequence
+from labserve.observe.steps import Steps
+from labserve.params import BadInput
+
+PATIENCE_S = 1.0  # of silence, after which a sequence that no longer comes is given up, and its id is free again
+FREE_S = 0.1  # of that time, the model must have been free to be executed: a long step makes nobody silent
+ASK_S = 0.01  # between two questions about a sequence whose slot another one needs
+LOOK_S = 0.25  # between two looks at all the sequences that are silent
+LEAST_S = 0.001  # a shorter wait would gather nothing: to be given back takes as long
+MOST_ASKED = 64  # in one look; a question is a message to the server and back
+
+
+class Stamp(NamedTuple):
+    """A moment: seconds of the model's clock, and how many of them no execution was in progress."""
+
+    now: float
+    free: float
+
+
+class Roster:
+    """Sequences by their correlation id. `slots` of them may run.
+
+    `idle_s`: after so long Triton itself forgets a sequence. `release` frees what the decoder keeps of one. `steps`
+    notes which of them get a slot, lose it or end. One thread at a time may use it.
+    """
+
+    def __init__(self, slots: int, idle_s: float, release: Callable[[Sequence], None], steps: Steps) -> None:
+        self.slots = slots
+        self.live: dict[int, Sequence] = {}  # in the order in which they were last executed
+        self.running: dict[int, Sequence] = {}  # those of them that have a slot
+        self._steps = steps
+        self._idle_s, self._release, self._clock = idle_s, release, steps.clock.now
+        self._resting: dict[int, Stamp] = {}  # ids of which a sequence ended or was refused, and when
+        self._unfinished: set[int] = set()  # had a token in the last step and want another
+        self._gave_back = self._gathered = False
+        self._busy = 0.0  # seconds of executions
+        self._round = 0  # executions
+        self._asked = self._looked = 0.0
+        self.stamp = Stamp(self._clock(), self._clock())
+
+    # -- an execution -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """An execution begins, or somebody looks while there is none."""
+        self._round += 1
+        now = self._clock()
+        self.stamp = Stamp(now, now - self._busy)
+
+    def end(self) -> None:
+        """The execution ends; what it took was nobody's silence."""
+        self._busy += self._clock() - self.stamp.now
+
+    def find(self, id: int, starts: bool) -> Sequence | None:
+        """The sequence that a request goes on with; None if the request begins one.
+
+        Raises BadInput if it can do neither. What a client left that has gone is forgotten.
+        """
+        kept = self.live.get(id)
+        if id in self._resting:
+            raise BadInput("sequence_id", f"{id} was in use just now; it can be used again in {PATIENCE_S:g} s")
+        if kept is not None and (kept.round == self._round or (starts and not self._silent(kept))):
+            # Triton keeps one entry for an id and drops it when either of the two ends: neither could go on alone.
+            raise used_twice(id)
+        if kept is None and not starts:
+            raise BadInput("sequence_id", f"{id} is not known: used twice, or idle for too long")
+        if kept is not None and starts:
+            self.forget(id, "cancelled")
+            return None
+        return kept
+
+    def enter(self, id: int, sequence: Sequence) -> None:
+        """A sequence is in this execution, to go on or to begin."""
+        sequence.round = self._round
+        self._stamp(id, sequence)
+
+    def free_slots(self, ids: list[int]) -> int:
+        """How many of the sequences in an execution may get a slot: the free ones, and those of silent sequences.
+
+        If that is too few, it asks whether the clients of those that are not in the execution have gone.
+        """
+        here = set(ids)
+        missing = sorted((id for id in self.running if id not in here), key=lambda id: self.running[id].seen)
+        wanted = len(here - self.running.keys()) - (self.slots - len(self.running))
+        if wanted > 0:
+            self._ask(missing)
+        silent = [id for id in missing if id in self.running and self._silent(self.running[id])]
+        return self.slots - len(self.running) + len(silent)
+
+    def out_of_step(self, ids: list[int]) -> bool:
+        """Whether to wait for sequences that had a token in the last step and are only on their way back.
+
+        Triton forms the next batch while a step is computed, without those who are in it: a newcomer and they would
+        take turns, each in a batch of its own, for as long as chance has it. Given back once, the newcomer meets
+        them in the queue. Only once in a row: a sequence whose client has gone does not come back.
+        """
+        self._gave_back = not self._gave_back and not self._unfinished.issubset(ids)
+        return self._gave_back
+
+    def too_early(self, ids: list[int], gather_s: float) -> bool:
+        """Whether newcomers of an idle model are given back once, after a moment in which others may have come.
+
+        Else the first of those who come together would have a step of its own, and all the others wait for it.
+        """
+        at_once = self._gathered or self._unfinished or len(ids) == self.slots or gather_s < LEAST_S
+        self._gathered = not at_once
+        if self._gathered:
+            time.sleep(gather_s)
+        return self._gathered
+
+    def admit(self, batch: Batch[Sequence]) -> None:
+        """Give each of these a slot: a free one, or that of a sequence that fell silent.
+
+        Should the silent one come back after all, it waits for a slot, and its keys and values are computed again.
+        """
+        for sequence in batch:
+            if sequence.running:
+                continue
+            if len(self.running) == self.slots:
+                silent = self.running.pop(min(self.running, key=lambda other: self.running[other].seen))
+                self._release(silent)
+                silent.running = False
+                self._steps.evict(silent.name)
+            self.running[sequence.id] = sequence
+            sequence.running = True
+            self._steps.join(sequence.name)
+
+    @property
+    def waiting(self) -> int:
+        """How many want a slot."""
+        return len(self.live) - len(self.running)
+
+    def note_step(self, ids: list[int]) -> None:
+        """These had a token. Those that want another come back as soon as Triton queues them."""
+        now = self._clock()
+        self.stamp = Stamp(now, self.stamp.free)
+        self._busy = now - self.stamp.free
+        self._unfinished = {id for id in ids if id in self.running}
+        for id in self._unfinished:
+            self._stamp(id, self.live[id])
+
+    # -- the ends of sequences --------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Forget sequences whose clients have gone, and those that Triton itself gives up by now."""
+        while self.live:  # the one that was silent for longest is the first
+            id, sequence = next(iter(self.live.items()))
+            if self.stamp.now - sequence.seen < self._idle_s:
+                break
+            self.forget(id, "idle")
+        while self._resting and self._quiet(next(iter(self._resting.values()))):
+            self._resting.pop(next(iter(self._resting)))
+        if self.stamp.now - self._looked < LOOK_S:
+            return
+        self._looked = self.stamp.now
+        silent = [id for id, one in self.live.items() if self._silent(one) and self.stamp.now - one.asked >= PATIENCE_S]
+        for id in silent[:MOST_ASKED]:
+            self._drop_cancelled(id)
+
+    def rest(self, id: int, why: str = "failed") -> None:
+        """A sequence has ended, with which Triton drops what it has of that id.
+
+        Of other requests with the id that are in its queue by now none could be rescheduled, and their clients would
+        hear nothing. So all that come are turned away, until the id was quiet for a while.
+        """
+        self.forget(id, why)
+        self._resting.pop(id, None)
+        self._resting[id] = self.stamp  # at the end: they are in the order in which they end
+
+    def forget(self, id: int, why: str) -> None:
+        """The only way out for a sequence: its slot is free again."""
+        self.running.pop(id, None)
+        self._unfinished.discard(id)
+        sequence = self.live.pop(id, None)
+        if sequence is not None:
+            self._release(sequence)
+            sequence.running = False
+            self._steps.end(sequence.name, why)
+
+    # -- silence ----------------------------------------------------------------------------------------------------
+
+    def _stamp(self, id: int, sequence: Sequence) -> None:
+        sequence.seen, sequence.free = self.stamp
+        self.live.pop(id, None)
+        self.live[id] = sequence  # at the end: they stay in the order of silence
+
+    def _quiet(self, since: Stamp) -> bool:
+        return self.stamp.now - since.now >= PATIENCE_S and self.stamp.free - since.free >= FREE_S
+
+    def _silent(self, sequence: Sequence) -> bool:
+        return self._quiet(Stamp(sequence.seen, sequence.free))
+
+    def _ask(self, ids: list[int]) -> None:
+        """Others want the slots of these: free them up to the first one whose client is still there."""
+        if self.stamp.now - self._asked >= ASK_S and not all(self._drop_cancelled(id) for id in ids):
+            self._asked = self.stamp.now
+
+    def _drop_cancelled(self, id: int) -> bool:
+        sequence = self.live[id]
+        sequence.asked = self.stamp.now
+        if sequence.sender is None or not sequence.sender.is_cancelled():
+            return False
+        self.forget(id, "cancelled")
+        return True
+
+
+def used_twice(id: int) -> BadInput:
+    """Two sequences of one id."""
+    return BadInput("sequence_id", f"{id} was started while a sequence of that id was running; both end here")

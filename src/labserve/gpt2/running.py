@@ -1,0 +1,140 @@
+"""GPT-2 for a model whose lesson is the scheduling: sequences begin, get a token a step, and leave when finished."""
+
+import json
+import time
+from collections.abc import Sequence as Batch
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from labserve.gpt2.decoders import step
+from labserve.gpt2.kvcache import KVCache
+from labserve.gpt2.loading import count_slots, load_with_tokenizer
+from labserve.gpt2.sequences import Sequence
+from labserve.guard import Guard
+from labserve.observe.gauges import Value
+from labserve.observe.steps import Steps
+from labserve.observe.texts import GrownText
+from labserve.triton import respond, text_of
+
+START = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+LOOK_AROUND = 16  # tokens between two questions whether a client is still there; each is a message to the server
+
+
+class Running:
+    """The sequences of a model instance. What it computes, sends and ends, it also logs and counts (`steps`).
+
+    As many sequences may run at a time as the model has `slots`: a parameter, else its `max_batch_size`.
+
+    Args:
+        args: those of Triton's `initialize`.
+        gauges: further metrics of the model (labserve.observe.steps).
+    """
+
+    def __init__(self, args: dict[str, str], **gauges: Value) -> None:
+        self.slots = count_slots(args)
+        self._new, self.decoder, tokenizer = load_with_tokenizer(args)
+        self.guard = Guard(args)
+        self.steps = Steps(args, self.slots, lambda: tokenizer, **gauges)
+        self._rescheduled = "sequence_batching" in json.loads(args["model_config"])
+        self.live: dict[int, Sequence] = {}  # those of an iterative model between two steps, by correlation id
+
+    @property
+    def cache(self) -> "KVCache | None":
+        """The keys and values of the sequences, if they are kept."""
+        return getattr(self.decoder, "cache", None)
+
+    def sequences_of(self, requests: Batch[Any]) -> list[Sequence]:
+        """The sequence of each request, in their order: a new one, or the one that runs if Triton schedules it again.
+
+        A request that cannot be served is answered with its error, and has none.
+        """
+        sequences = []
+        for request in requests:
+            try:
+                sequences.append(self._sequence_of(request))
+            except Exception as error:
+                self._refuse(request, error)
+        return sequences
+
+    def _refuse(self, request: Any, error: Exception) -> None:
+        self.guard.refuse(request, error)
+
+    def _sequence_of(self, request: Any) -> Sequence:
+        id = self._id_of(request)
+        if id and not request.flags() & START:
+            sequence = self.live[id]
+            sequence.request = request
+            return sequence
+        sequence = self._begin(request)
+        self.steps.join(sequence.name)
+        if id:
+            self.live[id] = sequence
+        return sequence
+
+    def _id_of(self, request: Any) -> Any:
+        """By what Triton schedules it again. Without a sequence batcher it does not, and clients may share an id."""
+        return request.correlation_id() if self._rescheduled else 0  # a text, if the client wrote one
+
+    def _begin(self, request: Any) -> Sequence:
+        """A new sequence for the request. Raises Refusal, which says what is wrong with it."""
+        self.guard.check(request)
+        sequence = self._new(text_of(request, "text_input"), request.parameters())
+        sequence.request, sequence.id = request, self._id_of(request)
+        sequence.name = self.steps.arrive(request, str(sequence.id or ""))
+        return sequence
+
+    def step(self, batch: Batch[Sequence], waiting: "Batch[Sequence] | None" = None) -> None:
+        """One more token for each sequence of the batch, sent to its client.
+
+        Whose last token it is, or who gets none because of an error, is `finished`; the others are not concerned.
+        `waiting` are those without a slot.
+        """
+        if not batch:
+            return
+        names = [sequence.name for sequence in batch]
+        phase = "".join("p" if sequence.new else "d" for sequence in batch)
+        tokens = [len(sequence.ids) - sequence.cached for sequence in batch]
+        queue = None if waiting is None else [sequence.name for sequence in waiting]
+        try:
+            with self.steps.step(names, phase, tokens, queue) as seen:
+                started = time.monotonic()
+                texts = step(self.decoder, batch)
+                seen.more["engine_us"] = round((time.monotonic() - started) * 1e6)
+                seen.pieces = ["" if isinstance(text, Exception) else text for text in texts]
+                for sequence, text in zip(batch, texts, strict=True):
+                    made = 0 if isinstance(text, Exception) else 1
+                    seen.grown.append(GrownText(sequence.name, sequence.ids, sequence.prompt, made))
+                    self._send(sequence, text)
+                    if sequence.finished:
+                        self.end(sequence)
+        except BaseException:  # Triton answers the requests with the error
+            for sequence in batch:
+                self.decoder.release(sequence)
+            raise
+
+    def _send(self, sequence: Sequence, text: "str | Exception") -> None:
+        """Answer with the text of the new token. If it is an error, or cannot be sent, the sequence ends here."""
+        try:
+            respond(sequence.request, text, last=sequence.finished)
+            if not sequence.finished and self._has_left(sequence):
+                sequence.finish("cancelled")
+                respond(sequence.request, "", last=True)
+        except Exception as error:
+            sequence.finish("failed")
+            self.guard.refuse(sequence.request, error)
+
+    def _has_left(self, sequence: Sequence) -> bool:
+        """Whether its client has gone; asked now and then."""
+        asks = (len(sequence.ids) - sequence.prompt) % LOOK_AROUND == 2
+        return asks and bool(sequence.request.is_cancelled())
+
+    def end(self, sequence: Sequence) -> None:
+        """A sequence is finished: free what it holds."""
+        self.decoder.release(sequence)
+        self.live.pop(sequence.id, None)
+        self.steps.end(sequence.name, sequence.why)
+
+    def close(self) -> None:
+        """The model is being unloaded."""
+        self.steps.close()

@@ -1,0 +1,93 @@
+"""The inbox of ``tensorrt_llm``: from Triton's requests to requests in the scheduler's queue."""
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labserve.guard import Guard
+from labserve.inflight.answers import Answers
+from labserve.inflight.parse import parse, standing
+from labserve.inflight.request import Request
+from labserve.inflight.setup import Setup
+from labserve.tensors import one
+from labserve.triton import reader
+
+GATHER_S = 0.005  # how long an idle engine waits for the rest of a static batch
+CLOSE = object()
+
+
+class Inbox:
+    """Filled by Triton's thread (`put`), emptied by the scheduler's between two steps (`receive`).
+
+    Its counterpart in vLLM V1 is the input queue of `EngineCoreProc` (vllm/v1/engine/core.py).
+    """
+
+    def __init__(self, setup: Setup, guard: Guard, answers: Answers, arrived: Callable[[Request], None]) -> None:
+        self._scheduler, self._shape = setup.scheduler, setup.shape
+        self._guard, self._answers, self._arrived = guard, answers, arrived
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def put(self, sources: Sequence[Any]) -> list[None] | None:
+        """Take Triton's requests. Returns what `execute` has to return: responses come later."""
+        for source in sources:
+            self._queue.put(source)
+        return None if self._answers.decoupled else [None] * len(sources)
+
+    def close(self) -> None:
+        """Let `receive` return False after the requests that are there."""
+        self._queue.put(CLOSE)
+
+    def receive(self, wait: bool) -> bool:
+        """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`."""
+        while True:
+            try:
+                item = self._queue.get(block=wait)
+            except queue.Empty:
+                return True
+            if item is CLOSE:
+                return False
+            self._take(item)
+            if wait and self._scheduler.static:
+                self._gather()
+            wait = False
+
+    def _gather(self) -> None:
+        """Wait a moment for more requests: none can join a static batch later."""
+        deadline = time.monotonic() + GATHER_S
+        while len(self._scheduler.waiting) < self._scheduler.max_running:
+            try:
+                item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return
+            if item is CLOSE:
+                self._queue.put(CLOSE)
+                return
+            self._take(item)
+
+    def _take(self, source: Any) -> None:
+        """Submit a request, or answer it with an error that names what is wrong."""
+        number, read = self._answers.expect(source), reader(source)
+        try:
+            if one(read, "stop", False):
+                self._stop(source.request_id())
+                self._answers.confirm(number)
+                return
+            self._guard.check(source)
+            given = parse(read, self._shape)
+            id = source.request_id() or f"#{number}"
+            request = Request(
+                id, given.prompt, given.limit, given.sampling, given.stop_words, given.streaming, source, number=number
+            )
+            request.tenant, request.priority = standing(source.parameters())
+            self._scheduler.submit(request)
+            self._arrived(request)
+        except Exception as error:
+            self._answers.refuse(number, error)
+
+    def _stop(self, id: str) -> None:
+        """Cancel the live requests of that id."""
+        for request in [*self._scheduler.running, *self._scheduler.waiting]:
+            if request.id == id:
+                self._scheduler.cancel(request)
+                self._answers.finish(request)

@@ -1,0 +1,106 @@
+"""A request to ``tensorrt_llm`` as its tensors say it: checked, and every refusal names the input at fault."""
+
+import json
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from labserve import params
+from labserve.inflight.request import DEFAULT_PRIORITY, MOST_PRIORITY
+from labserve.inflight.sampling_options import Sampling
+from labserve.model_shape import Shape
+from labserve.params import BadInput
+from labserve.tensors import Read, number, one, words
+
+LONGEST_TENANT = 64
+
+
+@dataclass(slots=True)
+class Generation:
+    """What is to be generated."""
+
+    prompt: list[int]
+    limit: int
+    sampling: Sampling
+    stop_words: list[list[int]]
+    streaming: bool
+
+
+def parse(read: Read, shape: Shape) -> Generation:
+    """Raises BadInput."""
+    prompt = _prompt(read, shape)
+    limit = int(one(read, "request_output_len", 0))
+    if limit < 1:
+        raise BadInput("request_output_len", f"{limit} is out of range; it must be at least 1")
+    if len(prompt) + limit > shape.context:
+        raise BadInput(
+            "request_output_len",
+            f"{limit:,} is too many: of {shape.context:,} tokens the prompt leaves {shape.context - len(prompt):,}",
+        )
+    if int(one(read, "beam_width", 1)) > 1:
+        raise BadInput("beam_width", "this engine has no beam search; it must be 1")
+    if words(read("bad_words_list")):
+        raise BadInput("bad_words_list", "this engine cannot forbid words (bad_words)")
+    return Generation(
+        prompt, limit, _sampling(read), words(read("stop_words_list")), bool(one(read, "streaming", False))
+    )
+
+
+def standing(parameters: str) -> tuple[str, int]:
+    """Whose a request is and how urgent: its parameters `tenant` and `request_priority`, which no tensor carries.
+
+    Triton keeps a request's own `priority` for the queue in front of a model, and tells the model nothing of it.
+
+    Args:
+        parameters: a request's `parameters()`: a JSON object as text, or "". Others are none of our affair.
+
+    Raises BadInput.
+    """
+    given = json.loads(parameters) if parameters else {}
+    tenant = given.get("tenant", "")
+    if not isinstance(tenant, str) or len(tenant) > LONGEST_TENANT:
+        raise BadInput("tenant", f"expected a text of at most {LONGEST_TENANT} characters")
+    asked = {name: value for name, value in given.items() if name == "request_priority"}
+    found = params.parse(json.dumps(asked), {"request_priority": params.Field(int, 1, MOST_PRIORITY)})
+    return tenant, found.get("request_priority", DEFAULT_PRIORITY)
+
+
+def _prompt(read: Read, shape: Shape) -> list[int]:
+    ids = read("input_ids")
+    if ids is None:
+        raise BadInput("input_ids", "it is missing")
+    ids = np.atleast_2d(ids)
+    if ids.ndim != 2 or len(ids) != 1:
+        raise BadInput("input_ids", f"one row per request, please; this one has shape {list(ids.shape)}")
+    # Existing clients send lengths that disagree with the row: the shorter of both is meant.
+    width = min(int(one(read, "input_lengths", ids.shape[1])), ids.shape[1])
+    if width < 1:
+        raise BadInput("input_lengths", "the prompt is empty")
+    if width >= shape.context:
+        raise BadInput("input_ids", f"{width:,} tokens; the model sees {shape.context:,}, the answer included")
+    prompt: list[int] = ids[0, :width].tolist()
+    if min(prompt) < 0 or max(prompt) >= shape.vocabulary:
+        raise BadInput("input_ids", f"ids must be from 0 to {shape.vocabulary - 1:,}")
+    return prompt
+
+
+def _sampling(read: Read) -> Sampling:
+    """Greedy unless something says otherwise, as in TensorRT-LLM: top_k 1 is greedy, 0 is off, neutral is neutral."""
+    temperature = number(read, "temperature", 1.0, 0.0, 100.0)
+    top_k = int(one(read, "runtime_top_k", 0))
+    top_p = number(read, "runtime_top_p", 0.0, 0.0, 1.0)
+    asked = top_k > 1 or 0.0 < top_p < 1.0 or temperature != 1.0
+    end_id = read("end_id")
+    number(read, "len_penalty", 1.0, -math.inf, math.inf)  # of beams, of which there is one
+    return Sampling(
+        sample=asked and top_k != 1 and temperature > 0.0,
+        temperature=temperature or 1.0,
+        top_k=top_k,
+        top_p=top_p or 1.0,
+        repetition_penalty=number(read, "repetition_penalty", 1.0, 1e-3, 1e3),
+        presence_penalty=number(read, "presence_penalty", 0.0, -2.0, 2.0),
+        min_length=int(one(read, "min_length", 0)),
+        seed=int(one(read, "random_seed", 0)),
+        end_id=None if end_id is None else int(one(read, "end_id", 0)),
+    )

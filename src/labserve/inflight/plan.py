@@ -1,0 +1,117 @@
+"""The decision about the next step, made before anything changes.
+
+The scheduler carries it out; the clock, the live page and the step log show it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from labserve.inflight.order import Order
+from labserve.inflight.request import Request
+
+
+class Because(NamedTuple):
+    """Why the first request that waits is not admitted: the step log's word, and the numbers of the refusal.
+
+    "no KV block": `need` + `used` + `reserve` blocks are more than `blocks`. In a step with victims, `used` is what
+    the batch would hold if they stayed. "no tokens": its prompt has `tokens`, and the step has `room` for fewer. The
+    other reasons need no number that the batch does not show.
+    """
+
+    why: str = ""  # "": no request waits
+    need: int = 0
+    used: int = 0
+    reserve: int = 0
+    blocks: int = 0
+    tokens: int = 0
+    room: int = 0
+
+    def numbers(self) -> dict[str, int]:
+        """The numbers that decided, by name; {} if there are none."""
+        names = {"no KV block": ("need", "used", "reserve", "blocks"), "no tokens": ("tokens", "room")}
+        return {name: getattr(self, name) for name in names.get(self.why, ())}
+
+
+@dataclass(slots=True)
+class Shares:
+    """The tokens that a step computes for each request; the lists are in the order of the batch."""
+
+    phase: str  # a letter each: p prefill, d decode
+    tokens: list[int]
+    drafted: list[int]  # of these tokens
+    dropped: list[tuple[Request, int]] = field(default_factory=list)  # for prompts that the engine must finish
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step (vLLM: `SchedulerOutput`, vllm/v1/core/sched/output.py)."""
+
+    victims: list[Request]  # are preempted: they leave the batch and are computed again later
+    admitted: list[Request]  # leave the queue and join the batch
+    batch: list[Request]
+    waiting: list[Request]  # the others, in the order in which they will be considered
+    shares: Shares
+    because: Because
+
+    @property
+    def tokens(self) -> list[int]:
+        """What the step computes for each request of the batch."""
+        return self.shares.tokens
+
+
+def share_out(
+    batch: Sequence[Request],
+    dropped: Sequence[Request],
+    step_tokens: int,
+    draft: int,
+    left: Callable[[Request], int],
+    drafts: Callable[[Request], int],
+) -> Shares:
+    """Share a step's tokens as both engines do: one for each request that decodes, and the rest for prompts, in order.
+
+    Args:
+        batch: the requests in the step.
+        dropped: requests that have left the batch, whose prompts the engine must finish.
+        step_tokens: the tokens that a step computes at most.
+        draft: the draft tokens of a request at most, for which a step keeps room.
+        left: the tokens that a request needs for its next one.
+        drafts: how many draft tokens the engine will check.
+    """
+    phase = "".join("d" if request.output and left(request) == 1 else "p" for request in batch)
+    drafted = [drafts(request) if letter == "d" else 0 for request, letter in zip(batch, phase, strict=True)]
+    shares = Shares(phase, [], drafted)
+    rest = step_tokens - phase.count("d") * (1 + draft)
+    for request in dropped:
+        shares.dropped.append((request, _piece(request, left(request), rest)))
+        rest -= shares.dropped[-1][1]
+    for request, letter, count in zip(batch, phase, drafted, strict=True):
+        shares.tokens.append(1 + count if letter == "d" else _piece(request, left(request), rest))
+        rest -= shares.tokens[-1] if letter == "p" else 0
+    assert rest >= 0, f"{sum(shares.tokens)} tokens in a step of {step_tokens}: more requests than slots?"
+    if rest and not all(shares.tokens):
+        idle = [request.id for request, count in zip(batch, shares.tokens, strict=True) if not count and left(request)]
+        assert not idle, f"{rest} tokens are left over, and {idle[0]} gets none"
+    return shares
+
+
+def _piece(request: Request, left: int, rest: int) -> int:
+    """The tokens of a prompt that a step computes if it has `rest` left."""
+    return max(0, min(rest, left)) if left > 1 or not request.output else 0
+
+
+@contextmanager
+def rehearsal(order: Order, requests: Sequence[Request]) -> Iterator[None]:
+    """Put `order`, and what it has noted on these requests, back as it was before."""
+    known: dict[int, object] = {id(request): request for request in requests}  # these are not copied
+    state = deepcopy(vars(order), known) if vars(order) else {}
+    notes = [(request, request.overtaken, request.charged) for request in requests]
+    try:
+        yield
+    finally:
+        vars(order).clear()
+        vars(order).update(state)
+        for request, overtaken, charged in notes:
+            request.overtaken, request.charged = overtaken, charged

@@ -1,0 +1,136 @@
+"""What the world sees of the scheduler: the step log, /metrics, and the clock that can hold it."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from labserve.inflight.account import Account
+from labserve.inflight.plan import Plan
+from labserve.inflight.request import Request
+from labserve.inflight.setup import Setup
+from labserve.inflight.step import Step
+from labserve.observe import effective
+from labserve.observe.clock import Clock
+from labserve.observe.gauges import Gauges
+from labserve.observe.steplog import Names, StepLog, queued
+from labserve.observe.texts import GrownText, StepTexts, find_tokenizer
+from labserve.triton import instance, words
+
+
+class Recorder:
+    """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py)."""
+
+    def __init__(self, args: dict[str, str], setup: Setup) -> None:
+        word, model = words(args), args["model_name"]
+        self._scheduler, kv = setup.scheduler, setup.kv
+        self._account = Account(setup.features)
+        self._names = Names()
+        self._ended: dict[str, str] = {}  # requests that ended since the last line, and why
+        self._log = StepLog(word("run_dir"), model, instance(args))
+        self._texts = StepTexts(self._log, lambda: find_tokenizer(word("gpt_model_path")))
+        self._clock = Clock(word("run_dir"), model, instance(args))
+        self._gauges = Gauges(
+            model, slots=self._scheduler.max_running, running=0, waiting=0, kv_blocks=kv.blocks, kv_blocks_used=0,
+            steps_total=0, tokens_total=0, admissions_total=0, preemptions_total=0,
+        )  # fmt: skip
+        policy = self._scheduler.policy.value
+        effective.note(word("run_dir"), [
+            ("batch_scheduler_policy", setup.asked_policy, policy, setup.reason), *setup.features.in_force(word),
+            ("scheduling", word("scheduling"), word("scheduling"), ""),
+        ])  # fmt: skip
+        pb_utils.Logger.log_info(
+            f"{word('gpt_model_type')}, {policy}{f' ({setup.reason})' if setup.reason else ''}: "
+            f"at most {self._scheduler.max_running} sequences, {kv.blocks:,} KV blocks of {kv.block_size} tokens "
+            f"({setup.engine.cache_bytes / 2**20:,.0f} MiB)"
+        )
+
+    def watch(self, step: Callable[[], None]) -> None:
+        """Tell the watchdog which function computes a step in this thread."""
+        self._log.watch(step)
+
+    def arrived(self, request: Request) -> None:
+        request.name = self._names.take(request.id)
+        self._gauges.arrived(request.name, request.source)
+
+    def ended(self, request: Request) -> None:
+        self._ended[request.name] = request.why
+        self._names.free(request.name)
+
+    def ready(self, plan: Plan) -> bool:
+        """Whether the step may be computed now; False while the clock holds it, and shows the plan."""
+        if plan.batch or plan.waiting:
+            return self._clock.ready(lambda: self._held(plan))
+        self._nothing_to_do()
+        return True
+
+    def record(self, step: Step) -> None:
+        """Write the step's line (docs/develop/step-log.md), and its metrics."""
+        if step.batch:
+            produced = {request.number: len(tokens) for request, tokens in step.produced}
+            counts = [produced.get(request.number, 0) for request in step.batch]
+            self._write(step, counts)
+            self._measure(step, counts)
+        if step.batch or step.waiting:
+            self._clock.done(left=len(self._scheduler.running) + len(self._scheduler.waiting))
+
+    def gave_up(self) -> None:
+        """The step has failed, and every request has ended."""
+        self._clock.done()
+
+    def close(self) -> None:
+        self._gauges.close()
+        self._log.close()
+
+    def _write(self, step: Step, counts: list[int]) -> None:
+        names, slots = [request.name for request in step.batch], self._scheduler.slots
+        grown = [
+            GrownText(request.name, request.prompt + request.output, len(request.prompt), count)
+            for request, count in zip(step.batch, counts, strict=True)
+        ] if self._log.texts else []  # fmt: skip
+        self._log.write(
+            step.began, names, rows=step.slots, phase=step.phase, tokens=step.computed, made=counts,
+            engine_us=round(step.engine_s * 1e6), **self._account.line(step), **self._texts.fields(grown),
+            blocks=step.claims, prefill=step.prefill, decode=len(step.batch) - step.prefill, **_queue(step.plan),
+            joined=[request.name for request in step.admitted], admitted=len(step.admitted),
+            evicted=[request.name for request in step.preempted], preempted=len(step.preempted), ended=self._ended,
+            slots=self._scheduler.max_running, slots_used=slots.used, seats=slots.names,
+            kv_blocks_used=step.blocks, kv_blocks=self._scheduler.kv.blocks,
+        )  # fmt: skip
+
+    def _measure(self, step: Step, counts: list[int]) -> None:
+        self._gauges.step([request.name for request in step.batch], step.phase, step.computed, counts)
+        self._forget_ended()
+        running = bool(self._scheduler.running)
+        self._gauges.update(
+            running=len(step.batch) if running else 0, waiting=len(self._scheduler.waiting),
+            kv_blocks_used=step.blocks if running else 0,
+            admissions_total=len(step.admitted), preemptions_total=len(step.preempted),
+            **self._account.metrics(step), **self._account.waiting(self._scheduler.waiting),
+        )  # fmt: skip
+
+    def _held(self, plan: Plan) -> dict[str, Any]:
+        """The fields of a step that waits for the clock."""
+        return {"ids": [request.name for request in plan.batch], **_queue(plan), "seats": self._scheduler.slots.names}
+
+    def _nothing_to_do(self) -> None:
+        """Every request has left, and perhaps not by a step."""
+        self._clock.idle()
+        self._gauges.update(running=0, waiting=0, kv_blocks_used=0, **self._account.waiting([]))
+        if self._ended:
+            seats = self._scheduler.slots.names
+            self._log.write(time.monotonic(), [], kind="change", ended=self._ended, slots_used=0, seats=seats)
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        for name in self._ended:
+            self._texts.forget(name)
+            self._gauges.gone(name)
+        self._ended = {}
+
+
+def _queue(plan: Plan) -> dict[str, Any]:
+    """The fields about the requests that wait: which, why, and the numbers of the first one's refusal."""
+    fields = queued([request.name for request in plan.waiting], plan.because.why)
+    return {**fields, "because": plan.because.numbers()} if plan.waiting else fields

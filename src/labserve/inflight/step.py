@@ -1,0 +1,40 @@
+"""The account of one step that has been computed."""
+
+from dataclasses import dataclass, field
+
+from labserve.inflight.plan import Plan
+from labserve.inflight.request import Request
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step did, by its `plan` (vLLM: `ModelRunnerOutput`, vllm/v1/outputs.py).
+
+    Lists of numbers are in the order of `batch`. A request that the engine refused is in `ended`, not in `batch`.
+    """
+
+    plan: Plan
+    began: float  # seconds of time.monotonic()
+    batch: list[Request]
+    phase: str  # a letter for each request: p prefill, d decode
+    computed: list[int]  # tokens; a prompt may go in pieces
+    drafted: list[int]  # of the computed ones
+    prefill: int  # requests without an output token before the step
+    admitted: list[Request]
+    blocks: int  # of the KV cache that were occupied or promised while it was computed
+    claims: list[int]  # blocks of each request
+    slots: list[int]
+    cached: list[int]  # tokens that an admitted request found in the cache
+    ended: list[Request]
+    accepted: list[int] = field(default_factory=list)  # of the drafted ones
+    produced: list[tuple[Request, list[int]]] = field(default_factory=list)  # the new tokens
+    engine_s: float = 0.0  # seconds that the engine computed
+
+    @property
+    def preempted(self) -> list[Request]:
+        return self.plan.victims
+
+    @property
+    def waiting(self) -> list[Request]:
+        """The requests that waited while it was computed, in the order in which they will be considered."""
+        return self.plan.waiting

@@ -1,0 +1,236 @@
+"""A learner's model, observed: what it does with its requests is counted around it, and not by the learner's own lines.
+
+Triton loads ``observed(path)`` in an exercise, which hands every call on to the learner's ``TritonPythonModel``. It
+writes the step log, so that a judge need not believe what a model says of itself, and it notes every exception. The
+requests of a decoupled model are handed on in such orders as Triton is free to choose.
+"""
+
+import importlib.util
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from labserve.observe.held import Held
+from labserve.observe.replica import own_folder
+from labserve.observe.steplog import StepLog
+from labserve.observe.watchdog import Watchdog, loading
+from labserve.triton import FINAL, control, instance, names, parameter, refuse
+
+START = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+LOAD_S = 30.0  # a model whose import or `initialize` takes longer is named
+FINISHED = "a request that has its last answer was given back to Triton (RESCHEDULE), which knows it no more"
+DROPPED = "a request was neither answered to its end nor given back to Triton (RESCHEDULE)"
+
+
+class Seen:
+    """One request, as the learner's model gets it. Counts its answers, and keeps how it is to be released."""
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+        self.sent = 0
+        self.final = False
+        self.release = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.request, name)
+
+    def get_response_sender(self) -> Any:
+        return _Sender(self, self.request.get_response_sender())
+
+    def set_release_flags(self, flags: int) -> None:
+        self.release = flags
+
+
+class _Sender:
+    def __init__(self, seen: Seen, sender: Any) -> None:
+        self._seen, self._sender = seen, sender
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sender, name)
+
+    def send(self, *response: Any, **more: Any) -> None:
+        self._sender.send(*response, **more)
+        flags = more.get("flags", response[1] if len(response) > 1 else 0)
+        self._seen.sent += bool(response[:1] or more.get("response"))
+        self._seen.final = self._seen.final or bool(flags & FINAL)
+
+
+class Observer:
+    """Stands between Triton and the learner's model."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def initialize(self, args: dict[str, str]) -> None:
+        run_dir, model = parameter(args, "run_dir"), args["model_name"]
+        folder = Path(own_folder(run_dir))
+        self.faults = folder / f"faults-{model}-{instance(args)}.jsonl"
+        note = folder / f"stuck-{model}-{instance(args)}.json"
+        watchdog = Watchdog(note, model, LOAD_S, find=lambda frame: loading(frame, str(self.path)), what="loading")
+        try:
+            module = _module(self.path)
+            self.model = module.TritonPythonModel()
+            if hasattr(self.model, "initialize"):
+                self.model.initialize(_without_log(args))
+        finally:
+            watchdog.close()
+            note.unlink(missing_ok=True)
+        policy = json.loads(args["model_config"]).get("model_transaction_policy", {})
+        self.decoupled = policy.get("decoupled", False)
+        self.held = Held(self.model, module)
+        self.held.watch_passes()
+        self.log = StepLog(run_dir, model, instance(args))
+        self.line: list[Any] = []  # ids of requests without an answer yet, in the order in which they were handed over
+        self.running: set[Any] = set()  # ids of those that have an answer, and not their last one
+        self.kept_back: set[Any] = set()  # those of `line` that had to wait for a turn
+        self.turns = 0
+
+    def execute(self, requests: Sequence[Any]) -> Any:
+        return self._stream(requests) if self.decoupled else self._answer(requests)
+
+    def finalize(self) -> None:
+        if hasattr(self.model, "finalize"):
+            self.model.finalize()
+        self.log.close()
+
+    # -- one response for each request ------------------------------------------------------------------------------
+
+    def _answer(self, requests: Sequence[Any]) -> Any:
+        began = time.monotonic()
+        real = [request for request in requests if control(request, "READY", 1)]
+        try:
+            return self.model.execute(requests)
+        except Exception as error:
+            self._note(error)
+            raise
+        finally:
+            ids = [control(one, "CORR_ID", name) for one, name in zip(real, names(real), strict=True)]
+            empty, widest = len(requests) - len(real), self.held.widest()
+            self.log.write(began, ids, empty=empty, widest=widest, kept=self.held.grown())
+
+    # -- decoupled ----------------------------------------------------------------------------------------------------
+
+    def _stream(self, requests: Sequence[Any]) -> None:
+        began = time.monotonic()
+        seen = self._handed_on(requests)
+        passes = getattr(self.held.cache, "passes", 0)
+        error: Exception | None = None
+        try:
+            if seen:
+                self.model.execute(list(seen))
+        except Exception as raised:
+            error = raised
+            self._note(error)
+        self._record(began, seen, getattr(self.held.cache, "passes", 0) - passes)
+        for one in seen:
+            self._release(one, error)
+        self.turns += 1
+
+    def _handed_on(self, requests: Sequence[Any]) -> list[Seen]:
+        """The requests of this turn, as Triton might hand them over.
+
+        Triton promises no order in which requests that were given back come again, and not that they come together.
+        So every other turn their order is the reverse, and the first that still waits is late once.
+        """
+        fresh = [one for one in requests if one.flags() & START]
+        self.line += [one.correlation_id() for one in fresh]
+        again = [one for one in requests if not one.flags() & START]
+        first = self.line[0] if self.line else None
+        for one in list(again):
+            id = one.correlation_id()
+            if id == first and id not in self.kept_back:
+                self.kept_back.add(id)
+                again.remove(one)
+                one.set_release_flags(RESCHEDULE)
+        if self.turns % 2:
+            again.reverse()
+        return [Seen(one) for one in (*again, *fresh)]
+
+    def _record(self, began: float, seen: Sequence[Seen], passes: int) -> None:
+        """The turn's line in the step log.
+
+        `passes`: forward passes of the decoder; `left_out`: requests between their first and last answer that were
+        handed over and got none; `overtaken`: those that wait while one that came later has its first answer.
+        """
+        answered = [one for one in seen if one.sent]
+        ids = [one.correlation_id() for one in answered]
+        first = [id for id in ids if id not in self.running]
+        left_out = sum(not one.sent for one in seen if one.correlation_id() in self.running)
+        waiting = [id for id in self.line if id not in first]
+        last = max((self.line.index(id) for id in first if id in self.line), default=-1)
+        overtaken = sum(self.line.index(id) < last for id in waiting)
+        self.line = waiting
+        self.running |= set(ids)
+        for one in seen:
+            if one.final or not one.release & RESCHEDULE:
+                self.running.discard(one.correlation_id())
+                self.kept_back.discard(one.correlation_id())
+        if ids or left_out:
+            self.log.write(
+                began, ids, made=[one.sent for one in answered], prefill=len(first), left_out=left_out,
+                overtaken=overtaken, passes=passes, kept=self.held.grown(),
+                slots_used=getattr(self.held.cache, "used", None),
+            )  # fmt: skip
+
+    def _release(self, one: Seen, error: Exception | None) -> None:
+        """Give a request back, or end it. What Triton could not go on with is noted, and does not reach it."""
+        if one.final:
+            if one.release & RESCHEDULE and not error:
+                self._write(FINISHED)
+        elif error:
+            refuse(one.request, f"the model raised {type(error).__name__}")
+        elif one.release & RESCHEDULE:
+            one.request.set_release_flags(one.release)
+        else:
+            self._write(DROPPED)
+            refuse(one.request, DROPPED)
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def _note(self, error: Exception) -> None:
+        pb_utils.Logger.log_error("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == str(self.path)]
+        self._write(f"{type(error).__name__}: {error}", frames[-1].lineno if frames else None, exception=True)
+
+    def _write(self, words: str, line: "int | None" = None, exception: bool = False) -> None:
+        """Faults have a file of their own: a step that failed is no step."""
+        fault = {"t": time.monotonic(), "words": words[:2000], "line": line, "exception": exception}
+        try:
+            with self.faults.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(fault)}\n")
+        except OSError:  # nobody can read it, and the model goes on
+            pass
+
+
+def observed(path: Path) -> Callable[[], Observer]:
+    """The class that Triton finds in the place of the one in ``path``."""
+
+    class TritonPythonModel(Observer):
+        def __init__(self) -> None:
+            super().__init__(path)
+
+    return TritonPythonModel
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look there for the module of their class
+    spec.loader.exec_module(module)
+    return module
+
+
+def _without_log(args: dict[str, str]) -> dict[str, str]:
+    """The arguments for a model that may not write a step log: where it has no folder, it writes none."""
+    config = json.loads(args["model_config"])
+    config["parameters"]["run_dir"]["string_value"] = ""
+    return {**args, "model_config": json.dumps(config)}

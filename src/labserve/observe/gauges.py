@@ -1,0 +1,188 @@
+"""What a scheduler shows on Triton's /metrics page: `labs_<name>`, labelled with the model's name.
+
+One naming scheme (docs/operate/metrics.md): a histogram or gauge is named for what it holds, with its unit where it has
+one (`_seconds`); a counter ends in `_total`.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import triton_python_backend_utils as pb_utils
+
+from labserve.observe.periodic import PeriodicCall
+from labserve.observe.tracing import Tracer
+
+FLUSH_S = 0.25  # seconds between two messages to the server
+MOST_OBSERVATIONS = 16  # of one histogram in that time: each is a message, and what is more is thinned out evenly
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
+POWERS = tuple(float(2**n) for n in range(8))
+TOKENS = tuple(float(2**n) for n in range(13))
+
+
+class Shown(NamedTuple):
+    """A metric. One with `buckets` is a histogram, one that ends in _total a counter, any other a gauge.
+
+    `label` is a label beside the model's name; values are then told by it, as `{"prefill": 12}`.
+    """
+
+    help: str
+    buckets: tuple[float, ...] = ()
+    label: str = ""
+
+
+#: Every metric that a model of ours may have; it shows those that apply to it.
+METRICS = {
+    "slots": Shown("Requests that may run at a time"),
+    "running": Shown("Requests in the batch, or that hold a slot"),
+    "waiting": Shown("Requests that wait inside the model"),
+    "kv_blocks": Shown("KV cache blocks there are"),
+    "kv_blocks_used": Shown("KV cache blocks occupied or promised"),
+    "steps_total": Shown("Steps, each a token for every request that decodes"),
+    "tokens_total": Shown("Tokens generated"),
+    "admissions_total": Shown("Requests admitted to the batch"),
+    "preemptions_total": Shown("Requests evicted from the batch, to be computed again"),
+    "waiting_of": Shown("Requests that wait inside the model, by their tenant", label="tenant"),
+    "cached_tokens_total": Shown("Tokens of prompts whose keys and values were there already"),
+    "guessed_tokens_total": Shown("Tokens that were guessed and checked", label="outcome"),
+    "batch_size": Shown("Requests in a step", POWERS),
+    "step_tokens": Shown("Tokens computed in a step: of prompts, and one for each that decodes", TOKENS, "phase"),
+    "time_to_first_token_seconds": Shown("From a request's arrival in the model to its first token", SECONDS),
+    "inter_token_latency_seconds": Shown("Between two tokens of a request", SECONDS),
+}
+
+Value = float | Mapping[str, float]
+
+
+class Gauges:
+    """The metrics of one model: `Gauges("iterative-gpt2", slots=8, running=0, tokens_total=0)`.
+
+    A message to the server and back takes 70 us, which a step need not wait for a dozen times: values are kept here,
+    and a thread hands on what changed, four times a second. It ends with `close`, or with this object. Each message
+    also wakes a thread here and one of the server, on processors where the next step computes: so they are few.
+    """
+
+    def __init__(self, model: str, **first: Value) -> None:
+        self._model = model
+        self._lock = threading.Lock()
+        self._families: dict[str, Any] = {}  # a metric lives as long as its family's Python object
+        self._metrics: dict[tuple[str, str], Any] = {}
+        self._values: dict[tuple[str, str], float] = {}  # gauges to be set, counters to be added
+        self._observed: dict[tuple[str, str], list[float]] = {}
+        self._shown: dict[tuple[str, str], float] = {}  # gauges as the server has them
+        self._arrived: dict[str, float] = {}  # requests without a token: when they came
+        self._latest: dict[str, float] = {}  # the others: when their last token came
+        self._tracer = Tracer(model)
+        self.update(**first)
+        self.flush()
+        self._publishing = PeriodicCall(FLUSH_S, self.flush)
+
+    def update(self, **values: Value) -> None:
+        """Set gauges to their new values, add to counters, observe a value of a histogram."""
+        with self._lock:
+            for name, told in values.items():
+                for label, value in told.items() if isinstance(told, Mapping) else (("", told),):
+                    self._take(name, label, value)
+
+    def arrived(self, name: str, request: Any = None) -> None:
+        """A request has come, under the name that `step` will have for it; Triton's `request` says of which trace."""
+        self._arrived[name] = time.monotonic()
+        self._tracer.begin(name, request)
+
+    def gone(self, request: str) -> None:
+        """A request has left; harmless when it had left before."""
+        self._arrived.pop(request, None)
+        self._latest.pop(request, None)
+        self._tracer.end(request)
+
+    def step(self, requests: Sequence[str], phase: str, tokens: Sequence[int], made: Sequence[int]) -> None:
+        """A step has ended.
+
+        Args:
+            requests: the names of those in it.
+            phase: a letter for each: "p" its prompt was computed, "d" it decodes.
+            tokens: how many were computed for each.
+            made: how many new ones each of them got.
+        """
+        now = time.monotonic()
+        computed = {"prefill": 0, "decode": 0}
+        for letter, count in zip(phase, tokens, strict=True):
+            computed["decode" if letter == "d" else "prefill"] += count
+        with self._lock:
+            self._take("steps_total", "", 1)
+            self._take("tokens_total", "", sum(made))
+            self._take("batch_size", "", len(requests))
+            for part, count in computed.items():
+                if count:
+                    self._take("step_tokens", part, count)
+            for request, count in zip(requests, made, strict=True):
+                if count:
+                    self._came(request, now)
+                    self._tracer.token(request, count)
+
+    def _came(self, request: str, now: float) -> None:
+        """A request has a new token, or several that came at the same moment."""
+        arrived, latest = self._arrived.pop(request, None), self._latest.get(request)
+        self._latest[request] = now
+        if arrived is not None:
+            self._take("time_to_first_token_seconds", "", now - arrived)
+        elif latest is not None:
+            self._take("inter_token_latency_seconds", "", now - latest)
+
+    def _take(self, name: str, label: str, value: float) -> None:
+        if METRICS[name].buckets:
+            self._observed.setdefault((name, label), []).append(value)
+        else:
+            before = self._values.get((name, label), 0.0) if name.endswith("_total") else 0.0
+            self._values[name, label] = before + value
+
+    def flush(self) -> None:
+        """Tell the server what is new."""
+        with self._lock:
+            values, self._values = self._values, {}
+            observed, self._observed = self._observed, {}
+        try:
+            while values:
+                (name, label), value = next(iter(values.items()))
+                if name.endswith("_total"):
+                    if value or (name, label) not in self._metrics:
+                        self._metric(name, label).increment(value)
+                elif self._shown.get((name, label)) != value:
+                    self._metric(name, label).set(value)
+                    self._shown[name, label] = value
+                values.pop((name, label))
+            for (name, label), every in observed.items():
+                metric = self._metric(name, label)
+                for value in thinned(every):
+                    metric.observe(value)
+        except Exception:
+            with self._lock:  # what the server has not been told is told the next time
+                for (name, label), value in values.items():
+                    if name.endswith("_total") or (name, label) not in self._values:
+                        self._take(name, label, value)
+            raise
+        self._tracer.send()
+
+    def _metric(self, name: str, label: str) -> Any:
+        if (name, label) not in self._metrics:
+            shown, kinds = METRICS[name], pb_utils.MetricFamily
+            kind = kinds.HISTOGRAM if shown.buckets else kinds.COUNTER if name.endswith("_total") else kinds.GAUGE
+            if name not in self._families:
+                self._families[name] = kinds(name=f"labs_{name}", description=shown.help, kind=kind)
+            labels = {"model": self._model, **({shown.label: label} if shown.label else {})}
+            more = {"buckets": list(shown.buckets)} if shown.buckets else {}
+            self._metrics[name, label] = self._families[name].Metric(labels=labels, **more)
+        return self._metrics[name, label]
+
+    def close(self) -> None:
+        """Hand on what is left; the model is being unloaded."""
+        self._publishing.close()
+        with suppress(Exception):  # a server on its way down takes nothing any more
+            self.flush()
+
+
+def thinned(values: Sequence[float], most: int = MOST_OBSERVATIONS) -> list[float]:
+    """At most so many of them, evenly taken."""
+    return [values[index * len(values) // most] for index in range(most)] if len(values) > most else list(values)

@@ -1,0 +1,43 @@
+"""Something that is done again and again beside the work, as long as its owner is there."""
+
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+
+class PeriodicCall:
+    """Calls a method of an object every `seconds`, in a thread of its own.
+
+    It ends with `close`, or with the object. A call that fails is told in the server's log, once for each message, and
+    the next one comes all the same.
+    """
+
+    def __init__(self, seconds: float, method: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._method: weakref.WeakMethod[Any] = weakref.WeakMethod(method)
+        self._end = threading.Event()
+        weakref.finalize(method.__self__, self._end.set)  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._run, name=method.__qualname__, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        logged: set[str] = set()
+        while not self._end.wait(self._seconds):
+            if (method := self._method()) is None:
+                return
+            try:
+                method()
+            except Exception as error:
+                if str(error) not in logged:
+                    logged.add(str(error))
+                    pb_utils.Logger.log_error(f"{method.__qualname__}: {''.join(traceback.format_exception(error))}")
+            del method
+
+    def close(self) -> None:
+        """No call is in progress any more when this returns."""
+        self._end.set()
+        self._thread.join()

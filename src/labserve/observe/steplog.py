@@ -1,0 +1,152 @@
+"""The step log: one JSON line per step, from which timelines and the live view are drawn (docs/develop/step-log.md)."""
+
+import json
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from labserve.observe.replica import own_folder
+from labserve.observe.watchdog import Watchdog
+
+VERSION = 2
+MOST_BYTES = 32 * 2**20  # of a file; there is one before it
+MOST_WAITING = 64  # names of those who wait; their number is in `queue`
+MOST_PROMPT = 1000  # characters
+WATCHED = "watched"  # a viewer who wants texts touches this file of the run folder,
+WATCHED_S = 10.0  # and has gone when it is older than this
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+class StepLog:
+    """Appends to `<run_dir>/steps-<model>-<instance>.jsonl`.
+
+    `run_dir` is the stack's writable run folder. Where it is empty or cannot be written, nothing is logged
+    and nothing fails: a server must not stop serving because nobody can watch it.
+
+    The environment's LABS_STEP_LOG says what is written: "off" nothing, "steps" no texts, "texts" texts always.
+    Without it, texts are written while somebody watches.
+    """
+
+    def __init__(self, run_dir: str, model: str, instance: str, most_bytes: int = MOST_BYTES) -> None:
+        run_dir = own_folder(run_dir)
+        self._head = {"model": model, "instance": instance}
+        self._most = most_bytes
+        self._wanted = os.environ.get("LABS_STEP_LOG", "")
+        self._watched = os.path.join(run_dir, WATCHED)  # noqa: PTH118  a Path's stat costs thrice as much
+        self._path = Path(run_dir) / f"steps-{model}-{instance}.jsonl"
+        self._file: FileIO | None = None
+        self._count = 0
+        if run_dir and self._wanted != "off":
+            self._open()
+        self._watchdog: Watchdog | None = None
+        if run_dir:
+            self._watchdog = Watchdog(self._path.with_name(f"stuck-{model}-{instance}.json"), model)
+            weakref.finalize(self, self._watchdog.close)
+
+    def _open(self) -> None:
+        try:
+            # Not buffered: a step's line is whole in the file as soon as the step is over.
+            self._file = FileIO(str(self._path), "a")
+            self._size = self._path.stat().st_size
+        except OSError:
+            self._file = None
+
+    @property
+    def texts(self) -> bool:
+        """Whether texts are wanted now; else nobody need make them."""
+        if self._file is None or self._wanted == "steps":
+            return False
+        if self._wanted == "texts":
+            return True
+        try:
+            return time.time() - os.stat(self._watched).st_mtime < WATCHED_S  # noqa: PTH116
+        except OSError:
+            return False
+
+    def write(self, started: float, ids: Sequence[object], kind: str = "step", **more: Any) -> None:
+        """Log a step that began at `started` (time.monotonic() seconds) and ends now.
+
+        `ids` are the names of its requests, in order; `more` is any other field of docs/develop/step-log.md, or a count
+        of the model's own: a whole number, or one per request. None and empty ones are left out.
+        """
+        if self._file is None:
+            return
+        end = time.monotonic()
+        self._count += 1
+        if self._watchdog is not None:
+            self._watchdog.steps = self._count
+        line = {
+            "v": VERSION,
+            "n": self._count,
+            "t": round(end, 6),
+            "dur": round(end - started, 6),
+            **self._head,
+            "kind": kind,
+            "batch": len(ids),
+            "ids": [str(i) for i in ids],
+        }
+        for name, value in more.items():
+            if isinstance(value, int) or value:
+                line[name] = value
+        data = f"{_ENCODER.encode(line)}\n".encode()
+        try:
+            if self._size + len(data) > self._most:
+                self._turn_over()
+            self._file.write(data)
+            self._size += len(data)
+        except OSError:  # the disk is full, or the folder is gone
+            self.close()
+
+    def watch(self, function: Callable[..., Any]) -> None:
+        """Called in a thread in which a model computes: each call of `function` there is an execution."""
+        if self._watchdog is not None:
+            self._watchdog.watch(function)
+
+    def _turn_over(self) -> None:
+        """Begin a new file; this one takes the place of the one before it."""
+        assert self._file is not None
+        self._file.close()
+        self._path.replace(self._path.with_suffix(".1.jsonl"))
+        self._file = FileIO(str(self._path), "a")
+        self._size = 0
+
+    def close(self) -> None:
+        """Close the file; later writes do nothing."""
+        if self._watchdog is not None:
+            self._watchdog.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def queued(names: Sequence[object], why: str) -> dict[str, Any]:
+    """The fields about those who wait in the model, in their order; all for the same reason."""
+    if not names:
+        return {"queue": 0}
+    return {"waiting": [str(name) for name in names[:MOST_WAITING]], "queue": len(names), "why": why}
+
+
+class Names:
+    """Names for requests: what a client calls one, or a number; no two that live have the same."""
+
+    def __init__(self) -> None:
+        self._live: set[str] = set()
+        self._count = 0
+
+    def take(self, asked: str = "") -> str:
+        """A name that is free, for a request that its client calls `asked`."""
+        self._count += 1
+        wanted = name = asked[:64] or str(self._count)
+        more = self._count
+        while name in self._live:
+            name, more = f"{wanted}#{more}", more + 1
+        self._live.add(name)
+        return name
+
+    def free(self, name: str) -> None:
+        """The request has ended."""
+        self._live.discard(name)

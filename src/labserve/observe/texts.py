@@ -1,0 +1,74 @@
+"""The texts of the step log, made only while somebody wants them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from labserve.observe.steplog import MOST_PROMPT, StepLog
+from labserve.text.detok import Detokenizer
+
+
+class GrownText(NamedTuple):
+    """A request after a step: its name, its ids from the prompt's on, and how many are the prompt's and the step's."""
+
+    name: str
+    ids: Sequence[int]
+    prompt: int
+    made: int
+
+
+class StepTexts:
+    """What of each text is in the log already.
+
+    `tokenizer` is asked for when texts are wanted for the first time; None: they cannot be had.
+    """
+
+    def __init__(self, log: StepLog, tokenizer: Callable[[], Tokenizer | None]) -> None:
+        self._log = log
+        self._open = tokenizer
+        self._tokenizer: Tokenizer | None = None
+        self._known: dict[str, Detokenizer] = {}
+
+    def fields(self, batch: Sequence[GrownText], pieces: Sequence[str] | None = None) -> dict[str, Any]:
+        """The fields `texts`, `prompts` and `before` of a step's line; {} while nobody wants them.
+
+        `pieces` are the texts, where the model has made them anyway.
+        """
+        if not self._log.texts:
+            self._known = {}
+            return {}
+        self._tokenizer = self._tokenizer or self._open()
+        if self._tokenizer is None:
+            return {}
+        prompts, before = {}, {}
+        for name, ids, prompt, made in batch:
+            if name not in self._known:
+                grown = self._known[name] = Detokenizer(self._tokenizer)
+                prompts[name] = self._decode(ids[:prompt])[:MOST_PROMPT]
+                if earlier := "".join(grown.add(token) for token in ids[prompt : len(ids) - made]):
+                    before[name] = earlier
+        if pieces is None:
+            pieces = [
+                "".join(self._known[name].add(token) for token in ids[len(ids) - made :]) if made else ""
+                for name, ids, _, made in batch
+            ]
+        return {"texts": list(pieces), "prompts": prompts, "before": before}
+
+    def forget(self, name: str) -> None:
+        """The request has ended."""
+        self._known.pop(name, None)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        assert self._tokenizer is not None
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+def find_tokenizer(folder: str) -> Tokenizer | None:
+    """The tokenizer of a folder of weights or of an engine; None where it has none that can be read."""
+    try:
+        return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    except Exception:  # the library raises nothing narrower
+        return None

@@ -1,0 +1,121 @@
+"""Says when an execution does not come back: a loop without an end holds its model, and Triton waits without a word."""
+
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from labserve.observe.clock import CONTROL
+
+BOUND_S = 20.0  # no execution of the labs takes that long
+BOUND = "LABS_STUCK_S"  # another bound, for a server that is asked nothing long
+LOOK_S = 1.0
+# The frame that must come back, and where it is now: file and line.
+Find = Callable[["FrameType | None"], "tuple[FrameType, str, int] | None"]
+
+
+class Mark:
+    """Stands on the frame of one execution from the first time that it is seen, where a tracer would stand."""
+
+    def __init__(self) -> None:
+        self.since = time.time()
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any: ...
+
+
+class Watchdog:
+    """Looks once a second where the thread is that made it, or that called `watch`. Its owner counts the `steps`.
+
+    While an execution takes longer than the bound, `path` says which (`labctl status` reads it): JSON with `model`,
+    `since` (seconds since the epoch), `steps` (those before it), and `file` and `line` where it is now.
+    It is written anew at every look, so that an old one tells of a process that is gone.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        model: str,
+        bound: float | None = None,
+        look: float = LOOK_S,
+        find: "Find | None" = None,
+        what: str = "one execution",
+    ) -> None:
+        self.steps = 0
+        self._path, self._model = path, model
+        self._clock = path.with_name(CONTROL)
+        self._bound = float(os.environ.get(BOUND, BOUND_S)) if bound is None else bound
+        self._look = look
+        self._find, self._what = find or execution, what
+        self._watched = threading.get_ident()
+        self._end = threading.Event()
+        self._mark: Mark | None = None
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def watch(self, function: Callable[..., Any]) -> None:
+        """From now on each call of `function` in this thread is an execution."""
+        code = inspect.unwrap(function).__code__
+        self._watched, self._find = threading.get_ident(), lambda frame: execution(frame, code)
+
+    def close(self) -> None:
+        self._end.set()
+
+    def _watch(self) -> None:
+        while not self._end.wait(self._look):
+            self._once()
+
+    def _once(self) -> None:
+        running = self._find(sys._current_frames().get(self._watched))
+        if running is None or self._clock.exists():  # a clock that stands still is no loop
+            self._forget()
+            return
+        execute, file, line = running
+        # The mark is on the frame itself: to keep the frame, to know it again, would keep its requests alive.
+        if self._mark is None or execute.f_trace is not self._mark:
+            self._forget()
+            self._mark = execute.f_trace = Mark()
+        elif time.time() - self._mark.since >= self._bound:
+            report = {"model": self._model, "what": self._what, "since": self._mark.since, "steps": self.steps,
+                    "file": file, "line": line}  # fmt: skip
+            try:
+                part = self._path.with_suffix(".part")
+                part.write_text(json.dumps(report), encoding="utf-8")
+                part.replace(self._path)
+            except OSError:  # nobody can be told, and that is no reason to fail
+                pass
+
+    def _forget(self) -> None:
+        if self._mark is not None:
+            self._mark = None
+            self._path.unlink(missing_ok=True)
+
+
+def execution(frame: FrameType | None, code: CodeType | None = None) -> tuple[FrameType, str, int] | None:
+    """The frame of an execution below which `frame` runs, and the innermost file and line in the model's own folder.
+
+    It is a call of `code`; of a model's `execute` where there is none.
+    """
+    inner: dict[str, tuple[str, int]] = {}
+    while frame is not None:
+        file, folder = frame.f_code.co_filename, os.path.dirname(frame.f_code.co_filename)  # noqa: PTH120
+        inner.setdefault(folder, (file, frame.f_lineno))
+        execute = frame.f_code.co_name == "execute" and "requests" in frame.f_code.co_varnames
+        if frame.f_code is code if code else execute:
+            return frame, *inner[folder]
+        frame = frame.f_back
+    return None
+
+
+def loading(frame: FrameType | None, file: str) -> tuple[FrameType, str, int] | None:
+    """The outermost frame of that file, and the innermost line in it: while it is imported or initialised."""
+    found: tuple[FrameType, str, int] | None = None
+    while frame is not None:
+        if frame.f_code.co_filename == file:
+            found = (frame, file, found[2] if found else frame.f_lineno)
+        frame = frame.f_back
+    return found

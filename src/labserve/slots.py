@@ -1,0 +1,37 @@
+"""The slots of a running batch: which request holds which, and which are free."""
+
+import heapq
+
+
+class Slots:
+    """`count` numbered slots. A request that holds one is known by a key, and shown by a name."""
+
+    def __init__(self, count: int) -> None:
+        self.names = [""] * count  # of the request in each slot; "" for a free one
+        self._free = list(range(count))
+        self._slot: dict[object, int] = {}
+
+    def take(self, key: object, name: object = None) -> int:
+        """Give `key` the lowest free slot; -1 if none is free. It is shown by its `name`, or else by the key."""
+        if not self._free:
+            return -1
+        slot = heapq.heappop(self._free)
+        self.names[slot] = str(key if name is None else name)
+        self._slot[key] = slot
+        return slot
+
+    def of(self, key: object) -> int:
+        """The slot of `key`, or -1."""
+        return self._slot.get(key, -1)
+
+    def free(self, key: object) -> None:
+        """Take the slot of `key` back; harmless if it holds none."""
+        slot = self._slot.pop(key, None)
+        if slot is not None:
+            self.names[slot] = ""
+            heapq.heappush(self._free, slot)
+
+    @property
+    def used(self) -> int:
+        """How many are taken."""
+        return len(self._slot)

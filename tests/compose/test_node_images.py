@@ -1,0 +1,32 @@
+"""``labctl images build``: one command makes every image that a stack's manifests name, and prints names alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import docker
+from machinery import copy_of_the_checkout, labctl
+
+from labctl.runtimes.images import LABEL
+
+
+def images_of(folder: Path) -> set[str]:
+    """Every image that a manifest there names."""
+    return {
+        found for path in folder.glob("*.yaml") for found in re.findall(r"^ +image: (\S+)$", path.read_text(), re.M)
+    }
+
+
+def test_every_image_that_the_manifests_name_is_there_after_one_command(
+    engine: docker.DockerClient, snapshot: Path, tmp_path: Path
+) -> None:
+    root = copy_of_the_checkout(tmp_path / "checkout", snapshot)
+    built = labctl("images", "build", "iterative", root=root, timeout=900)
+    labctl("render", "iterative", "--target", "kubernetes", "--output", str(tmp_path / "deploy"), root=root)
+    named = images_of(tmp_path / "deploy" / "base")
+    assert named and named <= set(built.stdout.split()), "stdout is for `kind load docker-image $(...)`"
+    for name in built.stdout.split():
+        assert engine.images.get(name).labels[LABEL], "`labctl images list` finds it again"
+    again = labctl("images", "build", "iterative", root=root)
+    assert (again.stdout, again.stderr) == (built.stdout, ""), "nothing is built twice"

@@ -1,0 +1,22 @@
+"""A stack of each lab, with settings under which tests share its server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SEQUENCES = {
+    "strategy": "direct", "generator": "onnx", "sampling": "greedy", "log_verbose": True, "threads": 1,
+    "max_sequence_idle_microseconds": 60_000_000,
+}  # fmt: skip
+TINY = {"model": "random:tiny-llama"}
+# lab: (stack, the model that is asked, settings, group of the tests that share the server)
+LABS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "sequence": ("sequence-batcher", "", SEQUENCES, "test_lab_sequence"),
+    "iterative": ("iterative", "iterative-gpt2", {}, "iterative"),
+    "llama": ("llama", "ensemble", TINY, "llama"),
+    "codegen": ("codegen", "ensemble", {}, "codegen"),
+    "batching": ("inflight-batching", "ensemble", TINY, "llm"),
+    "schedulers": ("modern", "door", TINY, "modern"),
+    "scale": ("scaled", "streams", {}, "scaled"),
+}
+PROMPT = "I have lived in"

@@ -1,0 +1,201 @@
+"""A stand-in for NVIDIA's tensorrtllm backend: it computes nothing, and refuses, answers and reports as upstream does.
+
+Its "model" continues every prompt with the letter b, and with EOS as the third token. Line numbers are those of
+tensorrtllm_backend's inflight_batcher_llm/src at the tag that is named.
+"""
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+LETTER, EOS, EOS_AT = ord("b"), 2, 2
+VOCABULARY, SLOTS, BLOCK, BLOCKS = 512, 4, 64, 100
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+# custom_metrics_reporter.cc: v0.8.0:36-59, v0.17.0:37-62, v0.19.0:37-64.
+REQUESTS = ("active", "max", "scheduled", "context")
+KV_BLOCKS = ("max", "free", "used", "tokens_per")
+IN_FLIGHT = ("total_context_tokens", "generation_requests", "micro_batch_id", "paused_requests")
+STATIC = ("total_context_tokens", "total_generation_tokens", "empty_generation_slots")
+
+
+@dataclass
+class Job:
+    """A request that was taken over; ``made`` are the tokens of its answer so far."""
+
+    request: object
+    prompt: list
+    wanted: int
+    end_id: int
+    streaming: bool
+    scores: bool
+    name: str
+    made: list = field(default_factory=list)
+
+    def step(self):
+        """One more token; whether it was the last."""
+        self.made.append(EOS if len(self.made) == EOS_AT else LETTER)
+        return self.made[-1] == self.end_id or len(self.made) == self.wanted
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        said = {key: value["string_value"] for key, value in config["parameters"].items()}
+        self.contract = tuple(map(int, said["contract"].split(".")))
+        self.static, self.paused = said["static"] == "true", int(said["paused"])
+        self.iteration_s = int(said["iteration_ms"]) / 1e3
+        self.decoupled = config["model_transaction_policy"]["decoupled"]
+        self.iteration, self.queue, self.names = 0, [], set()
+        self.changed, self.ending = threading.Condition(), False
+        # 0.5.0 reports nothing.
+        self.metrics = Metrics(args, self.contract, self.static) if self.contract > (0, 5, 0) else None
+        self.loop = threading.Thread(target=self.run)
+        self.loop.start()
+
+    def finalize(self):
+        with self.changed:
+            self.ending = True
+            self.changed.notify_all()
+        self.loop.join()
+
+    def execute(self, requests):
+        """Take requests over at once, as upstream's enqueue does (model_instance_state.cc: v0.17.0:828)."""
+        for request in requests:
+            try:
+                job = self.taken(request)
+            except ValueError as error:
+                refusal = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+                request.get_response_sender().send(refusal, flags=FINAL)
+                continue
+            with self.changed:
+                self.queue.append(job)
+                self.changed.notify_all()
+
+    def taken(self, request):
+        def read(name, default=None):
+            tensor = pb_utils.get_input_tensor_by_name(request, name)
+            return default if tensor is None else tensor.as_numpy().reshape(-1)
+
+        name = request.request_id()
+        if self.contract == (0, 5, 0) and name:  # v0.5.0, libtensorrtllm.cc:721-746
+            if not name.isdecimal():
+                raise ValueError(f"Invalid requestId, must be uint64_t. Got {name}")
+            with self.changed:
+                if name in self.names:  # v0.5.0, libtensorrtllm.cc:571-581
+                    raise ValueError(f"requestId {name} is already in progress, request is ignored.")
+                self.names.add(name)
+        streaming = bool(read("streaming", [False])[0])
+        if streaming and not self.decoupled:  # v0.17.0, utils.cc:795-798
+            raise ValueError("Streaming is only supported if model is deployed using decoupled mode.")
+        ids, length, wanted = read("input_ids"), read("input_lengths")[0], read("request_output_len")[0]
+        if length != ids.size or not ids.size or wanted < 1:
+            raise ValueError("an input is empty or does not fit")
+        end_id = int(np.asarray(read("end_id", [-1])).astype(np.int32)[0])
+        if not -1 <= end_id < VOCABULARY:  # TensorRT-LLM, cpp/tensorrt_llm/batch_manager/llmRequest.cpp, validate
+            raise ValueError(f"EndId ({end_id}) is not within acceptable range [-1, {VOCABULARY}).")
+        scores = bool(read("return_log_probs", [False])[0])
+        return Job(request, ids.tolist(), int(wanted), end_id, streaming, scores, name)
+
+    def run(self):
+        """Iterations of in-flight batching, or of V1, where a whole batch is one iteration."""
+        active = []
+        while True:
+            with self.changed:
+                while not (self.queue or active or self.ending):
+                    self.changed.wait()
+                if self.ending:
+                    return
+                if not (self.static and active):
+                    room = SLOTS - len(active)
+                    active, self.queue = active + self.queue[:room], self.queue[room:]
+            time.sleep(self.iteration_s)  # this is what it computes
+            scheduled = len(active)
+            if self.static:
+                active, batch = [], active
+                longest = max(job.wanted for job in batch)
+                for job in batch:
+                    while not self.advance(job):
+                        pass
+                made = sum(job.wanted for job in batch)
+                counts = {"total_generation_tokens": made, "empty_generation_slots": scheduled * longest - made}
+            else:
+                active = [job for job in active if not self.advance(job)]
+                counts = {"generation_requests": scheduled, "paused_requests": self.paused}
+            self.iteration += 1
+            if self.metrics:
+                self.metrics.report(self.iteration, len(active), scheduled, counts)
+
+    def advance(self, job):
+        """One more token of a request; whether its last response was sent."""
+        over = job.step()
+        if not (over or job.streaming):
+            return False
+        try:
+            response = pb_utils.InferenceResponse(self.tensors(job))
+        except ValueError as error:
+            over, response = True, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+        if over:
+            with self.changed:
+                self.names.discard(job.name)
+        job.request.get_response_sender().send(response, flags=FINAL if over else 0)
+        return over
+
+    def tensors(self, job):
+        """Streamed tokens come one by one; a whole answer has the prompt in front (exclude_input_in_output is off)."""
+        ids = job.made[-1:] if job.streaming else job.prompt + job.made
+        wanted = set(job.request.requested_output_names())
+        found = {"output_ids": np.array([[ids]], dtype=np.int32)}
+        if self.contract > (0, 5, 0):
+            found["sequence_length"] = np.array([[len(ids)]], dtype=np.int32)
+            if job.scores:
+                found["output_log_probs"] = np.full((1, 1, len(job.made)), -0.5, dtype=np.float32)
+                found["cum_log_probs"] = np.array([[-0.5 * len(job.made)]], dtype=np.float32)
+        if self.contract >= (0, 11, 0):
+            # model_instance_state.cc: v0.11.0:743,756; v0.14.0:872,885; v0.17.0:981,994; v0.19.0:1089,1102.
+            for name in ("output_ids", "sequence_length"):
+                if name not in wanted:
+                    raise ValueError(f"{name} tensor must be present in list of output tensors")
+        return [pb_utils.Tensor(name, value) for name, value in found.items() if name in wanted]
+
+
+class Metrics:
+    """Gauges of the last iteration (custom_metrics_reporter.cc; WaitForStats, model_instance_state.cc v0.17.0:1272)."""
+
+    def __init__(self, args, contract, static):
+        kind = "v1" if static else "inflight_batcher"
+        names = STATIC if static else IN_FLIGHT
+        if contract < (0, 11, 0):  # v0.8.0:55-57
+            names = tuple(name.replace("paused", "terminated") for name in names)
+        waiting = ("waiting",) if contract >= (0, 19, 0) else ()  # v0.19.0:37-39
+        self.families = {}
+        self.gauges = {}
+        for family, category, labels in (
+            ("request", "request_type", REQUESTS + waiting),
+            ("kv_cache_block", "kv_cache_block_type", KV_BLOCKS),
+            (kind, f"{kind}_specific_metric", names),
+            ("general", "general_type", ("timestamp", "iteration_counter")),
+        ):
+            name = f"nv_trt_llm_{family}_metrics"
+            made = pb_utils.MetricFamily(name=name, description=name, kind=pb_utils.MetricFamily.GAUGE)
+            self.families[family] = made  # one that is collected takes its metrics with it
+            model = {"model": args["model_name"], "version": args["model_version"]}
+            for label in labels:
+                self.gauges[family, label] = made.Metric(labels={**model, category: label})
+        self.kind = kind
+
+    def report(self, iteration, active, scheduled, counts):
+        used = min(BLOCKS, scheduled)
+        requests = {"active": active, "max": SLOTS, "scheduled": scheduled, "waiting": active - scheduled}
+        said = {("request", name): value for name, value in requests.items()}
+        said |= {("kv_cache_block", "max"): BLOCKS, ("kv_cache_block", "tokens_per"): BLOCK}
+        said |= {("kv_cache_block", "used"): used, ("kv_cache_block", "free"): BLOCKS - used}
+        said |= {(self.kind, name): value for name, value in counts.items()}
+        said[self.kind, "terminated_requests"] = counts.get("paused_requests", 0)
+        said["general", "iteration_counter"] = iteration
+        for key, value in said.items():
+            if gauge := self.gauges.get(key):
+                gauge.set(value)

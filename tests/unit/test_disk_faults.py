@@ -1,0 +1,116 @@
+"""Read-only, forbidden and full folders (fault 45): one sentence that names the folder and the cause, at any moment."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from labctl.artifacts import engines
+from labctl.cli import main as command_line
+from labctl.labs.run import results_folder
+from labctl.stack.session import Session
+from labctl.workspace import Workspace, replace_dir
+from labkit import disk
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def refused(number: int, target: Path, *named: str) -> LabError:
+    """What a person reads of an error of the operating system while ``target`` is written."""
+    with pytest.raises(LabError, match="cannot write") as caught, disk.disk_errors(target):
+        raise OSError(number, os.strerror(number), *named)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("number", "why", "remedy"),
+    [
+        (errno.ENOSPC, "no space left on that disk (", "free some space there"),
+        (errno.EDQUOT, "the disk quota is used up (", "free some space there"),
+        (errno.EROFS, "is read-only", "make it writable"),
+        (errno.EACCES, "may not write in", "ls -ld"),
+        (errno.ENOTDIR, "Not a directory", "ls -ld"),
+    ],
+)
+def test_fault_45_each_refusal_of_a_disk_has_its_own_words(tmp_path: Path, number: int, why: str, remedy: str) -> None:
+    error = refused(number, tmp_path / "Results" / "x", str(tmp_path / "Results"))
+    assert why in error.why
+    assert remedy in error.remedy
+    assert ("free" in error.why) == (number in disk.FULL)
+    assert "LABS_CACHE" not in error.remedy
+
+
+def test_fault_45_the_cache_can_go_elsewhere_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
+    assert "LABS_CACHE" in refused(errno.ENOSPC, tmp_path / "cache" / "weights" / "w").remedy
+    assert "LABS_CACHE" not in refused(errno.ENOSPC, tmp_path / ".labs" / "x").remedy
+
+
+def test_fault_45_small_sizes_are_not_rounded_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "free_bytes", lambda path: 12_000)
+    with pytest.raises(LabError) as caught:
+        disk.need_space(tmp_path / "x", 36_000)
+    assert caught.value.why == "about 36.0 kB are needed, 12.0 kB are free on that disk"
+
+
+@pytest.mark.parametrize("error", [OSError("not a valid json file"), FileNotFoundError(2, "gone", "/elsewhere/f")])
+def test_an_error_that_is_not_about_the_target_is_not_told_as_one_of_its_disk(tmp_path: Path, error: OSError) -> None:
+    with pytest.raises(OSError) as caught, replace_dir(tmp_path / "engine"):
+        raise error
+    assert caught.value is error
+
+
+def test_a_builder_that_cannot_load_a_model_is_not_told_as_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        name, recipe = "broken", "1"
+        options: ClassVar[Mapping[str, Any]] = {}
+        essential = ()
+
+        def make(self, weights: Path, options: Mapping[str, Any], target: Path, tell: Any, builder: Any) -> Any:
+            raise OSError("It looks like the config file at '/data/Model/config.json' is not a valid JSON file.")
+
+    monkeypatch.setitem(engines.ENGINES, "broken", Broken())
+    build = engines.request("broken", "shipped:tiny-gpt2", {})
+    with pytest.raises(LabError, match="cannot be built") as caught:
+        build.make(Workspace(ROOT, tmp_path / "cache"), lambda text: None)
+    assert "'/data/Model/config.json' is not a valid JSON file" in caught.value.why
+    assert "free" not in str(caught.value)
+
+
+def test_fault_45_whatever_a_command_writes_a_refusal_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(argv: object, **_: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/proc/x")
+
+    monkeypatch.setattr(command_line.cli, "main", full)
+    assert command_line.main([]) == 1
+    assert "error: cannot write /proc/x\n  /proc is read-only\n" in capsys.readouterr().err
+
+
+def test_fault_45_a_measurement_that_fails_leaves_no_results_folder(session: Session) -> None:
+    lab = session.catalog.lab("iterative")
+    with pytest.raises(LabError, match="no"), results_folder(session, lab) as folder:
+        raise LabError("no")
+    assert not folder.exists()
+    with results_folder(session, lab) as folder:
+        atomic_write(folder / "result.json", "{}")
+    assert folder.exists()
+
+
+def test_a_deleted_current_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(LabError, match="current folder does not exist any more"):
+        Workspace.find()

@@ -1,0 +1,173 @@
+"""labctl explain: why a request waited, step by step, and where two runs of the same requests part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from counting_engine import CountingEngine
+from model_cases import CASES, Case, answered, ids, request
+
+from labctl.cli.explain import explain_command
+from labctl.pages.live import story
+from labkit.errors import LabError
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.policy import Policy
+from labserve.inflight.request import Request
+from labserve.inflight.scheduler import Scheduler
+
+REQUESTS = (("a", 3, 4), ("b", 2, 4), ("c", 2, 2))  # names, tokens of the prompt, and of the answer
+
+
+def run(folder: Path, policy: Policy = Policy.MAX_UTILIZATION, phase: str = "load", blocks: int = 5,
+        requests: Sequence[tuple[str, int, int]] = REQUESTS, names: str = "") -> Path:  # fmt: skip
+    """A run's folder with the step log of requests on the counting engine, as the recorder would write it."""
+    scheduler = Scheduler(CountingEngine(step_tokens=8), KVBudget(blocks, 2), policy, 2, False)
+    for name, prompt, limit in requests:
+        scheduler.submit(Request(f"{names}{name}", [0] * prompt, limit))
+    lines: list[dict[str, Any]] = []
+    while not scheduler.idle:
+        step = scheduler.step()
+        waiting, n = [request.id for request in step.waiting], len(lines) + 1
+        lines.append({
+            "v": 2, "n": n, "t": n / 100, "dur": 0.01, "model": "engine", "instance": "0", "kind": "step",
+            "batch": len(step.batch), "ids": [request.id for request in step.batch], "phase": step.phase,
+            "tokens": step.computed, "made": [1] * len(step.batch), "waiting": waiting, "queue": len(waiting),
+            "why": step.plan.because.why, "because": step.plan.because.numbers(), "slots": 2,
+            "joined": [request.id for request in step.admitted], "evicted": [r.id for r in step.preempted],
+            "ended": {request.id: "length" for request in step.ended},
+        })  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    (folder / f"steps-{phase}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return folder
+
+
+def explain(*words: str | Path) -> str:
+    done = CliRunner().invoke(
+        explain_command, [str(word) for word in words], catch_exceptions=False, env={"COLUMNS": "80"}
+    )
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_why_a_request_waited_is_told_step_by_step_with_the_numbers_of_each_refusal(tmp_path: Path) -> None:
+    shown = explain("b", run(tmp_path / "run"))
+    assert shown.splitlines() == [
+        "b in engine, phase load: waited 1 step, 0.010 s; preempted 1 time",
+        "",
+        "step  seconds  it         reason or tokens",
+        "----  -------  ---------  ----------------------------------------------",
+        "   1    0.010  joins      2 computed, 1 new",
+        "   2    0.010  decode     1 computed, 1 new",
+        "   3    0.010  preempted  the batch would hold 6 blocks of 5",
+        "   4    0.010  waits      no KV block: needs 3, 4 used, 1 reserved, of 5",
+        "   5    0.010  joins      4 computed, 1 new",
+        "   6    0.010  decode     1 computed, 1 new",
+        "   6    0.010  ends       length",
+    ]
+
+
+def test_a_request_behind_the_first_of_the_queue_is_told_which_one_that_is(tmp_path: Path) -> None:
+    shown = explain("c", run(tmp_path / "run"))
+    assert " 1-2    0.020  waits   no slot: 2 of 2 are taken" in shown
+    assert " 3-4    0.020  waits   2nd in the queue, behind b: no KV block" in shown
+
+
+def test_a_request_is_also_known_by_the_name_that_its_client_gave_it(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", names="41700")
+    lines = [{"phase": "load", "label": f"question {name}", "id": f"41700{name}"} for name, *_ in REQUESTS]
+    (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert explain("question b", folder).startswith("41700b (question b) in engine, phase load: waited 1 step")
+
+
+def test_as_json_the_numbers_stand_by_themselves(tmp_path: Path) -> None:
+    (told,) = json.loads(explain("b", run(tmp_path / "run"), "--json"))
+    (waits,) = [row for row in told["rows"] if row["what"] == "waits"]
+    assert (told["request"], told["phase"], waits["first_step"], waits["last_step"]) == ("b", "load", 4, 4)
+    assert waits["because"] == {"need": 3, "used": 4, "reserve": 1, "blocks": 5}
+
+
+def test_a_request_that_is_not_there_is_refused_with_those_that_waited_longest(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="has no request z") as caught:
+        explain("z", run(tmp_path / "run"))
+    assert caught.value.why == "the longest waits, in steps: c (6), b (2)"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_without_a_step_log_is_refused_by_name(there: bool, tmp_path: Path) -> None:
+    if there:
+        (tmp_path / "run").mkdir()
+    with pytest.raises(LabError, match=r"run (has no step log|does not exist)"):
+        explain("b", tmp_path / "run")
+
+
+def test_a_log_of_another_form_is_refused_and_warm_up_is_left_out(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run")
+    log = folder / "steps-load.jsonl"
+    first, *rest = log.read_text().splitlines()
+    log.write_text("\n".join([json.dumps({**json.loads(first), "warm_up": True}), *rest]))
+    assert "1    0.010  joins" not in explain("b", folder)
+    refused = {"waiting": ["b"], "queue": 1, "why": "no KV block", "because": {"need": 2}}
+    for odd in ({"rows": 7}, refused, {"waiting": ["b"], "queue": 1, "why": []}):
+        log.write_text(json.dumps({**json.loads(first), **odd}))
+        with pytest.raises(LabError, match="step log of engine, phase load has lines of another form"):
+            explain("b", folder)
+
+
+def test_the_first_step_at_which_two_runs_part_is_shown_with_both_reasons(tmp_path: Path) -> None:
+    one, other = run(tmp_path / "a"), run(tmp_path / "b", Policy.GUARANTEED_NO_EVICT, names="8")
+    shown = explain("--diff", one, other)
+    assert "engine, phase load: 3 requests, 0 steps alike; the runs part at step 1" in shown
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert "batch            1 2                       1" in lines
+    assert any(
+        line.startswith("request 2") and "joins: 2 computed" in line and "waits: no KV" in line for line in lines
+    )
+
+
+def test_two_runs_that_never_part_say_so_and_one_that_is_over_has_parted(tmp_path: Path) -> None:
+    one, other = run(tmp_path / "a"), run(tmp_path / "b", names="8")
+    assert "all 8 steps of 3 requests are the same" in explain("--diff", one, other)
+    log = other / "steps-load.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    (found,) = json.loads(explain("--diff", one, other, "--json"))
+    assert (found["steps"], found["sides"][1]["step"]) == (7, 0)
+    assert found["sides"][1]["reasons"] == {"3": "the run is over"}
+
+
+def test_two_phases_of_one_run_are_compared_by_their_files(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", phase="small")
+    run(folder, phase="large", blocks=50)
+    shown = explain("--diff", folder / "steps-small.jsonl", folder / "steps-large.jsonl")
+    assert "engine, phase small and engine, phase large: 3 requests, 2 steps" in shown
+    assert "preempted: the batch would hold 6" in shown
+
+
+def test_runs_of_other_requests_or_phases_are_refused(tmp_path: Path) -> None:
+    one = run(tmp_path / "a")
+    with pytest.raises(LabError, match="did not have the same requests"):
+        explain("--diff", one, run(tmp_path / "b", requests=REQUESTS[:2]))
+    run(one, phase="more")
+    with pytest.raises(LabError, match="no phase and model in common"):
+        explain("--diff", one, run(tmp_path / "c", phase="other"))
+
+
+def test_the_log_that_the_engine_writes_is_explained_and_so_is_a_step_that_the_clock_holds(
+    load: Callable[[Case], Any], tmp_path: Path
+) -> None:
+    case = next(c for c in CASES if c.path == "llm/tensorrt_llm")
+    model = load(case)
+    answered(model, [request(case, {"request_output_len": ids(9)}) for _ in range(6)])
+    model.finalize()
+    held = {"model": "tensorrt_llm", "instance": "0", "state": "held", "ids": ["x"], "waiting": ["y"], "why": "no slot"}
+    log = next(tmp_path.rglob("steps-*.jsonl"))
+    held["instance"] = json.loads(log.read_text().splitlines()[0])["instance"]
+    (lane,) = story.of_stack(log.parent, [held])
+    waited = [row for name in lane.requests()[4:6] for row in story.rows(lane, name) if row.event.what == "waits"]
+    assert waited[0].words == "no slot: 4 of 4 are taken"
+    assert [row.event.what for row in story.rows(lane, "x")] == ["next step"]
+    assert [row.event.what for row in story.rows(lane, "y")] == ["waits"]

@@ -1,0 +1,88 @@
+"""Input that a person or a stranger may well give: refused in words, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from labctl import workspace
+from labctl.cli import clock
+from labctl.guard.envoy import receiver
+from labctl.manifest.settings import Setting
+from labctl.pages.gate import objection
+from labctl.runtimes import docker_engine
+from labctl.workspace import replace_dir
+from labkit.errors import LabError
+
+
+@pytest.mark.parametrize("asked", ["otlp://[::1", "otlp://]", "otlp://h:99999"])
+def test_an_address_with_half_a_bracket_is_refused(asked: str) -> None:
+    with pytest.raises(LabError, match="trace cannot be"):
+        receiver(asked)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_of_hundreds_of_digits_is_refused(digits: int) -> None:
+    with pytest.raises(ValueError, match="whole number from 1 to 64"):
+        Setting(type="int", default=8, min=1, max=64, help="").parse("9" * digits)
+
+
+@pytest.mark.parametrize("action", ["step", "slow"])
+@pytest.mark.parametrize("amount", ["nan", "inf", "-inf", "many"])
+def test_an_amount_that_is_no_number_is_wrong_usage(action: str, amount: str) -> None:
+    with pytest.raises(click.UsageError, match="is not a number"):
+        clock._amount(action, amount)
+
+
+@pytest.mark.parametrize("origin", ["http://[::1", "null", "http://evil.example"])
+def test_a_foreign_origin_is_refused_whatever_it_looks_like(origin: str) -> None:
+    assert objection({"host": "127.0.0.1:7861", "origin": origin}, exposed=False)
+    assert not objection({"host": "127.0.0.1:7861", "origin": "http://127.0.0.1:7861"}, exposed=False)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "Error while fetching server API version: "])
+def test_an_engine_that_gives_no_reason_is_told_as_such(text: str) -> None:
+    assert docker_engine._plain(text) == "it gives no reason"
+
+
+def test_a_reader_sees_the_old_folder_or_the_new_one_and_never_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both change places in one step: the folder's own name is never renamed away."""
+    target = tmp_path / "out"
+    with replace_dir(target) as fresh:
+        (fresh / "a").write_text("old")
+    rename = Path.rename
+
+    def watched(self: Path, other: Path) -> Path:
+        assert self != target, "for a moment there was neither"
+        return rename(self, other)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    with replace_dir(target) as fresh:
+        (fresh / "a").write_text("new")
+    assert (target / "a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_system_that_cannot_exchange_folders_takes_two_renames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+    for text in ("old", "new"):
+        with replace_dir(tmp_path / "out") as fresh:
+            (fresh / "a").write_text(text)
+    assert (tmp_path / "out" / "a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_manifests_page_names_modules_that_are_there() -> None:
+    import importlib
+    import re
+
+    from labctl.manifest import schema
+
+    for name in re.findall(r":mod:`([\w.]+)`", schema.__doc__ or ""):
+        assert importlib.import_module(name)

@@ -1,0 +1,69 @@
+"""`labctl metrics`: a number that is printed is one that there could have been, or it says whose it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from labctl.cli import metrics as command
+from labkit.evidence import metrics
+
+PAGE = """
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="it",version="1"} 35
+# TYPE nv_inference_request_failure counter
+nv_inference_request_failure{model="it",reason="OTHER",version="1"} 1
+nv_inference_request_failure{model="it",reason="REJECTED",version="1"} 2
+nv_inference_request_failure{model="it",reason="CANCELED",version="1"} 3
+# TYPE nv_inference_count counter
+nv_inference_count{model="it",version="1"} 35
+# TYPE nv_inference_exec_count counter
+nv_inference_exec_count{model="it",version="1"} 35
+# TYPE labs_batch_size histogram
+labs_batch_size_bucket{model="it",le="1"} 16
+labs_batch_size_bucket{model="it",le="2"} 16
+labs_batch_size_bucket{model="it",le="4"} 20
+labs_batch_size_bucket{model="it",le="+Inf"} 20
+labs_batch_size_sum{model="it"} 30
+labs_batch_size_count{model="it"} 20
+"""
+
+
+def test_the_end_of_a_rescheduled_request_is_no_failure() -> None:
+    counted = metrics.parse(PAGE).models["it"]
+    assert (counted.succeeded, counted.failed, counted.rejected, counted.canceled) == (35, 3, 2, 3)
+    text = command.shown(metrics.parse(PAGE))
+    assert text.splitlines()[3].split()[:3] == ["it", "35", "3"]
+    assert "canceled: 3 of it" in text
+    assert "every hand-over counted by Triton as a request" in text
+
+
+def test_without_canceled_requests_nothing_is_said_of_them() -> None:
+    assert "canceled" not in command.shown(
+        metrics.parse(PAGE.replace('"CANCELED",version="1"} 3', '"X",version="1"} 0'))
+    )
+
+
+def test_the_median_of_a_batch_is_a_batch_that_there_could_have_been() -> None:
+    row = next(
+        line
+        for line in command.shown(metrics.parse(PAGE)).splitlines()
+        if line.startswith("it") and "batch size" in line
+    )
+    assert row.split() == ["it", "batch", "size", "20", "1.5", "1", "4"]
+
+
+@pytest.mark.parametrize("lines", [10, 24])
+def test_what_is_drawn_again_each_second_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
+    page = "".join(PAGE.replace('model="it"', f'model="m{n}"').replace("# TYPE", "#") for n in range(20))
+    text = f"\nin the last second\n{command.shown(metrics.parse(page), busy=True)}\n"
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, lines)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = command.fitting(text)
+    assert shown.endswith("\n")
+    assert shown.count("\n") < lines < text.count("\n")
+    assert f"... {text.count(chr(10)) - shown.count(chr(10)) + 1} more lines" in shown
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert command.fitting(text) == text

@@ -1,0 +1,159 @@
+"""Escape codes in prompts, ids, answers and file names (fault 49): shown as text in every terminal view."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli import clock, console, learn_view, stacks
+from labctl.cli import infer as infer_module
+from labctl.cli.compare import compare_command
+from labctl.pages.live.state import State
+from labctl.pages.live.terminal import Screen
+from labctl.runtimes.record import Endpoints, Record
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+from labkit.pictures.live import LiveView
+from labkit.printable import printable
+from labkit.records import RequestRecord
+from labkit.tables import table
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\r\x08\x9b1A\u202e\x7f"
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+OWN_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+
+
+def test_a_text_keeps_its_length_its_lines_and_every_letter() -> None:
+    shown = printable(f"a\tb\nSeoul é 😀 {EVIL}\ud800")
+    assert shown.startswith("a\tb\nSeoul é 😀 ␛]0;owned␇␛[2J␛[31m␍␈")
+    assert len(shown) == len(f"a\tb\nSeoul é 😀 {EVIL}\ud800")
+    assert not OBEYED.search(shown)
+
+
+def watched() -> str:
+    """A request whose id, prompt, answer and reason are a stranger's, on a small screen."""
+    step = {"v": 2, "n": 1, "t": 1.0, "dur": 0.1, "model": "m", "instance": "0_0", "kind": "step", "batch": 1,
+            "ids": [EVIL], "rows": [0], "phase": "d", "made": [1], "texts": [EVIL], "prompts": {EVIL: EVIL},
+            "slots": 2, "seats": [EVIL, ""], "waiting": [f"9{EVIL}"], "queue": 1, "why": EVIL, "blocks": [1],
+            "kv_blocks": 4, "kv_blocks_used": 1}  # fmt: skip
+    state = State()
+    state.feed([step])
+    state.of("m", "0_0").held = {"ids": [EVIL], "waiting": [EVIL], "why": EVIL}
+    lines = Screen("s", note=EVIL).lines(state, 200, 24)
+    assert len(lines) == 24
+    return "\n".join(lines)
+
+
+def error() -> str:
+    return _said(lambda: console.show_error(LabError(EVIL, EVIL, EVIL, [EVIL])))
+
+
+def progress() -> str:
+    def tell() -> None:
+        listener = console.Console(verbose=True)
+        listener.step(EVIL)
+        listener.progress(EVIL)
+        listener.note(EVIL)
+        listener.command([EVIL])
+        listener.given(EVIL)
+        listener.done(EVIL)
+
+    return _said(tell)
+
+
+def requests() -> str:
+    stream = io.StringIO()
+    record = RequestRecord(
+        label="1", model="m", prompt=EVIL, parameters={}, start=1.0, responses=[(1.5, EVIL)], end=2.0
+    )
+    with LiveView(1, stream) as live:
+        live.watch(record)
+    return stream.getvalue()
+
+
+def status() -> str:
+    model = {"name": EVIL, "version": "1", "state": "UNAVAILABLE", "reason": EVIL}
+    shown: dict[str, Any] = {
+        "stack": "s", "state": "degraded", "runtime": "local", "profile": "cpu", "triton": "2", "endpoints": {},
+        "balance": "", "models": [model], "effective": {}, "stuck": [EVIL], "ended": EVIL,
+        "edited": [{"model": "m", "file": EVIL, "loaded": True}], "replicas": [], "exposed": "",
+    }  # fmt: skip
+    return printable(stacks._describe(shown))
+
+
+def learning() -> str:
+    view = learn_view.View("02a", "started", "", "Task", "Edit a.", "task.md", [f"not yet: {EVIL}", EVIL])
+    return "\n".join(learn_view.lines(view, 80, 24, color=True))
+
+
+def held() -> str:
+    return printable(clock._waiting("m", {"ids": [EVIL], "waiting": [EVIL], "why": EVIL}))
+
+
+def _said(tell: Callable[[], None]) -> str:
+    import click
+
+    @click.command()
+    def command() -> None:
+        tell()
+
+    return CliRunner().invoke(command, color=True).output
+
+
+@pytest.mark.parametrize(
+    "view", [watched, error, progress, requests, status, learning, held, lambda: table([(EVIL,)], ("a",))]
+)
+def test_fault_49_no_view_lets_a_stranger_drive_the_terminal(view: Callable[[], str]) -> None:
+    shown = view()
+    assert "owned" in shown or "␛" in shown
+    assert not OBEYED.search(OWN_COLOUR.sub("", shown.replace("\x1b[2J", "obeyed\x07")))
+
+
+@pytest.mark.parametrize("command", ["infer", "logs", "status"])
+def test_fault_49_answers_logs_and_states_are_printed_as_text(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace as Space
+
+    record = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
+    runtime = Space(logs=lambda *_: [EVIL])
+    lab = Space(stacks={"s": Space(bench=Space(model="m"))}, short="s")
+    catalog = Space(stack=lambda word: (lab, "s"), labs=[lab])
+    session = Space(
+        find=lambda _: (runtime, record), require_up=lambda _: (runtime, record), remembered=lambda _: None,
+        runtime=lambda _: runtime, catalog=catalog, stacks_named=lambda _: ["s"], listener=None,
+        workspace=Workspace(Path("none"), Path("none")),
+    )  # fmt: skip
+    monkeypatch.setattr("labctl.cli.options.open_session", lambda *_, **__: session)
+    monkeypatch.setattr("labctl.learn.server.stack_named", lambda *_: "s")
+    monkeypatch.setattr(infer_module, "death", lambda *_: None)
+    monkeypatch.setattr("labctl.stack.running.explainer", lambda *_: str)
+    monkeypatch.setattr("labctl.stack.running.watched", lambda *_: __import__("contextlib").nullcontext())
+    monkeypatch.setattr("labkit.clients.ask.generate", lambda *_: iter([EVIL]))
+    monkeypatch.setattr(stacks, "status", lambda *_: {})
+    monkeypatch.setattr(stacks, "_describe", lambda shown: EVIL)
+    run = {"infer": (infer_module.infer_command, ["s", "-m", "m", "-p", "x"]), "logs": (stacks.logs_command, ["s"]),
+           "status": (stacks.status_command, ["s"])}[command]  # fmt: skip
+    done = CliRunner().invoke(run[0], run[1], color=True, catch_exceptions=False)
+    assert "␛]0;owned␇" in done.output
+    assert not OBEYED.search(done.output)
+
+
+def test_fault_49_a_file_name_of_a_result_is_printed_as_text(tmp_path: Path) -> None:
+    paths = []
+    for name in ("a", "b"):
+        folder = tmp_path / f"{name}\x1b[2J"
+        folder.mkdir()
+        document = {"schema_version": 1, "lab": "x", "settings": {}, "metrics": {"tps": 1.0}}
+        (folder / "result.json").write_text(json.dumps(document))
+        paths.append(str(folder))
+    done = CliRunner().invoke(compare_command, paths, color=True)
+    assert "a␛[2J" in done.output
+    assert "\x1b" not in done.output
+    shutil.rmtree(tmp_path)

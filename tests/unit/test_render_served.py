@@ -1,0 +1,71 @@
+"""`labctl render` leaves alone what a running stack serves, and folders that are not its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.runtimes.record import Choices
+from labctl.stack.build import rendering
+from labctl.stack.lock import Busy, stack_lock
+from labctl.stack.session import Session
+from labkit.errors import LabError
+
+STACK = "iterative"
+
+
+def render(session: Session, output: Path | None = None, batch: int = 8) -> None:
+    lab, name = session.catalog.stack(STACK)
+    choices = Choices(set={"max_batch_size": batch})
+    for action in rendering(session, lab, name, choices, session.runtime("local"), output).actions:
+        action.do(session.listener)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def served(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The rendered repository of a stack that is down."""
+    monkeypatch.setattr(Session, "find", lambda self, stack: None)
+    render(session)
+    return session.workspace.folder(STACK).repository
+
+
+def test_the_repository_of_a_stack_that_is_down_is_rendered_again(session: Session, served: Path) -> None:
+    before = contents(served)
+    render(session, batch=4)
+    assert contents(served) != before
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_repository_of_a_stack_that_is_up_is_not_overwritten(
+    session: Session, served: Path, monkeypatch: pytest.MonkeyPatch, named: bool, tmp_path: Path
+) -> None:
+    before = contents(served)
+    up: Any = (None, None)
+    monkeypatch.setattr(Session, "find", lambda self, stack: up if stack == STACK else None)
+    with pytest.raises(LabError, match="iterative is up") as caught:
+        render(session, served if named else None, batch=4)
+    assert "--output" in caught.value.remedy
+    assert contents(served) == before
+    render(session, tmp_path / "elsewhere", batch=4)
+    assert contents(tmp_path / "elsewhere") != before
+
+
+def test_the_repository_of_a_stack_that_comes_up_just_now_is_not_overwritten(session: Session, served: Path) -> None:
+    before = contents(served)
+    with stack_lock(session.workspace, STACK, "up"), pytest.raises(Busy, match="'labctl up' of iterative"):
+        render(session, batch=4)
+    assert contents(served) == before
+
+
+def test_a_folder_with_something_else_in_it_is_not_replaced(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "diary").write_text("mine")
+    with pytest.raises(LabError, match="is not empty"):
+        render(session, tmp_path / "home")
+    assert (tmp_path / "home" / "diary").read_text() == "mine"

@@ -1,0 +1,247 @@
+"""One request's fault stays that request's: a send that fails, a client that goes, a sequence without tokens."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_backend import RESCHEDULE, Request, Response
+from model_cases import CASES, STREAMS, Case, answered, ids, request, says_nothing_of_the_code, steps_of
+from waiting import eventually
+
+from labserve.inflight import clients
+
+CASE = {case.path: case for case in CASES}
+LLM = CASE["llm/tensorrt_llm"]
+STREAMED = replace(
+    LLM, good={**LLM.good, "streaming": np.array([[True]])}, filled={**LLM.filled, "decoupled_mode": "true"}
+)
+ITERATIVE = CASE["iterative/iterative-gpt2"]
+ITERATIVE = replace(ITERATIVE, filled={**ITERATIVE.filled, "max_sequence_idle_microseconds": 10**9})
+STREAMING = {
+    "streamed": STREAMED, "unary": LLM, "simple": CASE["iterative/simple-gpt2"], "iterative": ITERATIVE,
+    "streams": STREAMS,
+}  # fmt: skip
+
+
+def breaks(asked: Request, after: int = 0) -> Request:
+    """A request whose responses cannot be sent after the first few; an error can."""
+    send = asked.send
+
+    def full(response: Response, flags: int = 0) -> None:
+        if not response.error and len(asked.responses) >= after:
+            raise RuntimeError("Failed to increase the shared memory pool size for key '/dev/shm/labs-x'")
+        send(response, flags)
+
+    asked.send = full  # type: ignore[method-assign]
+    return asked
+
+
+def finish(model: Any, asked: list[Request]) -> None:
+    """Execute requests until each has its final response, as Triton schedules them."""
+    ends = [threading.Event() for _ in asked]
+    for each, end in zip(asked, ends, strict=True):
+        each.when_final = end.set
+    model.execute(asked)
+    while again := [each for each in asked if each.flags_out == RESCHEDULE and not each.final]:
+        for each in again:
+            each._flags = each.flags_out = 0
+        model.execute(again)
+    assert all(end.wait(60) for end in ends), "a request without its final response"
+
+
+@pytest.mark.parametrize("case", STREAMING.values(), ids=STREAMING)
+@pytest.mark.parametrize("after", [0, 1])
+def test_one_failing_send_ends_that_request_and_nobody_else_notices(
+    case: Case, after: int, load: Callable[[Case], Any]
+) -> None:
+    """Fault 42: shared memory is full, or the client has gone."""
+    model, longer = load(case), '{"max_tokens": 4, "ignore_eos": true}' if case.parameters else ""
+    case = replace(case, parameters=longer)
+    alone = request(case)
+    finish(model, [alone])
+    good, bad = [request(case) for _ in range(2)], breaks(request(case), after)
+    finish(model, [good[0], bad, good[1]])
+    if after == 0 or len(alone.responses) > 1:
+        assert "internal error in" in bad.error
+        says_nothing_of_the_code(bad.error)
+    assert not any(each.error for each in good)
+    assert [len(each.responses) for each in good] == [len(alone.responses)] * 2
+    later = request(case)
+    finish(model, [later])
+    assert not later.error
+
+
+def test_one_answer_that_cannot_be_made_leaves_the_others_of_a_codegen_batch_alone(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 42."""
+    case = CASE["codegen/codegen-350M-mono-gptj"]
+    model = load(case)
+    made = type(model.rows)._response.__globals__["pb_utils"]
+    tensor, count = made.Tensor, []
+
+    def full(name: str, array: Any) -> Any:
+        count.append(name)
+        if len(count) == 1:
+            raise RuntimeError("no room in /dev/shm/labs-x")
+        return tensor(name, array)
+
+    monkeypatch.setattr(made, "Tensor", full)
+    first, second = answered(model, [request(case), request(case)])
+    assert first.error.startswith("internal error in codegen")
+    assert not second.error
+
+
+def test_what_fails_beside_a_step_ends_its_requests_and_the_next_ones_are_answered(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 26: an exception in the scheduler's thread, outside the step."""
+    model = load(LLM)
+    record, failures = model.recorder.record, [OSError("the disk is gone: /run/steps")]
+
+    def once(*told: Any) -> None:
+        if failures:
+            raise failures.pop()
+        record(*told)
+
+    monkeypatch.setattr(model.recorder, "record", once)
+    told = answered(model, [request(LLM, {"request_output_len": ids(90)}) for _ in range(3)])
+    assert all("internal error in tensorrt_llm" in each.error for each in told)
+    assert not answered(model, [request(LLM)])[0].error
+
+
+def test_an_own_line_that_fails_ends_its_requests_and_the_next_ones_are_answered(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(LLM)
+    line, failures = model.scheduler.line, [ZeroDivisionError("mine")]
+
+    def once() -> Any:
+        if failures:
+            raise failures.pop()
+        return line()
+
+    monkeypatch.setattr(model.scheduler, "line", once)
+    assert "the step failed" in answered(model, [request(LLM)])[0].error
+    assert not answered(model, [request(LLM)])[0].error
+
+
+@pytest.mark.parametrize("case", [LLM, STREAMED], ids=["unary", "streamed"])
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_sequence_that_the_engine_ends_without_a_token_gets_its_final_response(
+    case: Case, gives_up: bool, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(case)
+    read = model.scheduler.engine.read
+    reads: list[int] = []
+
+    def ends(handle: int) -> tuple[list[int], bool]:
+        reads.append(handle)
+        if len(reads) == 1:
+            return read(handle)
+        if gives_up:
+            raise RuntimeError("the engine gave the sequence up")
+        return [], True
+
+    monkeypatch.setattr(model.scheduler.engine, "read", ends)
+    asked = request(case, {"request_output_len": ids(9)})
+    finish(model, [asked])
+    assert bool(asked.error) == gives_up
+
+
+def test_under_pressure_of_memory_only_those_that_would_join_are_asked_after(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots are free and the cache is full: to ask all that wait at every step would cost more than the step."""
+    model = load(replace(LLM, filled={**LLM.filled, "max_num_sequences": 16}))
+    monkeypatch.setattr(clients, "ASK_S", 1e9)
+    asked: list[Request] = []
+
+    def is_cancelled(each: Request) -> bool:
+        asked.append(each)
+        return False
+
+    monkeypatch.setattr(Request, "is_cancelled", is_cancelled)
+    answered(model, [request(LLM, {"request_output_len": ids(90)}) for _ in range(40)])
+    assert len(asked) == 40, "each once, before it joins"
+
+
+def test_a_request_is_asked_after_before_it_joins_and_the_next_one_joins_in_its_place(
+    load: Callable[[Case], Any], tmp_path: Path
+) -> None:
+    model = load(LLM)
+    gone, here = request(LLM), request(LLM)
+    gone.cancelled = True
+    finish(model, [gone, here])
+    assert "cancelled by its client" in gone.error and not here.error
+    model.finalize()
+    assert max(step.batch for step in steps_of(tmp_path)) == 1
+
+
+def test_a_client_of_a_batch_that_has_gone_is_told_and_leaves_it(load: Callable[[Case], Any]) -> None:
+    case = replace(CASE["iterative/simple-gpt2"], parameters='{"max_tokens": 40, "ignore_eos": true}')
+    model = load(case)
+    gone, here = request(case), request(case)
+    questions = {gone: 0, here: 0}
+
+    def asking(each: Request, answer: bool) -> Callable[[], bool]:
+        def is_cancelled() -> bool:
+            questions[each] += 1
+            return answer
+
+        return is_cancelled
+
+    gone.is_cancelled, here.is_cancelled = asking(gone, True), asking(here, False)  # type: ignore[method-assign]
+    finish(model, [gone, here])
+    assert len(gone.responses) < 10 and len(here.responses) == 40
+    assert questions[here] <= 4, "not at every token: each question is a message to the server"
+
+
+def test_nothing_is_left_of_a_batch_whose_decoder_failed(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASE["codegen/codegen-350M-mono-gptj"]
+    model = load(case)
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("at /somewhere/in/openvino.py")
+
+    monkeypatch.setattr(model.rows.decoder, "begin", fail)
+    answered(model, [request(case) for _ in range(3)])
+    steps = model.rows.steps
+    assert not steps._names._live
+    assert not steps.gauges._arrived and not steps.gauges._latest
+
+
+def test_an_idle_server_frees_the_slots_of_clients_that_have_gone(load: Callable[[Case], Any], tmp_path: Path) -> None:
+    """Fault 18: Triton executes nothing then, and the ends are in the step log all the same."""
+    case = replace(ITERATIVE, parameters='{"max_tokens": 9, "ignore_eos": true}')
+    model = load(replace(case, filled={**case.filled, "max_batch_size": 1}))
+    running, waiting = request(case), request(case)
+    model.execute([running, waiting])
+    model.execute([_again(running), _again(waiting)])
+    assert running.responses and not waiting.responses
+    running.cancelled = waiting.cancelled = True
+    eventually(lambda: not model.running.roster.live)
+    assert model.running.decoder.cache.used == 0
+    eventually(lambda: [line for line in (tmp_path / _log(tmp_path)).read_text().splitlines() if '"change"' in line])
+    ended: dict[str, str] = {}
+    for line in (tmp_path / _log(tmp_path)).read_text().splitlines():
+        ended |= json.loads(line).get("ended", {})
+    assert ended == {str(each.correlation_id()): "cancelled" for each in (running, waiting)}
+
+
+def _again(asked: Request) -> Request:
+    asked._flags = asked.flags_out = 0
+    return asked
+
+
+def _log(folder: Path) -> str:
+    return next(path.name for path in folder.glob("steps-iterative*"))

@@ -1,0 +1,82 @@
+"""What a killed `run` left is swept by other commands, and never ends them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from labctl.listener import Silent
+from labctl.runtimes.proc import Proc
+from labctl.runtimes.record import Endpoints, Record
+from labctl.stack import down as taking_down
+from labctl.stack.down import sweep
+from labctl.stack.lock import stack_lock
+from labctl.stack.session import Session
+from labkit.errors import LabError
+
+DEAD = Proc(os.getpid(), 1.0)  # this process's number, another one's start
+ORPHAN = Record("codegen", "04", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"), owner=DEAD)
+
+
+class Noting(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def listener() -> Noting:
+    return Noting()
+
+
+@pytest.fixture
+def ended() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def here(session: Session, listener: Noting, ended: list[str], monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session that finds the orphan, and takes it down."""
+    runtime: Any = None
+    monkeypatch.setattr(Session, "running", lambda self: [(runtime, ORPHAN)])
+    monkeypatch.setattr(Session, "find", lambda self, stack: (runtime, ORPHAN))
+    monkeypatch.setattr(taking_down, "take_down", lambda session, runtime, stack, force: ended.append(stack))
+    return replace(session, listener=listener)
+
+
+def test_the_orphan_of_another_stack_that_its_own_command_holds_fails_no_other_command(
+    here: Session, listener: Noting, ended: list[str]
+) -> None:
+    with stack_lock(here.workspace, "codegen", "up"):
+        assert sweep(here, "iterative") == []
+    assert ended == []
+    assert "another 'labctl up' of codegen is in progress" in listener.notes[0]
+    assert "kill " not in listener.notes[0]
+    assert sweep(here, "iterative") == ["codegen"] == ended
+
+
+def test_the_orphan_of_another_stack_that_cannot_be_taken_down_fails_no_other_command(
+    here: Session, listener: Noting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise LabError("something of codegen is still there")
+
+    monkeypatch.setattr(taking_down, "take_down", fail)
+    assert sweep(here, "iterative") == []
+    assert "something of codegen is still there" in listener.notes[-1]
+    with stack_lock(here.workspace, "codegen", "up"), pytest.raises(LabError, match="still there"):
+        sweep(here, "codegen")
+
+
+@pytest.mark.parametrize("now", [None, replace(ORPHAN, owner=Proc.current()), replace(ORPHAN, owner=None)])
+def test_what_another_command_has_brought_up_under_that_name_meanwhile_stays(
+    here: Session, ended: list[str], monkeypatch: pytest.MonkeyPatch, now: Record | None
+) -> None:
+    monkeypatch.setattr(Session, "find", lambda self, stack: (None, now) if now else None)
+    assert sweep(here) == []
+    assert ended == []
