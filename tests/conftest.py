@@ -128,8 +128,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test sees or changes the person's cache, token, terminal or Docker settings.
 
-    Each can be interrupted. A shell's background job ignores Ctrl-C, and an earlier test may have left SIGINT to the
-    kernel: then a test that interrupts itself ends its worker.
+    Each can be interrupted: a shell's background job ignores Ctrl-C.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("HF_TOKEN", "HF_ENDPOINT", "DOCKER_HOST", "NO_COLOR", "COLUMNS", "LABS_ROOT"):
