@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,16 @@ import psutil
 import pytest
 from machinery import labctl, runtime, share_server, started, status
 from waiting import DEADLINE_S, eventually
+
+from labctl.listener import Silent
+from labctl.manifest import catalog
+from labctl.runtimes.record import Endpoints, Record, UpOptions
+from labctl.stack import ports
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labctl.stack.up import up
+from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 STACK = "quick"
 LOADING = ("--set", "behaviour=slow", "--set", "seconds=60")
@@ -137,6 +148,49 @@ def test_a_taken_port_is_named_before_anything_is_made(own: Path, where: str) ->
     assert f"HTTP port {port}" in done.stderr
     assert "--ports auto" in done.stderr
     assert not (own / ".labs" / STACK / "repository").exists()
+    assert nothing_left(own, where)
+
+
+@pytest.fixture
+def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Another program, which takes the first HTTP port that was found free, before the server can."""
+    look, stolen = ports.require, list[int]()
+    with socket.socket() as listener:
+
+        def look_then_lose(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
+            look(endpoints, bind, running)
+            if not stolen:
+                stolen.append(int(endpoints.http.rpartition(":")[2]))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(("127.0.0.1", stolen[0]))
+                listener.listen()
+
+        monkeypatch.setattr(ports, "require", look_then_lose)
+        yield stolen
+
+
+def brought_up(root: Path, where: str, wanted: str) -> RunningStack:
+    workspace = Workspace(root, root / "cache")
+    session = Session(workspace, catalog.load(workspace), Silent())
+    return up(session, *session.catalog.stack(STACK), UpOptions(runtime=where, ports=wanted))
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # the server outlives this `up`
+def test_fault_4_an_automatic_port_that_is_taken_before_the_server_listens_is_replaced(
+    own: Path, where: str, thief: list[int]
+) -> None:
+    there = brought_up(own, where, "auto")
+    assert len(thief) == 1
+    assert there.record.ports[0] != str(thief[0])
+    assert status(own, STACK)["state"] == "ready"
+
+
+def test_fault_4_a_port_of_a_person_that_is_taken_before_the_server_listens_is_named(
+    own: Path, where: str, thief: list[int]
+) -> None:
+    wanted = ",".join(map(str, ports.free("127.0.0.1", 3)))
+    with pytest.raises(LabError, match=r"HTTP port \d+ .*is already in use"):
+        brought_up(own, where, wanted)
     assert nothing_left(own, where)
 
 

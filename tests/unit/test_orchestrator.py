@@ -60,6 +60,27 @@ def test_an_automatic_port_is_none_that_a_connection_may_be_given_before_a_serve
     assert not [port for port in picked if first <= port <= last or port <= 8002]
 
 
+def test_a_port_that_another_labctl_has_picked_is_not_picked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [int(end.rpartition(":")[2]) for place in ports.places(2) for end in vars(place).values()]
+    for reserved in ports._reserved:
+        reserved.close()
+    ports._reserved.clear()
+    pick = (
+        "import sys; from labctl.stack import ports; offered = [int(word) for word in sys.argv[1:]]\n"
+        "ports._offered = lambda: (iter(offered), len(offered))\n"
+        "print(*ports.free('127.0.0.1', 3), flush=True); sys.stdin.read()"
+    )
+    monkeypatch.setattr(ports, "_offered", lambda: (iter(offered), len(offered)))
+    arguments = [sys.executable, "-c", pick, *map(str, offered)]
+    with subprocess.Popen(arguments, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        theirs = [int(word) for word in other.stdout.readline().split()]
+        mine = ports.free("127.0.0.1", 3)
+        other.communicate()
+    assert (theirs, mine) == (offered[:3], offered[3:])
+    assert ports.free("127.0.0.1", 3) == theirs, "the other one has gone"
+
+
 @pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])
 def test_ports_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LabError, match="--ports"):
