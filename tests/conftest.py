@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -31,11 +32,13 @@ serving.later()  # as in a process that serves: importing transformers takes hal
 gc.set_threshold(serving.COLLECT_AFTER)
 # Tests that use one of these fixtures share what it brought up.
 CRASHED = pytest.StashKey[bool]()
+RAN = ROOT / ".pytest_cache" / "ran"  # the tests that came to their end in the last run, for --rest
 GROUPS = {"in_containers": "containers", "shared": "containers", "docker_services": "by-hand"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--times", action="store_true", help="print where the time went, by file")
+    parser.addoption("--rest", action="store_true", help="only what the last run did not bring to its end")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,21 +55,48 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         folder.mkdir(exist_ok=True)
         crashed = session.config.stash.get(CRASHED, False)
         (folder / "exitstatus").write_text("crashed\n" if crashed else f"{int(exitstatus)}\n")
+        ended = session.config.stash[ENDED]
+        if not session.config.getoption("--rest"):
+            RAN.write_text("\n".join(sorted(ended.names)) + "\n")
+
+
+class Ended:
+    """The tests that came to their end, whatever it was. A worker that dies leaves others."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self.names.add(less_group(report.nodeid))
+
+
+ENDED = pytest.StashKey[Ended]()
+
+
+def less_group(name: str) -> str:
+    """A test's name without the group that pytest-xdist appends."""
+    return re.sub(r"@[\w-]+$", "", name)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
+        config.stash[ENDED] = Ended()
+        config.pluginmanager.register(config.stash[ENDED])
         config.pluginmanager.register(Skipped())
         if config.getoption("--times"):
             config.pluginmanager.register(Timetable())
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What goes to one worker: tests of one group, else what shares a fixture, else a file.
 
     A test with a checkout of its own shares nothing, so it goes to whichever worker is free.
     """
+    if config.getoption("--rest"):
+        ran = set(RAN.read_text().splitlines())
+        items[:] = [item for item in items if item.nodeid not in ran]
     for item in items:
         names = getattr(item, "fixturenames", ())
         group = next((GROUPS[name] for name in names if name in GROUPS), None)
@@ -98,8 +128,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test sees or changes the person's cache, token, terminal or Docker settings.
 
-    Each can be interrupted. A shell's background job ignores Ctrl-C, and an earlier test may have left SIGINT to the
-    kernel: then a test that interrupts itself ends its worker.
+    Each can be interrupted: a shell's background job ignores Ctrl-C.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("HF_TOKEN", "HF_ENDPOINT", "DOCKER_HOST", "NO_COLOR", "COLUMNS", "LABS_ROOT"):
