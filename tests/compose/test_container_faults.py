@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from machinery import container, labctl, leftovers, share_server, started, status
@@ -46,10 +47,15 @@ def test_a_crash_loop_is_a_failure(own: Path) -> None:
 
 
 class EngineThatDies:
-    """A way to the real engine that a test can cut: what labctl then sees is an engine that died."""
+    """A way to the real engine that a test can cut: what labctl then sees is an engine that died.
 
-    def __init__(self, path: Path) -> None:
-        self.host = f"unix://{path}"
+    Args:
+        path: where it listens.
+        real: the engine's own address, ``unix://`` or ``tcp://``.
+    """
+
+    def __init__(self, path: Path, real: str) -> None:
+        self.host, self._real = f"unix://{path}", urlsplit(real)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -60,11 +66,17 @@ class EngineThatDies:
         with contextlib.suppress(OSError):
             while True:
                 here, _ = self._listener.accept()
-                there = socket.socket(socket.AF_UNIX)
-                there.connect("/var/run/docker.sock")
+                there = self._to_the_engine()
                 self._open += [here, there]
                 for ends in ((here, there), (there, here)):
                     threading.Thread(target=self._pump, args=ends, daemon=True).start()
+
+    def _to_the_engine(self) -> socket.socket:
+        if self._real.scheme == "tcp":
+            return socket.create_connection((self._real.hostname, self._real.port))
+        there = socket.socket(socket.AF_UNIX)
+        there.connect(self._real.path)
+        return there
 
     @staticmethod
     def _pump(source: socket.socket, sink: socket.socket) -> None:
@@ -82,7 +94,10 @@ class EngineThatDies:
 
 @pytest.fixture
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineThatDies]:
-    engine = EngineThatDies(tmp_path_factory.mktemp("e") / "docker.sock")
+    real = docker_engine.address()
+    if not real.startswith(("unix://", "tcp://")):
+        pytest.skip(f"the docker context leads over {real.partition(':')[0]}, which this test cannot relay")
+    engine = EngineThatDies(tmp_path_factory.mktemp("e") / "docker.sock", real)
     try:
         yield engine
     finally:
