@@ -119,7 +119,7 @@ def plans_for(session: Session, lab: Lab, stack: str, choices: Choices) -> tuple
     Raises:
         LabError: no profile takes a setting; in the words of the profile that was chosen.
     """
-    plans, notices, left = {}, [], dict[str, set[str]]()
+    plans, notices, left = dict[str, Plan](), list[str](), dict[str, set[str]]()
     for profile in PROFILES:
         plans[profile], left[profile] = _as_far_as_possible(session, lab, stack, choices, profile)
     if set.intersection(*left.values()):
