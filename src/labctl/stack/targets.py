@@ -125,10 +125,10 @@ def plans_for(session: Session, lab: Lab, stack: str, choices: Choices) -> tuple
     if set.intersection(*left.values()):
         plan_for(session, lab, stack, choices, choices.profile)
         plan_for(session, lab, stack, choices, next(one for one in PROFILES if one != choices.profile))
-    for profile, keys in left.items():
+    for name, keys in left.items():
         if keys:
-            others = ", ".join(f"overlays/{one}" for one in PROFILES if one != profile)
-            notices.append(f"only {others} has {', '.join(sorted(keys))}: the {profile} profile does not take it")
+            others = ", ".join(f"overlays/{one}" for one in PROFILES if one != name)
+            notices.append(f"only {others} has {', '.join(sorted(keys))}: the {name} profile does not take it")
     return plans, notices
 
 
