@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,39 @@ def test_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_
     assert all("internal error in tensorrt_llm" in response.error for response in first)
     (later,) = answered(model, [request(case)])
     assert "internal error in tensorrt_llm" in later.error
+
+
+@pytest.mark.parametrize(
+    ("case", "where"),
+    [
+        (next(c for c in CASES if c.path == "llm/tensorrt_llm"), "give_up"),
+        (STREAMS, "loop.steps.clock.idle"),
+    ],
+    ids=["tensorrt_llm", "streams"],
+)
+def test_fault_26_a_scheduler_thread_that_has_ended_refuses_whoever_comes_later(
+    load: Callable[[Case], Any], case: Case, where: str
+) -> None:
+    """It failed outside a step, where nothing can go on."""
+    model = load(case)
+
+    def fail(*_: Any) -> Any:
+        raise OSError("the disk is gone: /run/steps")
+
+    *parts, name = where.split(".")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functools.reduce(getattr, parts, model), name, fail)
+        if case is STREAMS:
+            thread = model.loop._thread
+        else:
+            patch.setattr(model.recorder, "record", fail)
+            thread = model.thread
+        answered(model, [request(case)])
+        thread.join(10)
+    assert not thread.is_alive()
+    for _ in range(2):
+        (later,) = answered(model, [request(case)])
+        assert f"internal error in {Path(case.path).name}" in later.error
 
 
 def test_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Case], Any]) -> None:
