@@ -54,7 +54,7 @@ def ended(endpoint: str, requests: Sequence[service_pb2.ModelInferRequest], pati
     return finals, "OK"
 
 
-def test_behind_the_guard_each_request_of_a_stream_has_an_answer_or_an_error_and_nothing_dies(
+def test_fault_40_behind_the_guard_each_request_of_a_stream_has_an_answer_or_an_error_and_nothing_dies(
     lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:
     server, chance, seen = lab_server("scaled", "--expose"), random.Random(12), Counter[str]()
@@ -82,7 +82,7 @@ def test_behind_the_guard_the_refusal_says_what_to_do(lab_server: Callable[..., 
 
 
 @pytest.mark.parametrize("models", [("streams", "waits")])
-def test_on_loopback_the_death_by_such_a_stream_is_told_with_its_reason(
+def test_fault_40_on_loopback_the_death_by_such_a_stream_is_told_with_its_reason(
     models: tuple[str, ...], lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:
     """Not a wish: it shows that Triton still does this, so that the guard's rule is needed."""

@@ -31,7 +31,7 @@ def end(endpoint: str) -> None:
     connection.close()
 
 
-def test_a_server_that_died_is_told_as_such_with_the_signal(own: Path, where: str) -> None:
+def test_fault_12_a_server_that_died_is_told_as_such_with_the_signal(own: Path, where: str) -> None:
     end(up(own, where))
     eventually(lambda: status(own, STACK)["state"] == "failed")
     assert status(own, STACK)["ended"] == "killed by SIGFPE"

@@ -58,7 +58,7 @@ def nothing_left(root: Path, where: str) -> bool:
 # -- 1: kill -9 of labctl ----------------------------------------------------------------------------------------------
 
 
-def test_kill_9_in_mid_up_leaves_a_stack_on_which_the_next_up_converges(own: Path, where: str) -> None:
+def test_fault_1_kill_9_in_mid_up_leaves_a_stack_on_which_the_next_up_converges(own: Path, where: str) -> None:
     with started(own, "up", STACK, *BRIEFLY, *on(where)) as first:
         eventually(lambda: loading(own, where))
         first.kill()
@@ -69,7 +69,7 @@ def test_kill_9_in_mid_up_leaves_a_stack_on_which_the_next_up_converges(own: Pat
     assert nothing_left(own, where)
 
 
-def test_what_a_killed_run_left_is_swept_by_the_next_command(own: Path, where: str) -> None:
+def test_fault_1_what_a_killed_run_left_is_swept_by_the_next_command(own: Path, where: str) -> None:
     with started(own, "run", STACK, *LOADING, *on(where)) as first:
         eventually(lambda: loading(own, where))
         first.kill()
@@ -81,7 +81,7 @@ def test_what_a_killed_run_left_is_swept_by_the_next_command(own: Path, where: s
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_interrupted_while_it_waits_tears_down(own: Path, where: str, number: int, code: int) -> None:
+def test_fault_2_a_run_interrupted_while_it_waits_tears_down(own: Path, where: str, number: int, code: int) -> None:
     with started(own, "run", STACK, *LOADING, *on(where)) as process:
         eventually(lambda: loading(own, where))
         os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
@@ -93,7 +93,7 @@ def test_a_run_interrupted_while_it_waits_tears_down(own: Path, where: str, numb
 
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_interrupted_while_its_client_works_tears_down(
+def test_fault_2_a_run_interrupted_while_its_client_works_tears_down(
     own: Path, where: str, number: int, code: int, shared: bool
 ) -> None:
     if shared:
@@ -106,7 +106,7 @@ def test_a_run_interrupted_while_its_client_works_tears_down(
     assert nothing_left(own, where)
 
 
-def test_ctrl_c_during_up_names_what_is_still_there(own: Path, where: str) -> None:
+def test_fault_2_ctrl_c_during_up_names_what_is_still_there(own: Path, where: str) -> None:
     with started(own, "up", STACK, *LOADING, *on(where)) as process:
         eventually(lambda: loading(own, where))
         os.killpg(process.pid, signal.SIGINT)
@@ -116,7 +116,7 @@ def test_ctrl_c_during_up_names_what_is_still_there(own: Path, where: str) -> No
     assert f"labctl down {STACK}" in err
 
 
-def test_a_second_ctrl_c_does_not_stop_the_clean_up(own: Path, where: str) -> None:
+def test_fault_2_a_second_ctrl_c_does_not_stop_the_clean_up(own: Path, where: str) -> None:
     with started(own, "run", STACK, *LOADING, *on(where)) as process:
         eventually(lambda: loading(own, where))
         os.killpg(process.pid, signal.SIGINT)
@@ -126,7 +126,7 @@ def test_a_second_ctrl_c_does_not_stop_the_clean_up(own: Path, where: str) -> No
     assert nothing_left(own, where)
 
 
-def test_sigterm_during_up_leaves_no_server(own: Path, where: str) -> None:
+def test_fault_3_sigterm_during_up_leaves_no_server(own: Path, where: str) -> None:
     with started(own, "up", STACK, *LOADING, *on(where)) as process:
         eventually(lambda: loading(own, where))
         process.terminate()
@@ -138,7 +138,7 @@ def test_sigterm_during_up_leaves_no_server(own: Path, where: str) -> None:
 # -- 4: a taken port ---------------------------------------------------------------------------------------------------
 
 
-def test_a_taken_port_is_named_before_anything_is_made(own: Path, where: str) -> None:
+def test_fault_4_a_taken_port_is_named_before_anything_is_made(own: Path, where: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -207,13 +207,13 @@ def failing_up(own: Path, where: str, *settings: str) -> subprocess.CompletedPro
     return done
 
 
-def test_a_server_that_is_killed_while_it_loads_ends_the_wait_at_once(own: Path, where: str) -> None:
+def test_fault_12_a_server_that_is_killed_while_it_loads_ends_the_wait_at_once(own: Path, where: str) -> None:
     done = failing_up(own, where, "--set", "behaviour=kill")
     assert "the server ended before it was ready" in done.stderr
     assert "SIGKILL" in done.stderr
 
 
-def test_a_server_that_dies_later_is_told_by_status(own: Path, where: str) -> None:
+def test_fault_12_a_server_that_dies_later_is_told_by_status(own: Path, where: str) -> None:
     labctl("up", STACK, *on(where), root=own)
     kill_server(own, where)
     eventually(lambda: not loading(own, where))
@@ -226,12 +226,12 @@ def test_a_server_that_dies_later_is_told_by_status(own: Path, where: str) -> No
 # -- 14, 15: slow and broken models ------------------------------------------------------------------------------------
 
 
-def test_a_model_that_loads_slowly_but_within_the_time_is_waited_for(own: Path, where: str) -> None:
+def test_fault_14_a_model_that_loads_slowly_but_within_the_time_is_waited_for(own: Path, where: str) -> None:
     labctl("up", STACK, *BRIEFLY, "--timeout", "60", *on(where), root=own)
     assert status(own, STACK)["state"] == "ready"
 
 
-def test_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(own: Path, where: str) -> None:
+def test_fault_14_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(own: Path, where: str) -> None:
     for seconds in (10, 30):  # a busy machine may need more until the other one is loaded
         done = failing_up(own, where, *LOADING, "--timeout", str(seconds))
         if "echo, moody" not in done.stderr.partition("not ready")[2].partition("\n")[0]:
@@ -239,7 +239,7 @@ def test_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(ow
     assert f"not ready within {seconds} s: moody\n" in done.stderr
 
 
-def test_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own: Path, where: str) -> None:
+def test_fault_15_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own: Path, where: str) -> None:
     done = failing_up(own, where, "--set", "behaviour=refuse")
     assert "Triton could not load moody" in done.stderr
     assert "no luck today" in done.stderr
@@ -248,7 +248,7 @@ def test_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own:
 # -- 16, 21: several at once, down twice -------------------------------------------------------------------------------
 
 
-def test_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Path, where: str) -> None:
+def test_fault_16_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Path, where: str) -> None:
     with started(own, "up", STACK, *BRIEFLY, *on(where)) as first:
         eventually(lambda: loading(own, where))
         second = labctl("up", STACK, *on(where), root=own, check=False)
@@ -258,7 +258,7 @@ def test_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Pa
         assert first.wait(DEADLINE_S) == 0
 
 
-def test_two_stacks_live_side_by_side_and_down_takes_one(own: Path, where: str) -> None:
+def test_fault_16_two_stacks_live_side_by_side_and_down_takes_one(own: Path, where: str) -> None:
     with started(own, "up", STACK, *on(where)) as one, started(own, "up", "quick-too", *on(where)) as other:
         assert [one.wait(DEADLINE_S), other.wait(DEADLINE_S)] == [0, 0]
     labctl("down", STACK, root=own)

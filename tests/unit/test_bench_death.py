@@ -25,7 +25,7 @@ from labkit.workloads.bench import PROMPTS, Workload
 
 
 @pytest.mark.parametrize(("dead", "said"), [(True, "died: killed by SIGFPE"), (False, "no first response")])
-def test_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_was_one(
+def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_was_one(
     session: Session, monkeypatch: pytest.MonkeyPatch, dead: bool, said: str
 ) -> None:
     lab = session.catalog.lab("iterative")

@@ -14,7 +14,7 @@ from model_cases import ALL, CASES, STREAMS, Case, answered, ids, request, says_
 
 
 @ALL
-def test_a_required_input_that_is_replaced_by_another_is_named_with_what_is_expected(
+def test_fault_38_a_required_input_that_is_replaced_by_another_is_named_with_what_is_expected(
     case: Case, load: Callable[[Case], Any]
 ) -> None:
     model = load(case)
@@ -25,7 +25,7 @@ def test_a_required_input_that_is_replaced_by_another_is_named_with_what_is_expe
 
 
 @ALL
-def test_one_bad_request_is_told_by_name_and_its_neighbours_are_answered(
+def test_fault_38_one_bad_request_is_told_by_name_and_its_neighbours_are_answered(
     case: Case, load: Callable[[Case], Any]
 ) -> None:
     model = load(case)
@@ -63,7 +63,7 @@ def test_what_was_not_foreseen_is_an_internal_error_and_its_story_is_in_the_log(
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.path.endswith("350M-mono-gptj")], ids=lambda case: case.path)
-def test_a_row_whose_scores_are_no_numbers_fails_alone(
+def test_fault_38_a_row_whose_scores_are_no_numbers_fails_alone(
     case: Case, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(case)
@@ -81,7 +81,7 @@ def test_a_row_whose_scores_are_no_numbers_fails_alone(
     assert second.error.startswith("internal error in codegen-350M-mono-gptj")
 
 
-def test_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_later(
+def test_fault_26_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_later(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 26: an exception outside the step."""
@@ -132,7 +132,7 @@ def test_fault_26_a_scheduler_thread_that_has_ended_refuses_whoever_comes_later(
         assert f"internal error in {Path(case.path).name}" in later.error
 
 
-def test_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Case], Any]) -> None:
+def test_fault_42_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Case], Any]) -> None:
     model = load(STREAMS)
     good, bad = Request(STREAMS.good), Request(STREAMS.good)
     send = bad.send
@@ -149,7 +149,7 @@ def test_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Ca
     assert answered(model, [Request(STREAMS.good)])[0].error == ""
 
 
-def test_a_failing_loop_tells_everybody_who_waits_and_whoever_comes_later(
+def test_fault_26_a_failing_loop_tells_everybody_who_waits_and_whoever_comes_later(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(STREAMS)
