@@ -57,7 +57,7 @@ def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line
     def brought_up(*_: Any) -> Iterator[Any]:
         yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
-    def measured(endpoints: Any, model: str, workload: Workload, number: int, progress: Any) -> Any:
+    def measured(endpoints: Any, model: str, workload: Workload, number: int, progress: Any, folder: str) -> Any:
         progress("0 of 1 answered")
         told.append("went on")
         run_dir = session.workspace.folder("iterative").run_dir()
