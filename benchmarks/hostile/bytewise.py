@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import time
 
@@ -10,6 +11,7 @@ from benchmarks.hostile import http2
 from benchmarks.hostile.sent import Sent
 
 HEAD = 2**16  # bytes; no answer of Triton or of the guard has longer headers
+INTERIM = re.compile(rb"HTTP/1\.1 1\d\d[^\r]*\r\n(?:[^\r]+\r\n)*\r\n")
 
 
 def answer(sent: Sent, endpoint: str, patience: float) -> tuple[int, str]:
@@ -24,12 +26,14 @@ def answer(sent: Sent, endpoint: str, patience: float) -> tuple[int, str]:
 
 
 def _reply(connection: socket.socket, patience: float) -> tuple[int, bytes]:
-    """The first answer of HTTP/1, and what else came with it."""
+    """The first answer of HTTP/1 that is no interim one (100 Continue), and what else came with it."""
     told, deadline = b"", time.monotonic() + patience
     while b"\r\n\r\n" not in told and len(told) < HEAD and time.monotonic() < deadline:
         if not (piece := connection.recv(HEAD)):
             break
         told += piece
+        while INTERIM.match(told):
+            told = told.partition(b"\r\n\r\n")[2]
     head, _, body = told.partition(b"\r\n\r\n")
     words = head.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1") or not words[1].isdigit():

@@ -26,7 +26,7 @@ def call(headers: Headers, pieces: Sequence[bytes], end: bool = True) -> bytes:
     sent = [PREFACE, frame(SETTINGS, 0, stream=0)]
     sent.append(frame(HEADERS, END_HEADERS | (END_STREAM if end and not pieces else 0), _block(headers)))
     parts = [piece[at : at + LARGEST] for piece in pieces for at in range(0, max(len(piece), 1), LARGEST)]
-    sent += [frame(DATA, END_STREAM if end and part is parts[-1] else 0, part) for part in parts[:-1]]
+    sent += [frame(DATA, 0, part) for part in parts[:-1]]
     sent += [frame(DATA, END_STREAM if end else 0, part) for part in parts[-1:]]
     return b"".join(sent)
 

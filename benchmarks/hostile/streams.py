@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.hostile import http2
-from benchmarks.hostile.framing import CONTENTS, LEAVE_S, LENGTH, SERVICE, pseudo
+from benchmarks.hostile.framing import CONTENTS, LEAVE_S, LENGTH, ODDITIES, SERVICE, pseudo
 from benchmarks.hostile.messages import message
 from benchmarks.hostile.models import Model
 from benchmarks.hostile.sent import JSON, Sent, encoded
 
 ODD_HEADERS: Sequence[Sequence[tuple[str, str]]] = (
-    (), (), (), ((LENGTH.lower(), "0"),), ((LENGTH, "0"),), (("content-encoding", "gzip"),), (("content-length", "3"),),
+    ((LENGTH.lower(), "0"),), ((LENGTH, "0"),), (("content-encoding", "gzip"),), (("content-length", "3"),),
     (("grpc-encoding", "gzip"),), (("grpc-encoding", "identity"), ("grpc-encoding", "gzip")),
-    (("grpc-encoding", "deflate"),), (("triton_grpc_error", "true"),), (("connection", "close"),),
+    (("grpc-encoding", "deflate"),), (("triton_grpc_error", "true"),), (("connection", "close"),), (("te", "gzip"),),
     (("grpc-timeout", "1n"),), (("grpc-timeout", "x"),), ((":method", "POST"),), (("x", "y" * 9000),),
 )  # fmt: skip
 
@@ -26,28 +26,31 @@ def calls(chance: random.Random, model: Model, kind: str) -> Sent:
     good, worst = model.good(chance.randint(2**32, 2**40)), chance.random() < 0.4
     if worst:
         good["outputs"] = [{"name": out["name"], "parameters": {"classification": 1}} for out in model.outputs]
-    paths = (*[f"{SERVICE}ModelInfer"] * 6, f"{SERVICE}ModelStreamInfer", f"{SERVICE}LogSettings",
-             f"{SERVICE}RepositoryIndex", f"{SERVICE}modelinfer", f"/{SERVICE}ModelInfer", f"{SERVICE}ModelInfer/",
-             f"/v2/models/{model.name}/infer", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")  # fmt: skip
-    contents = ((), *[("application/grpc",)] * 3, (chance.choice(CONTENTS),), ("application/grpc", "text/plain"))
+    paths = (f"{SERVICE}ModelStreamInfer", f"{SERVICE}LogSettings", f"{SERVICE}RepositoryIndex", f"{SERVICE}modelinfer",
+             f"/{SERVICE}ModelInfer", f"{SERVICE}ModelInfer/", f"/v2/models/{model.name}/infer",
+             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")  # fmt: skip
+    contents: Sequence[Sequence[str]] = ((), (chance.choice(CONTENTS),), ("application/grpc", "text/plain"))
+    wrong = chance.sample(("path", "method", "content", "header", "frame"), chance.choice(ODDITIES))
+    right = f"{SERVICE}{'ModelStreamInfer' if model.decoupled else 'ModelInfer'}"
+    types = chance.choice(contents) if "content" in wrong else ("application/grpc",)
     headers = [
-        *pseudo(chance.choice(paths), chance.choice(("POST",) * 8 + ("GET", "PUT"))),
-        *(("content-type", content) for content in chance.choice(contents)),
-        *(("te", te) for te in chance.choice(((), ("trailers",), ("gzip",)))),
-        *chance.choice(ODD_HEADERS),
-    ]
-    framed = _framed(chance, message(model.name, good))
+        *pseudo(chance.choice(paths) if "path" in wrong else right,
+                chance.choice(("GET", "PUT")) if "method" in wrong else "POST"),
+        *(("content-type", content) for content in types),
+        ("te", "trailers"), *(chance.choice(ODD_HEADERS) if "header" in wrong else ()),
+    ]  # fmt: skip
+    whole = message(model.name, good)
+    framed = _framed(chance, whole) if "frame" in wrong else http2.message(whole)
     step = chance.choice((1, 7, http2.LARGEST, http2.LARGEST))
     pieces = [framed[at : at + step] for at in range(0, min(len(framed), 4000 * step), step)] or [b""]
-    body = http2.call(headers, pieces, end=chance.random() < 0.8)
-    return Sent(kind, model.name, "h2", "grpc", body=body, deadly=worst, leave=LEAVE_S)
+    end = chance.random() < 0.9
+    body = http2.call(headers, pieces, end=end)
+    return Sent(kind, model.name, "h2", "grpc", body=body, deadly=worst, leave=None if end else LEAVE_S)
 
 
 def _framed(chance: random.Random, whole: bytes) -> bytes:
     """A message with a prefix that may not be true."""
     size = len(whole)
-    if chance.random() < 0.5:
-        return http2.message(whole)
     return chance.choice((
         http2.message(gzip.compress(whole), 1), http2.message(whole, 1),
         http2.message(whole, 2), http2.message(whole, 255), http2.message(whole, 0, size + 1),

@@ -190,8 +190,8 @@ def make_plan(
         documents={llmapi.FILE: llmapi.document(release, document)} if release and document else {},
         spare=not given,
         lenient=bool(fetched),
-        hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or labctl up {name}, "
-        "which copies them out of its image"
+        hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or "
+        f"labctl up {name} --profile gpu, which copies them out of its image"
         if release
         else "",
     )

@@ -47,6 +47,7 @@ class Loop:
         self.running: list[Job] = []
         self._job_of, self._step = job_of, step
         self._changed, self._stopped = threading.Condition(), False
+        self._broken: Exception | None = None  # why the thread has ended; nothing can be served any more
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -61,6 +62,10 @@ class Loop:
                 self.guard.refuse(request, error)
                 continue
             with self._changed:
+                if broken := self._broken:
+                    self.steps.forget(job.name)
+                    self.guard.refuse(request, broken)
+                    continue
                 self.waiting.append(job)
                 self._show()
                 self._changed.notify()
@@ -122,11 +127,16 @@ class Loop:
 
     def _serve(self) -> None:
         self.steps.log.watch(self._step)
-        while self._has_work():
-            try:
-                self._step()
-            except Exception as error:
-                self._fail(error)
+        try:
+            while self._has_work():
+                try:
+                    self._step()
+                except Exception as error:
+                    self._fail(error)
+        except Exception as error:  # outside a step
+            with self._changed:
+                self._broken = error
+            self._fail(error)
 
     def _has_work(self) -> bool:
         """Wait for requests; False when the model is unloaded."""

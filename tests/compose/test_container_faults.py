@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from machinery import container, labctl, leftovers, share_server, started, status
@@ -32,11 +33,11 @@ def failing_up(root: Path, *settings: str, **env: Any) -> str:
     return done.stderr
 
 
-def test_a_model_that_needs_more_memory_than_there_is_is_named_as_oom_killed(own: Path) -> None:
+def test_fault_12_a_model_that_needs_more_memory_than_there_is_is_named_as_oom_killed(own: Path) -> None:
     assert "OOM-killed" in failing_up(own, "--set", "behaviour=hog", LABS_MEMORY="400m")
 
 
-def test_a_crash_loop_is_a_failure(own: Path) -> None:
+def test_fault_13_a_crash_loop_is_a_failure(own: Path) -> None:
     path = own / "compose.yaml"
     text = path.read_text()
     always = text.replace("restart: ${LABS_RESTART:-no}", "restart: always")
@@ -46,10 +47,15 @@ def test_a_crash_loop_is_a_failure(own: Path) -> None:
 
 
 class EngineThatDies:
-    """A way to the real engine that a test can cut: what labctl then sees is an engine that died."""
+    """A way to the real engine that a test can cut: what labctl then sees is an engine that died.
 
-    def __init__(self, path: Path) -> None:
-        self.host = f"unix://{path}"
+    Args:
+        path: where it listens.
+        real: the engine's own address, ``unix://`` or ``tcp://``.
+    """
+
+    def __init__(self, path: Path, real: str) -> None:
+        self.host, self._real = f"unix://{path}", urlsplit(real)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -60,11 +66,17 @@ class EngineThatDies:
         with contextlib.suppress(OSError):
             while True:
                 here, _ = self._listener.accept()
-                there = socket.socket(socket.AF_UNIX)
-                there.connect("/var/run/docker.sock")
+                there = self._to_the_engine()
                 self._open += [here, there]
                 for ends in ((here, there), (there, here)):
                     threading.Thread(target=self._pump, args=ends, daemon=True).start()
+
+    def _to_the_engine(self) -> socket.socket:
+        if self._real.scheme == "tcp":
+            return socket.create_connection((self._real.hostname, self._real.port))
+        there = socket.socket(socket.AF_UNIX)
+        there.connect(self._real.path)
+        return there
 
     @staticmethod
     def _pump(source: socket.socket, sink: socket.socket) -> None:
@@ -82,7 +94,10 @@ class EngineThatDies:
 
 @pytest.fixture
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineThatDies]:
-    engine = EngineThatDies(tmp_path_factory.mktemp("e") / "docker.sock")
+    real = docker_engine.address()
+    if not real.startswith(("unix://", "tcp://")):
+        pytest.skip(f"the docker context leads over {real.partition(':')[0]}, which this test cannot relay")
+    engine = EngineThatDies(tmp_path_factory.mktemp("e") / "docker.sock", real)
     try:
         yield engine
     finally:
@@ -104,7 +119,7 @@ def test_a_container_of_clients_that_is_killed_is_the_failure_of_the_phase_at_wo
     assert leftovers(own, STACK) == []
 
 
-def test_fault_50_an_engine_that_dies_during_the_wait_ends_it(own: Path, mortal: EngineThatDies) -> None:
+def test_fault_6_and_50_an_engine_that_dies_during_the_wait_ends_it(own: Path, mortal: EngineThatDies) -> None:
     loading = ("--set", "behaviour=slow", "--set", "seconds=100")
     with started(own, "up", STACK, *loading, *ON, DOCKER_HOST=mortal.host) as process:
         eventually(lambda: (c := container(own, STACK)) and c.status == "running")
@@ -117,7 +132,7 @@ def test_fault_50_an_engine_that_dies_during_the_wait_ends_it(own: Path, mortal:
     assert leftovers(own, STACK) == []
 
 
-def test_a_network_that_is_still_in_use_is_named_and_down_may_be_said_again(own: Path, engine: Any) -> None:
+def test_fault_21_a_network_that_is_still_in_use_is_named_and_down_may_be_said_again(own: Path, engine: Any) -> None:
     labctl("up", STACK, *ON, root=own)
     network = next(iter(container(own, STACK).attrs["NetworkSettings"]["Networks"]))
     image = container(own, STACK).attrs["Config"]["Image"]
@@ -134,7 +149,7 @@ def test_a_network_that_is_still_in_use_is_named_and_down_may_be_said_again(own:
     assert "was not up" in labctl("down", STACK, root=own).stdout
 
 
-def test_the_orphan_of_a_renamed_service_goes_with_the_stack(own: Path, engine: Any) -> None:
+def test_fault_21_the_orphan_of_a_renamed_service_goes_with_the_stack(own: Path, engine: Any) -> None:
     labctl("up", STACK, *ON, root=own)
     found = container(own, STACK)
     labels = {**found.labels, "com.docker.compose.service": "old-name", "labs.service": "old-name"}

@@ -61,13 +61,13 @@ def hardened(engine: docker.DockerClient, gpu_image: str, hardening: dict[str, A
     """``hardened(COMMAND, entrypoint=...)``: a container as the profile starts it, only without a GPU."""
     started: list[Container] = []
 
-    def start(*command: str, entrypoint: list[str]) -> Container:
+    def start(*command: str, entrypoint: list[str], network: str = "none") -> Container:
         tmpfs = dict(str(mount).split(":", 1) for mount in hardening["tmpfs"])
         container = engine.containers.run(
             gpu_image, list(command), entrypoint=entrypoint, detach=True, init=bool(hardening["init"]),
             read_only=bool(hardening["read_only"]), cap_drop=hardening["cap_drop"],
             security_opt=hardening["security_opt"], user=str(hardening["user"]), tmpfs=tmpfs,
-            shm_size=str(hardening["shm_size"]), network_mode="none",
+            shm_size=str(hardening["shm_size"]), network_mode=network,
         )  # fmt: skip
         started.append(container)
         return container
@@ -90,6 +90,22 @@ def test_openmpi_starts_alone_and_with_two_ranks_in_the_hardened_container(harde
     assert "rank 0 of 2: sum 3" in two
     assert "rank 1 of 2: sum 3" in two
     assert "CMA" not in two  # nobody tries to read another rank's memory, for which there is no right
+
+
+def test_a_process_that_mpi_spawns_answers_in_the_hardened_container(hardened: Any) -> None:
+    """The LLM API computes in a worker of MPIPoolExecutor, on one GPU too (TensorRT-LLM v0.19.0,
+    tensorrt_llm/llmapi/mpi_session.py). OpenMPI's daemons need a network for that, as the stack's container has one.
+    """
+    pool = (
+        "from mpi4py.futures import MPIPoolExecutor\n"
+        "if __name__ == '__main__':\n"
+        "    with MPIPoolExecutor(1) as pool:\n"
+        "        print('spawned:', pool.submit(pow, 7, 3).result(30))\n"
+    )
+    shell = f"cat > /tmp/pool.py <<'END'\n{pool}END\npython3 /tmp/pool.py"
+    said = ended(hardened("-c", shell, entrypoint=["sh"], network="bridge"))
+    assert "spawned: 343" in said
+    assert "CMA" not in said
 
 
 def test_launch_ranks_starts_the_ranks_and_ends_them_when_the_container_is_stopped(hardened: Any) -> None:

@@ -39,7 +39,7 @@ def reason_to_skip() -> str:
 
 
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
-def test_a_bundle_runs_a_lab_where_there_is_only_loopback(tmp_path: Path) -> None:
+def test_fault_31_a_bundle_runs_a_lab_where_there_is_only_loopback(tmp_path: Path) -> None:
     bundle, there = tmp_path / "bundle.tar", tmp_path / "there"
     made = labctl("bundle", "create", str(bundle), "--labs", "02", root=ROOT, timeout=900)
     assert "about" in made.stderr and "GB" in made.stderr

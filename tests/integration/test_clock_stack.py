@@ -165,7 +165,7 @@ def test_infer_says_that_the_clock_stands_still_and_how_it_goes_on(server: Any, 
         assert process.wait(WAIT_S) == 0
 
 
-def test_down_does_not_wait_for_a_clock_that_stands_still(server: Any, clock: Clock, checkout: Path) -> None:
+def test_fault_29_down_does_not_wait_for_a_clock_that_stands_still(server: Any, clock: Clock, checkout: Path) -> None:
     clock.pause()
     with TextStream(server.grpc) as stream:
         record = send(stream, "iterative-gpt2", "The", 5)

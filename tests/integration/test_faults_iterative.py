@@ -13,7 +13,7 @@ from own_stack import STACK, leftovers, server_of, shown, state, up
 from waiting import DEADLINE_S, eventually
 
 
-def test_a_wrong_datatype_reaches_the_person_in_tritons_words(own: Path, copied_templates: Path) -> None:
+def test_fault_9_a_wrong_datatype_reaches_the_person_in_tritons_words(own: Path, copied_templates: Path) -> None:
     path = copied_templates / "simple-gpt2" / "config.pbtxt"
     path.write_text(
         path.read_text().replace("input [", 'input [ { name: "extra" data_type: TYPE_INVALID dims: [ 1 ] },', 1)
@@ -39,7 +39,7 @@ def test_a_reloaded_configuration_that_triton_refuses_is_told_and_the_former_one
     assert labctl("infer", STACK, "-m", "simple-gpt2", "-p", "I have", "-o", "2", root=own).stdout.strip()
 
 
-def test_truncated_weights_are_refused_before_a_server_starts(own: Path) -> None:
+def test_fault_8_truncated_weights_are_refused_before_a_server_starts(own: Path) -> None:
     cache = own / "cache"
     env = {"LABS_CACHE": str(cache)}
     pull = [sys.executable, "-m", "labctl", "weights", "pull", "random:tiny-gpt2", "--runtime", "local"]
@@ -59,7 +59,7 @@ def test_truncated_weights_are_refused_before_a_server_starts(own: Path) -> None
     assert leftovers(own) == []
 
 
-def test_a_client_whose_server_stops_fails_and_averages_nothing(own: Path) -> None:
+def test_fault_19_a_client_whose_server_stops_fails_and_averages_nothing(own: Path) -> None:
     up(own)
     bench = [
         sys.executable,
@@ -86,7 +86,7 @@ def test_a_client_whose_server_stops_fails_and_averages_nothing(own: Path) -> No
     assert leftovers(own) == []
 
 
-def test_a_model_whose_stub_is_killed_is_reported_and_the_other_serves_on(own: Path) -> None:
+def test_fault_20_a_model_whose_stub_is_killed_is_reported_and_the_other_serves_on(own: Path) -> None:
     model, other = "iterative-gpt2", "simple-gpt2"
     up(own)
     server = server_of(own)
@@ -101,7 +101,7 @@ def test_a_model_whose_stub_is_killed_is_reported_and_the_other_serves_on(own: P
     assert labctl("infer", STACK, "-m", other, "-p", "I have lived in", "-o", "3", root=own).stdout
 
 
-def test_a_thousand_cancelled_streams_leave_a_server_that_answers_right(own: Path) -> None:
+def test_fault_18_a_thousand_cancelled_streams_leave_a_server_that_answers_right(own: Path) -> None:
     few_places = ("--set", "max_candidate_sequences=4", "--set", "max_sequence_idle_microseconds=3000000")
     ask = ("infer", STACK, "-m", "iterative-gpt2", "-p", "I have lived in", "-o", "8")
     leave = ROOT / "labs/02-iterative-scheduling/leave.py"

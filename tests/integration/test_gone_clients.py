@@ -59,7 +59,7 @@ def steps(server: LabServer, model: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("stack", "settings"), [pytest.param(*row[:2], marks=pytest.mark.xdist_group(row[2])) for row in STACKS]
 )
-def test_hundreds_of_clients_that_leave_before_their_first_answer_leave_nothing_in_flight(
+def test_fault_39_hundreds_of_clients_that_leave_before_their_first_answer_leave_nothing_in_flight(
     stack: str, settings: dict[str, Any], lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:
     server = lab_server(stack, **settings)
@@ -75,7 +75,7 @@ def test_hundreds_of_clients_that_leave_before_their_first_answer_leave_nothing_
 
 
 @pytest.mark.xdist_group("iterative")
-def test_a_thousand_http_clients_that_leave_cost_a_step_each_at_most_and_no_second_of_silence(
+def test_fault_39_a_thousand_http_clients_that_leave_cost_a_step_each_at_most_and_no_second_of_silence(
     lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:
     """Each of them once held its slot for a second: eight slots, and a step a second for minutes."""

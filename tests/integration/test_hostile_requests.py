@@ -30,7 +30,7 @@ PATIENCE_S = 120.0  # of a client on a machine that is busy with other tests
         pytest.param("codegen", {}, marks=pytest.mark.xdist_group("codegen")),
     ],
 )
-def test_no_request_silences_ends_or_disables_anything(
+def test_fault_24_no_request_silences_ends_or_disables_anything(
     stack: str, settings: dict[str, Any], lab_server: Callable[..., LabServer], checkout: Path, cache: Path
 ) -> None:
     lab_server(stack, **settings)

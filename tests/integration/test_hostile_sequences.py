@@ -58,7 +58,9 @@ class Started:
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-def test_a_sequence_id_that_is_started_twice_ends_both_at_once_with_a_message(server: LabServer, streams: int) -> None:
+def test_fault_34_a_sequence_id_that_is_started_twice_ends_both_at_once_with_a_message(
+    server: LabServer, streams: int
+) -> None:
     made = [Started(server.grpc) for _ in range(streams)]
     first, second = made[0], made[-1]
     first.start(41 + streams, 900)
@@ -80,7 +82,7 @@ def test_a_request_that_ends_its_own_sequence_is_told_so(server: LabServer) -> N
     stream.close()
 
 
-def test_rounds_of_duplicates_leave_every_slot_to_others(server: LabServer, checkout: Any) -> None:
+def test_fault_34_rounds_of_duplicates_leave_every_slot_to_others(server: LabServer, checkout: Any) -> None:
     for round_ in range(4):
         streams = [Started(server.grpc) for _ in range(2)]
         for number, stream in enumerate(streams):

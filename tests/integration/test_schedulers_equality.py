@@ -190,7 +190,7 @@ def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
     ],
     ids=["min_length", "repetition_penalty", "presence_penalty", "seed"],
 )
-def test_an_eviction_with_min_length_penalties_and_seeds_changes_no_answer(
+def test_fault_43_an_eviction_with_min_length_penalties_and_seeds_changes_no_answer(
     sampling: Sampling, evicted: bool, folder: str, plain: Plain
 ) -> None:
     """Fault 43. What the engine cannot go on with after an eviction is never evicted: it has its memory to its end."""

@@ -6,6 +6,7 @@ Triton 2.51 writes the answers of both kinds on a stream at once: it ends, or an
 from __future__ import annotations
 
 import json
+import queue
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -54,7 +55,7 @@ def ended(endpoint: str, requests: Sequence[service_pb2.ModelInferRequest], pati
     return finals, "OK"
 
 
-def test_behind_the_guard_each_request_of_a_stream_has_an_answer_or_an_error_and_nothing_dies(
+def test_fault_40_behind_the_guard_each_request_of_a_stream_has_an_answer_or_an_error_and_nothing_dies(
     lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:
     server, chance, seen = lab_server("scaled", "--expose"), random.Random(12), Counter[str]()
@@ -81,8 +82,26 @@ def test_behind_the_guard_the_refusal_says_what_to_do(lab_server: Callable[..., 
     assert told.code().name == "INTERNAL" or "open another stream" in told.details()
 
 
+def test_behind_the_guard_a_refusal_after_an_answer_is_a_reset_of_the_stream(
+    lab_server: Callable[..., LabServer],
+) -> None:
+    """Envoy has sent the answer's headers, so it has no status left to send (docs/operate/security.md)."""
+    server, later = lab_server("scaled", "--expose"), queue.SimpleQueue[service_pb2.ModelInferRequest | None]()
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        answers = stub.ModelStreamInfer(iter(later.get, None), timeout=PATIENCE_S)
+        later.put(request("streams", False))
+        assert next(answers).infer_response.model_name == "streams"
+        later.put(request("waits", False))
+        with pytest.raises(grpc.RpcError) as refused:
+            list(answers)
+        later.put(None)
+    told: Any = refused.value
+    assert told.code().name == "INTERNAL" and "RST_STREAM" in told.details()
+
+
 @pytest.mark.parametrize("models", [("streams", "waits")])
-def test_on_loopback_the_death_by_such_a_stream_is_told_with_its_reason(
+def test_fault_40_on_loopback_the_death_by_such_a_stream_is_told_with_its_reason(
     models: tuple[str, ...], lab_server: Callable[..., LabServer], checkout: Path
 ) -> None:
     """Not a wish: it shows that Triton still does this, so that the guard's rule is needed."""

@@ -31,7 +31,7 @@ def end(endpoint: str) -> None:
     connection.close()
 
 
-def test_a_server_that_died_is_told_as_such_with_the_signal(own: Path, where: str) -> None:
+def test_fault_12_a_server_that_died_is_told_as_such_with_the_signal(own: Path, where: str) -> None:
     end(up(own, where))
     eventually(lambda: status(own, STACK)["state"] == "failed")
     assert status(own, STACK)["ended"] == "killed by SIGFPE"
@@ -51,3 +51,23 @@ def test_supervised_it_is_started_again_so_many_times_and_no_more(own: Path, whe
     eventually(lambda: status(own, STACK)["state"] == "failed")
     labctl("down", STACK, root=own)
     assert runtime(own, where).leftovers(STACK) == []
+
+
+def test_fault_26_a_model_whose_scheduler_has_ended_is_told_by_status_and_to_clients(own: Path, where: str) -> None:
+    """Its thread failed outside a step. Triton goes on calling it READY."""
+    model = own / "labs" / "07-scale-out" / "models" / "streams" / "1" / "model.py"
+    job = "        return Job(request, words"
+    text = model.read_text()
+    assert job in text
+    model.write_text(
+        text.replace(job, f"        if 'break' in words:\n            self.loop.steps.clock.idle = None\n{job}")
+    )
+    labctl("up", "scaled", "--runtime", where, "--ports", "auto", root=own)
+    assert status(own, "scaled")["state"] == "ready"
+    ask = ("infer", "scaled", "-m", "streams", "-o", "1", "-p")
+    labctl(*ask, "break it", root=own, check=False)
+    eventually(lambda: status(own, "scaled")["state"] == "degraded")
+    (row,) = [row for row in status(own, "scaled")["models"] if row["name"] == "streams"]
+    assert row["state"] == "UNAVAILABLE" and "TypeError" in row["reason"]
+    later = labctl(*ask, "hello", root=own, check=False, timeout=60)
+    assert later.returncode == 1 and "TypeError" in later.stderr, later

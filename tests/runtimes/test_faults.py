@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,16 @@ import psutil
 import pytest
 from machinery import labctl, runtime, share_server, started, status
 from waiting import DEADLINE_S, eventually
+
+from labctl.listener import Silent
+from labctl.manifest import catalog
+from labctl.runtimes.record import Endpoints, Record, UpOptions
+from labctl.stack import ports
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labctl.stack.up import up
+from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 STACK = "quick"
 LOADING = ("--set", "behaviour=slow", "--set", "seconds=60")
@@ -47,7 +58,7 @@ def nothing_left(root: Path, where: str) -> bool:
 # -- 1: kill -9 of labctl ----------------------------------------------------------------------------------------------
 
 
-def test_kill_9_in_mid_up_leaves_a_stack_on_which_the_next_up_converges(own: Path, where: str) -> None:
+def test_fault_1_kill_9_in_mid_up_leaves_a_stack_on_which_the_next_up_converges(own: Path, where: str) -> None:
     with started(own, "up", STACK, *BRIEFLY, *on(where)) as first:
         eventually(lambda: loading(own, where))
         first.kill()
@@ -58,7 +69,7 @@ def test_kill_9_in_mid_up_leaves_a_stack_on_which_the_next_up_converges(own: Pat
     assert nothing_left(own, where)
 
 
-def test_what_a_killed_run_left_is_swept_by_the_next_command(own: Path, where: str) -> None:
+def test_fault_1_what_a_killed_run_left_is_swept_by_the_next_command(own: Path, where: str) -> None:
     with started(own, "run", STACK, *LOADING, *on(where)) as first:
         eventually(lambda: loading(own, where))
         first.kill()
@@ -70,7 +81,7 @@ def test_what_a_killed_run_left_is_swept_by_the_next_command(own: Path, where: s
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_interrupted_while_it_waits_tears_down(own: Path, where: str, number: int, code: int) -> None:
+def test_fault_2_a_run_interrupted_while_it_waits_tears_down(own: Path, where: str, number: int, code: int) -> None:
     with started(own, "run", STACK, *LOADING, *on(where)) as process:
         eventually(lambda: loading(own, where))
         os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
@@ -82,7 +93,7 @@ def test_a_run_interrupted_while_it_waits_tears_down(own: Path, where: str, numb
 
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_interrupted_while_its_client_works_tears_down(
+def test_fault_2_a_run_interrupted_while_its_client_works_tears_down(
     own: Path, where: str, number: int, code: int, shared: bool
 ) -> None:
     if shared:
@@ -95,7 +106,7 @@ def test_a_run_interrupted_while_its_client_works_tears_down(
     assert nothing_left(own, where)
 
 
-def test_ctrl_c_during_up_names_what_is_still_there(own: Path, where: str) -> None:
+def test_fault_2_ctrl_c_during_up_names_what_is_still_there(own: Path, where: str) -> None:
     with started(own, "up", STACK, *LOADING, *on(where)) as process:
         eventually(lambda: loading(own, where))
         os.killpg(process.pid, signal.SIGINT)
@@ -105,7 +116,7 @@ def test_ctrl_c_during_up_names_what_is_still_there(own: Path, where: str) -> No
     assert f"labctl down {STACK}" in err
 
 
-def test_a_second_ctrl_c_does_not_stop_the_clean_up(own: Path, where: str) -> None:
+def test_fault_2_a_second_ctrl_c_does_not_stop_the_clean_up(own: Path, where: str) -> None:
     with started(own, "run", STACK, *LOADING, *on(where)) as process:
         eventually(lambda: loading(own, where))
         os.killpg(process.pid, signal.SIGINT)
@@ -115,7 +126,7 @@ def test_a_second_ctrl_c_does_not_stop_the_clean_up(own: Path, where: str) -> No
     assert nothing_left(own, where)
 
 
-def test_sigterm_during_up_leaves_no_server(own: Path, where: str) -> None:
+def test_fault_3_sigterm_during_up_leaves_no_server(own: Path, where: str) -> None:
     with started(own, "up", STACK, *LOADING, *on(where)) as process:
         eventually(lambda: loading(own, where))
         process.terminate()
@@ -127,7 +138,7 @@ def test_sigterm_during_up_leaves_no_server(own: Path, where: str) -> None:
 # -- 4: a taken port ---------------------------------------------------------------------------------------------------
 
 
-def test_a_taken_port_is_named_before_anything_is_made(own: Path, where: str) -> None:
+def test_fault_4_a_taken_port_is_named_before_anything_is_made(own: Path, where: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -137,6 +148,49 @@ def test_a_taken_port_is_named_before_anything_is_made(own: Path, where: str) ->
     assert f"HTTP port {port}" in done.stderr
     assert "--ports auto" in done.stderr
     assert not (own / ".labs" / STACK / "repository").exists()
+    assert nothing_left(own, where)
+
+
+@pytest.fixture
+def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Another program, which takes the first HTTP port that was found free, before the server can."""
+    look, stolen = ports.require, list[int]()
+    with socket.socket() as listener:
+
+        def look_then_lose(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
+            look(endpoints, bind, running)
+            if not stolen:
+                stolen.append(int(endpoints.http.rpartition(":")[2]))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(("127.0.0.1", stolen[0]))
+                listener.listen()
+
+        monkeypatch.setattr(ports, "require", look_then_lose)
+        yield stolen
+
+
+def brought_up(root: Path, where: str, wanted: str) -> RunningStack:
+    workspace = Workspace(root, root / "cache")
+    session = Session(workspace, catalog.load(workspace), Silent())
+    return up(session, *session.catalog.stack(STACK), UpOptions(runtime=where, ports=wanted))
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # the server outlives this `up`
+def test_fault_4_an_automatic_port_that_is_taken_before_the_server_listens_is_replaced(
+    own: Path, where: str, thief: list[int]
+) -> None:
+    there = brought_up(own, where, "auto")
+    assert len(thief) == 1
+    assert there.record.ports[0] != str(thief[0])
+    assert status(own, STACK)["state"] == "ready"
+
+
+def test_fault_4_a_port_of_a_person_that_is_taken_before_the_server_listens_is_named(
+    own: Path, where: str, thief: list[int]
+) -> None:
+    wanted = ",".join(map(str, ports.free("127.0.0.1", 3)))
+    with pytest.raises(LabError, match=r"HTTP port \d+ .*is already in use"):
+        brought_up(own, where, wanted)
     assert nothing_left(own, where)
 
 
@@ -153,13 +207,13 @@ def failing_up(own: Path, where: str, *settings: str) -> subprocess.CompletedPro
     return done
 
 
-def test_a_server_that_is_killed_while_it_loads_ends_the_wait_at_once(own: Path, where: str) -> None:
+def test_fault_12_a_server_that_is_killed_while_it_loads_ends_the_wait_at_once(own: Path, where: str) -> None:
     done = failing_up(own, where, "--set", "behaviour=kill")
     assert "the server ended before it was ready" in done.stderr
     assert "SIGKILL" in done.stderr
 
 
-def test_a_server_that_dies_later_is_told_by_status(own: Path, where: str) -> None:
+def test_fault_12_a_server_that_dies_later_is_told_by_status(own: Path, where: str) -> None:
     labctl("up", STACK, *on(where), root=own)
     kill_server(own, where)
     eventually(lambda: not loading(own, where))
@@ -172,12 +226,12 @@ def test_a_server_that_dies_later_is_told_by_status(own: Path, where: str) -> No
 # -- 14, 15: slow and broken models ------------------------------------------------------------------------------------
 
 
-def test_a_model_that_loads_slowly_but_within_the_time_is_waited_for(own: Path, where: str) -> None:
+def test_fault_14_a_model_that_loads_slowly_but_within_the_time_is_waited_for(own: Path, where: str) -> None:
     labctl("up", STACK, *BRIEFLY, "--timeout", "60", *on(where), root=own)
     assert status(own, STACK)["state"] == "ready"
 
 
-def test_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(own: Path, where: str) -> None:
+def test_fault_14_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(own: Path, where: str) -> None:
     for seconds in (10, 30):  # a busy machine may need more until the other one is loaded
         done = failing_up(own, where, *LOADING, "--timeout", str(seconds))
         if "echo, moody" not in done.stderr.partition("not ready")[2].partition("\n")[0]:
@@ -185,7 +239,7 @@ def test_a_model_that_loads_too_slowly_is_a_clear_timeout_that_names_it_alone(ow
     assert f"not ready within {seconds} s: moody\n" in done.stderr
 
 
-def test_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own: Path, where: str) -> None:
+def test_fault_15_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own: Path, where: str) -> None:
     done = failing_up(own, where, "--set", "behaviour=refuse")
     assert "Triton could not load moody" in done.stderr
     assert "no luck today" in done.stderr
@@ -194,7 +248,7 @@ def test_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_reason(own:
 # -- 16, 21: several at once, down twice -------------------------------------------------------------------------------
 
 
-def test_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Path, where: str) -> None:
+def test_fault_16_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Path, where: str) -> None:
     with started(own, "up", STACK, *BRIEFLY, *on(where)) as first:
         eventually(lambda: loading(own, where))
         second = labctl("up", STACK, *on(where), root=own, check=False)
@@ -204,7 +258,7 @@ def test_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Pa
         assert first.wait(DEADLINE_S) == 0
 
 
-def test_two_stacks_live_side_by_side_and_down_takes_one(own: Path, where: str) -> None:
+def test_fault_16_two_stacks_live_side_by_side_and_down_takes_one(own: Path, where: str) -> None:
     with started(own, "up", STACK, *on(where)) as one, started(own, "up", "quick-too", *on(where)) as other:
         assert [one.wait(DEADLINE_S), other.wait(DEADLINE_S)] == [0, 0]
     labctl("down", STACK, root=own)

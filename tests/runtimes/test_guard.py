@@ -142,7 +142,7 @@ def request(outputs: bool = False) -> service_pb2.ModelInferRequest:
 
 
 @pytest.mark.parametrize("name", DEADLY)
-def test_what_would_end_triton_is_refused_and_it_lives(exposed: dict[str, str], name: str) -> None:
+def test_fault_33_what_would_end_triton_is_refused_and_it_lives(exposed: dict[str, str], name: str) -> None:
     assert DEADLY[name](exposed["http"]) in (400, 413)
     assert is_live(exposed["http"])
 
@@ -167,7 +167,7 @@ MODEL_INFER = f"{SERVICE}ModelInfer"
      [("content-type", "application/grpc"), ("content-encoding", "gzip")]],
     ids=str,
 )  # fmt: skip
-def test_a_call_that_only_triton_would_take_for_grpc_is_refused(
+def test_fault_41_a_call_that_only_triton_would_take_for_grpc_is_refused(
     exposed: dict[str, str], headers: list[tuple[str, str]]
 ) -> None:
     for asked in ({"inputs": [text()]}, CLASSIFIED):
@@ -188,7 +188,7 @@ def test_a_message_on_the_port_for_http_is_refused(exposed: dict[str, str]) -> N
     connection.close()
 
 
-def test_a_length_is_honoured_on_the_one_route_where_triton_honours_it(exposed: dict[str, str]) -> None:
+def test_fault_41_a_length_is_honoured_on_the_one_route_where_triton_honours_it(exposed: dict[str, str]) -> None:
     header, tensor = body(inputs=[text(data=None, parameters={"binary_data_size": 9})]), b"\5\0\0\0hello"
     header = header.replace(b', "data": null', b"")
     assert post(exposed["http"], INFER, header + tensor, **{LENGTH: str(len(header))}) == 200

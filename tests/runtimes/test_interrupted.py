@@ -64,7 +64,7 @@ def answer(root: Path) -> str:
 
 
 @INTERRUPTS
-def test_a_graceful_down_that_is_interrupted_goes_on_forcefully_to_its_end(
+def test_fault_47_a_graceful_down_that_is_interrupted_goes_on_forcefully_to_its_end(
     own: Path, where: str, number: int, code: int
 ) -> None:
     labctl("up", STACK, *on(where), root=own)
@@ -81,7 +81,7 @@ def test_a_graceful_down_that_is_interrupted_goes_on_forcefully_to_its_end(
 
 
 @INTERRUPTS
-def test_a_reload_that_is_interrupted_leaves_the_former_version_and_says_so(
+def test_fault_47_a_reload_that_is_interrupted_leaves_the_former_version_and_says_so(
     own: Path, where: str, number: int, code: int
 ) -> None:
     labctl("up", STACK, *on(where), root=own)
@@ -104,7 +104,9 @@ def test_a_reload_that_is_interrupted_leaves_the_former_version_and_says_so(
     assert answer(own) == "hello, edited"
 
 
-def test_a_restart_that_is_interrupted_holds_no_lock_and_leaves_what_status_says(own: Path, where: str) -> None:
+def test_fault_47_a_restart_that_is_interrupted_holds_no_lock_and_leaves_what_status_says(
+    own: Path, where: str
+) -> None:
     labctl("up", STACK, "--timeout", "77", *on(where), root=own)
     before = runtime(own, where).find(STACK)
     server = first_process(own, where)

@@ -170,7 +170,7 @@ class Stream:
         self._client.close()
 
 
-def test_a_killed_replica_takes_no_unary_request_with_it_and_restart_heals_it(replicated: Replicated) -> None:
+def test_fault_27_a_killed_replica_takes_no_unary_request_with_it_and_restart_heals_it(replicated: Replicated) -> None:
     endpoints = replicated.shown["endpoints"]
     streams = [Stream(endpoints["grpc"]) for _ in range(4)]
     with Load(endpoints["http"]) as load, contextlib.ExitStack() as closing:
@@ -189,7 +189,7 @@ def test_a_killed_replica_takes_no_unary_request_with_it_and_restart_heals_it(re
     assert set(load.outcomes) == {"200"}
 
 
-def test_a_rolling_restart_and_scaling_lose_nothing(replicated: Replicated) -> None:
+def test_fault_28_a_rolling_restart_and_scaling_lose_nothing(replicated: Replicated) -> None:
     with Load(replicated.shown["endpoints"]["http"]) as load:
         labctl("restart", STACK, "--rolling", root=replicated.root)
         labctl("scale", STACK, "3", root=replicated.root)
@@ -213,7 +213,7 @@ def _ready(place: str) -> bool:
         return connection.getresponse().status == 200
 
 
-def test_without_its_balancer_a_stack_is_degraded_and_restart_brings_it_back(replicated: Replicated) -> None:
+def test_fault_27_without_its_balancer_a_stack_is_degraded_and_restart_brings_it_back(replicated: Replicated) -> None:
     kill_front(replicated.root, STACK, replicated.where)
     eventually(lambda: replicated.shown["state"] == "degraded")
     assert "balancer" in replicated.shown["ended"]

@@ -50,7 +50,7 @@ def grpc_code(endpoint: str, method: str, message: object, key: str = "") -> grp
     return grpc.StatusCode.OK
 
 
-def test_what_writes_to_triton_is_closed_to_strangers_and_open_to_labctl(own: Path, where: str) -> None:
+def test_fault_35_what_writes_to_triton_is_closed_to_strangers_and_open_to_labctl(own: Path, where: str) -> None:
     endpoints = up(own, where)
     for path, body in CLOSED.items():
         refused, told = call(endpoints["http"], "POST", path, body)

@@ -76,12 +76,18 @@ def test_the_table_and_the_sentence_say_where_the_difference_goes() -> None:
     assert sum(found.differences.values()) == pytest.approx(0.543 - 0.4775)
     assert list(found.differences) == list(PARTS)
     assert found.sentence() == (
-        "Served, the work is done at 0.88 of the engine's own speed; of the 0.07 s that it takes longer, 34% are: "
-        "wire and client."
+        "Served, the work is done at 0.88 of the engine's own speed (0.88 to 0.88 in 2 rounds); of the 0.07 s that it "
+        "takes longer, 34% are: wire and client."
     )
     shown = account(found)
     assert "the engine's steps" in shown and "+0.015" in shown and "23%" in shown
     assert "served: 5 steps of 98.0 ms in the engine, 2.0% of a step is scheduling" in shown
+
+
+def test_the_noise_of_the_rounds_is_told_and_one_round_has_none() -> None:
+    found = Comparison([served(), alone(), served()], [alone(), alone(), alone()])
+    assert "at 0.88 of the engine's own speed (0.88 to 1.00 in 3 rounds)" in found.sentence()
+    assert "rounds" not in Comparison([served()], [alone()]).sentence()
 
 
 def test_more_and_slower_steps_are_told_as_such() -> None:

@@ -25,7 +25,7 @@ from labkit.workloads.bench import PROMPTS, Workload
 
 
 @pytest.mark.parametrize(("dead", "said"), [(True, "died: killed by SIGFPE"), (False, "no first response")])
-def test_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_was_one(
+def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where_there_was_one(
     session: Session, monkeypatch: pytest.MonkeyPatch, dead: bool, said: str
 ) -> None:
     lab = session.catalog.lab("iterative")
@@ -57,7 +57,7 @@ def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line
     def brought_up(*_: Any) -> Iterator[Any]:
         yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
-    def measured(endpoints: Any, model: str, workload: Workload, number: int, progress: Any) -> Any:
+    def measured(endpoints: Any, model: str, workload: Workload, number: int, progress: Any, folder: str) -> Any:
         progress("0 of 1 answered")
         told.append("went on")
         run_dir = session.workspace.folder("iterative").run_dir()

@@ -105,7 +105,7 @@ def test_installing_twice_changes_nothing(install: Install, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["README.md", ".bundle/wheels/click-8.5.1-py3-none-any.whl"])
-def test_a_damaged_file_is_refused_by_its_hash(install: Install, extracted: Path, name: str) -> None:
+def test_fault_31_a_damaged_file_is_refused_by_its_hash(install: Install, extracted: Path, name: str) -> None:
     (extracted / name).write_bytes(b"damaged")
     refused(install(), extracted, name, "damaged")
 
@@ -115,18 +115,18 @@ def test_a_missing_file_is_refused(install: Install, extracted: Path) -> None:
     refused(install(), extracted, "model.bin", "damaged")
 
 
-def test_a_bundle_that_ends_early_is_refused(install: Install, extracted: Path) -> None:
+def test_fault_31_a_bundle_that_ends_early_is_refused(install: Install, extracted: Path) -> None:
     (extracted / ".bundle/SHA256SUMS").unlink()
     refused(install(), extracted, "not a whole bundle")
 
 
-def test_another_version_is_refused_by_name(install: Install, extracted: Path) -> None:
+def test_fault_31_another_version_is_refused_by_name(install: Install, extracted: Path) -> None:
     about = extracted / ".bundle/about"
     about.write_text(about.read_text().replace("version=0", "version=7"))
     refused(install(), extracted, "is of version 7.1.0", "here is of 0.1.0")
 
 
-def test_another_processor_is_refused_by_name(install: Install, extracted: Path) -> None:
+def test_fault_31_another_processor_is_refused_by_name(install: Install, extracted: Path) -> None:
     done = install(uname="#!/bin/sh\necho Linux aarch64\n")
     refused(done, extracted, "is for Linux x86_64", "this machine is Linux aarch64")
 

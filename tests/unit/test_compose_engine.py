@@ -162,3 +162,14 @@ def test_a_cache_that_the_server_cannot_look_into_is_refused(
     monkeypatch.setattr("os.getuid", lambda: uid)
     with pytest.raises(LabError, match=str(cache)) if refused else contextlib.nullcontext():
         Projects(Workspace(tmp_path, cache)).require_readable_cache()
+
+
+def test_fault_50_the_address_of_the_engine_is_that_of_dockers_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        docker_engine, "_of_context", {"": "", "rootless": "unix:///run/user/7/docker.sock"}.__getitem__
+    )
+    assert docker_engine.address() == docker_engine.DEFAULT_SOCKET
+    monkeypatch.setenv("DOCKER_CONTEXT", "rootless")
+    assert docker_engine.address() == "unix:///run/user/7/docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    assert docker_engine.address() == "tcp://127.0.0.1:1"

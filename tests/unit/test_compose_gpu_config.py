@@ -7,6 +7,7 @@ from typing import Any
 
 import compose_view
 import pytest
+from machinery import PARTS
 
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
@@ -21,9 +22,18 @@ ROOT = Path(__file__).resolve().parents[2]
 STACKS = [stack for lab in load(Workspace(ROOT, ROOT)).labs for stack in lab.stacks]
 
 
+def of_its_own(folder: Path) -> Workspace:
+    """A checkout with all of this one as links, and a state of its own: what is written goes there."""
+    root = folder / "checkout"
+    root.mkdir()
+    for name in PARTS:
+        (root / name).symlink_to(ROOT / name)
+    return Workspace(root, folder / "cache")
+
+
 def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
     """What Compose makes of the files and the variables that ``labctl up --profile gpu`` gives it."""
-    workspace = Workspace(ROOT, tmp_path / "cache")
+    workspace = of_its_own(tmp_path)
     projects = Projects(workspace)
     lab, name = load(workspace).stack(stack)
     choices = Choices("gpu", settings, gpus=gpus)
@@ -42,7 +52,7 @@ def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings:
             patch.setenv(variable, value)
         return compose_view.services(
             projects.compose_files("gpu", override), compose_profiles=["*"],
-            compose_project_name=projects.name(name), compose_project_directory=ROOT,
+            compose_project_name=projects.name(name), compose_project_directory=workspace.root,
         )  # fmt: skip
 
 
@@ -114,11 +124,27 @@ def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_pa
 
 
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
-    projects = Projects(Workspace(ROOT, tmp_path))
+    projects = Projects(of_its_own(tmp_path))
     command = calls.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
     assert "GPU 3" in command.container
     assert str(projects.override_path(calls.BUILDER)) in command.argv
     assert calls.reserved(("3",))["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] == ["3"]
+
+
+def test_the_checkout_itself_is_left_alone(tmp_path: Path) -> None:
+    """A person's stack of the same name keeps the override that it runs with."""
+    stack = "inflight-batching"
+    before = state_of(Workspace(ROOT, tmp_path), stack)
+    services(tmp_path, stack)
+    assert state_of(Workspace(ROOT, tmp_path), stack) == before
+    assert state_of(Workspace(tmp_path / "checkout", tmp_path), stack)[0] is not None
+
+
+def state_of(workspace: Workspace, stack: str) -> tuple[int | None, int | None]:
+    """When the overrides of a stack and of the builder were written, in ns; None where there is none."""
+    paths = [Projects(workspace).override_path(name) for name in (stack, calls.BUILDER)]
+    first, second = (path.stat().st_mtime_ns if path.exists() else None for path in paths)
+    return first, second
 
 
 def test_plain_down_knows_the_chat_page_and_the_guard_and_plain_up_starts_neither() -> None:

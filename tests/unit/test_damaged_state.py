@@ -62,7 +62,7 @@ def here(session: Session, listener: Noting, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     "text", ["null", '"x"', "5", "true", "[]", "{}", "", "{", "\x00", "[" * 100_000], ids=lambda text: ascii(text[:40])
 )
-def test_a_state_file_that_holds_no_record_is_ignored_with_a_note_by_status_and_down(
+def test_fault_17_a_state_file_that_holds_no_record_is_ignored_with_a_note_by_status_and_down(
     here: Session, listener: Noting, text: str
 ) -> None:
     here.workspace.folder(STACK).state_file.write_text(text)
@@ -112,7 +112,9 @@ def test_the_record_of_another_stack_is_ignored_with_a_note(here: Session, liste
     assert listener.notes
 
 
-def test_a_fifo_or_a_link_in_place_of_a_file_that_status_reads_hangs_nothing(here: Session, listener: Noting) -> None:
+def test_fault_44_a_fifo_or_a_link_in_place_of_a_file_that_status_reads_hangs_nothing(
+    here: Session, listener: Noting
+) -> None:
     folder = here.workspace.folder(STACK).path
     for name in ("state.json", "lock.json", "secret", "ended.json"):
         os.mkfifo(folder / name)
@@ -133,7 +135,9 @@ def test_the_note_of_a_lock_and_of_a_death_may_hold_anything(here: Session, text
     assert LocalRuntime(here.workspace).ended(STACK) == ""
 
 
-def test_a_stack_whose_state_file_is_null_can_be_taken_down(here: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_44_a_stack_whose_state_file_is_null_can_be_taken_down(
+    here: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here.workspace.folder(STACK).state_file.write_text("null")
     there = ["process 1"]
     monkeypatch.setattr(LocalRuntime, "leftovers", lambda self, stack: list(there))

@@ -51,7 +51,7 @@ def checkout(folder: Path) -> dict[str, str]:
     return {**os.environ, "LABS_ROOT": str(folder), "PYTHON": sys.executable}
 
 
-def test_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unshare: list[str], tmp_path: Path) -> None:
+def test_fault_7_a_full_disk_leaves_the_old_repository_and_is_told_in_words(unshare: list[str], tmp_path: Path) -> None:
     env = checkout(tmp_path)
     done = subprocess.run([*unshare, "bash", "-c", SMALL], env=env, capture_output=True, text=True, check=False)
     before, after, left = done.stdout.splitlines()

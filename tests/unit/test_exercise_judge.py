@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +17,9 @@ from typing import Any
 import pytest
 from exercise_cases import EXERCISES, begin_in
 
-from labctl.learn import desk, faults, judge, sandbox, server
+from labctl.learn import desk, faults, judge, own_work, sandbox, server
 from labctl.learn.exercise import named
-from labctl.learn.outcome import Explained, Slow, Stuck
+from labctl.learn.outcome import Check, Explained, Slow, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
 from labctl.listener import Silent as Listener
@@ -254,6 +257,69 @@ def test_a_broken_rule_is_told_where_nothing_was_raised(judged: Any) -> None:
     rule = {"words": "a request was given back", "line": None, "exception": False}
     assert judged(fails, [rule]).sentence == "a request was given back."
     assert judged(fails, [rule, RAISED]).sentence == "exercises/02b/model.py, line 31: KeyError: 4"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import importlib.util\nF = '/w/labs/02-x/exercises/02b-y/solution/model.py'\n", 2),
+        ("from pathlib import Path\n\nF = Path('labs') / 'solution' / 'model.py'\n", 3),
+        ("from solution.model import TritonPythonModel\n", 1),
+        ('"""No solution/ yet."""\n\nNOTE = "the solution is near"  # labs/02/solution\n', None),
+    ],
+)
+def test_the_official_solution_in_a_learners_file_is_named_and_does_not_pass(
+    judged: Any, workspace: Workspace, source: str, line: int | None
+) -> None:
+    (named(EXERCISES, "02b").yours(workspace) / "model.py").write_text(source)
+    outcome = judged(holds)
+    assert outcome.passed == (line is None)
+    named_so = f"exercises/02b/model.py, line {line}, uses the official solution: write your own."
+    assert (outcome.sentence == named_so) == (line is not None)
+
+
+def test_no_starter_solution_or_wrong_answer_is_taken_for_one_that_uses_the_solution() -> None:
+    for exercise in EXERCISES:
+        for folder in (
+            exercise.folder / "starter",
+            exercise.folder / "solution",
+            *(exercise.folder / "wrong").iterdir(),
+        ):
+            assert own_work.of_the_solution(exercise, {name: folder / name for name in exercise.manifest.files}) == []
+
+
+PLACE_02B = "labs/02-iterative-scheduling/exercises/02b-free-the-slot"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            ["check.py"],
+            f"judged by files that are not as shipped ({PLACE_02B}/check.py)",
+        ),
+        (["task.md"], ""),
+        (["check.py", "exercise.yaml", "task.md"], ""),
+    ],
+)
+def test_a_pass_by_a_replaced_check_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: list[str], told: str
+) -> None:
+    """An exercise of which nothing is as shipped is a person's own."""
+    shipped = named(EXERCISES, "02b")
+    shutil.copytree(shipped.folder, tmp_path / PLACE_02B)
+    for words in (("init", "-q"), ("add", "-A"), ("-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x")):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    workspace = Workspace(tmp_path, tmp_path / "cache")
+    exercise = replace(shipped, folder=tmp_path / PLACE_02B)
+    desk.lay_out(exercise, workspace)
+    for name in changed:
+        (tmp_path / PLACE_02B / name).write_text("# replaced\n")
+    monkeypatch.setattr(judge, "_judged", lambda *_: [Check("answers", "8", "8", True)])
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
+    outcome = judge.check(session, exercise, "compose", [7])
+    assert outcome.passed
+    assert outcome.sentence.partition("; ")[2] == told
 
 
 @pytest.mark.parametrize(

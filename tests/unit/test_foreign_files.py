@@ -26,7 +26,7 @@ def refused(workspace: Workspace) -> LabError:
 
 
 @pytest.mark.parametrize("name", ["lock", "lock.json", "state.json", "server.log", "run", "repository"])
-def test_a_link_in_the_place_of_a_file_of_ours_is_refused_and_its_target_stays(
+def test_fault_37_a_link_in_the_place_of_a_file_of_ours_is_refused_and_its_target_stays(
     workspace: Workspace, tmp_path: Path, name: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -48,7 +48,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused(workspace: Workspace, name: 
     assert refused(workspace).why == "it is no file"
 
 
-def test_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp_path: Path) -> None:
+def test_fault_37_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp_path: Path) -> None:
     workspace.folder("s").path.rmdir()
     (tmp_path / "elsewhere").mkdir()
     workspace.folder("s").path.symlink_to(tmp_path / "elsewhere")
@@ -57,7 +57,7 @@ def test_a_stacks_own_folder_that_is_a_link_is_refused(workspace: Workspace, tmp
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_somebody_elses_lock_is_refused(workspace: Workspace) -> None:
+def test_fault_37_somebody_elses_lock_is_refused(workspace: Workspace) -> None:
     lock = workspace.folder("s").path / "lock"
     lock.write_text("")
     os.chown(lock, 65534, 65534)
@@ -71,7 +71,9 @@ def test_what_a_stack_writes_is_its_owners_alone(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("name", ["scale.log", "idle.log", "secret", "front", "observe", "purpose.json"])
-def test_a_link_under_any_name_in_a_stacks_folder_is_refused(workspace: Workspace, tmp_path: Path, name: str) -> None:
+def test_fault_44_a_link_under_any_name_in_a_stacks_folder_is_refused(
+    workspace: Workspace, tmp_path: Path, name: str
+) -> None:
     (workspace.folder("s").path / name).symlink_to(tmp_path / "nowhere")
     error = refused(workspace)
     assert str(workspace.folder("s").path / name) in error.what
@@ -80,6 +82,6 @@ def test_a_link_under_any_name_in_a_stacks_folder_is_refused(workspace: Workspac
 
 
 @pytest.mark.parametrize("name", ["state.json", "scale.log"])
-def test_a_fifo_in_a_stacks_folder_is_refused(workspace: Workspace, name: str) -> None:
+def test_fault_44_a_fifo_in_a_stacks_folder_is_refused(workspace: Workspace, name: str) -> None:
     os.mkfifo(workspace.folder("s").path / name)
     assert refused(workspace).why in ("it is no file", "it is no file or folder")

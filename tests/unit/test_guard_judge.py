@@ -93,7 +93,9 @@ def request(model: str, version: str = "", **outputs: int) -> bytes:
     "path",
     ["/v2/models/m/generate", "/v2/models/m/generate_stream", "/v2/repository/index", "/v2/repository/models/m/load"],
 )
-def test_a_length_header_is_refused_where_triton_reads_the_whole_body(judge: Judge, path: str, length: str) -> None:
+def test_fault_41_a_length_header_is_refused_where_triton_reads_the_whole_body(
+    judge: Judge, path: str, length: str
+) -> None:
     """The judge would see 0 bytes, and Triton parses all of them."""
     sent = http(path, inference_header_content_length=length)
     for body in ((), (NESTED,)):
@@ -111,7 +113,7 @@ def test_a_length_header_is_honoured_where_triton_honours_it(judge: Judge) -> No
     "content", ["", "application/json", "application/grpc-web", "text/application/grpc", "application/grpc, text/plain"]
 )
 @pytest.mark.parametrize("path", [INFER, STREAM, "/v2/models/m/infer"])
-def test_the_grpc_listener_refuses_what_is_not_grpc(judge: Judge, content: str, path: str) -> None:
+def test_fault_41_the_grpc_listener_refuses_what_is_not_grpc(judge: Judge, content: str, path: str) -> None:
     """A message with ``classification`` would be judged as a body whose JSON has length 0."""
     headers = {":method": "POST", ":path": path, **({"content-type": content} if content else {})}
     for more in ({}, {"inference-header-content-length": "0"}):
@@ -119,7 +121,7 @@ def test_the_grpc_listener_refuses_what_is_not_grpc(judge: Judge, content: str, 
         assert said.status.code == 415 and not said.HasField("grpc_status")
 
 
-def test_headers_that_frame_http_bodies_are_refused_on_the_grpc_listener(judge: Judge) -> None:
+def test_fault_41_headers_that_frame_http_bodies_are_refused_on_the_grpc_listener(judge: Judge) -> None:
     for name in ("inference-header-content-length", "content-encoding"):
         said = refusal(judge, "grpc", {**AS_GRPC, ":path": INFER, name: "0"}, request("plain"))
         assert name in said.body.decode() and said.grpc_status.status == 3
@@ -161,7 +163,7 @@ def test_a_closed_method_is_refused_in_grpcs_words(judge: Judge) -> None:
     [("streams", "plain"), ("plain", "streams"), ("more", "streams", "other"), ("streams", "unknown"),
      ("unknown", "streams"), ("streams", ("streams", "9"))],
 )  # fmt: skip
-def test_a_stream_to_models_of_both_kinds_is_refused(judge: Judge, models: Any) -> None:
+def test_fault_40_a_stream_to_models_of_both_kinds_is_refused(judge: Judge, models: Any) -> None:
     """Triton 2.51 writes the answers of both at once, and ends (fault 40). An unknown model is a plain one."""
     pieces = [request(*(model if isinstance(model, tuple) else (model,))) for model in models]
     said = refusal(judge, "grpc", {**AS_GRPC, ":path": STREAM}, *pieces)

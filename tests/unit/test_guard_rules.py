@@ -58,7 +58,7 @@ CLASSIFICATION = {"name": "text_output", "parameters": {"classification": 1}}
     ],
     ids=lambda sent: repr(sent[:40]),
 )
-def test_what_ends_or_fills_triton_is_refused(given_body: bytes) -> None:
+def test_fault_33_what_ends_or_fills_triton_is_refused(given_body: bytes) -> None:
     with pytest.raises(Refused):
         check_json(given_body, None)
 

@@ -307,7 +307,7 @@ def test_fewer_replicas_that_are_interrupted_once_drained_are_fewer_all_the_same
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
-def test_more_replicas_that_are_interrupted_are_gone_and_the_balancer_is_told(
+def test_fault_47_more_replicas_that_are_interrupted_are_gone_and_the_balancer_is_told(
     replicated: tuple[Session, Record], monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException]
 ) -> None:
     session, record = replicated
@@ -321,7 +321,7 @@ def test_more_replicas_that_are_interrupted_are_gone_and_the_balancer_is_told(
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
 @pytest.mark.parametrize("moment", ["seen", "stop"])
-def test_a_rolling_restart_that_is_interrupted_leaves_every_replica_to_the_balancer(
+def test_fault_47_a_rolling_restart_that_is_interrupted_leaves_every_replica_to_the_balancer(
     replicated: tuple[Session, Record], monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException], moment: str
 ) -> None:
     session, record = replicated

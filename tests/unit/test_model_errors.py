@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from model_cases import ALL, CASES, STREAMS, Case, answered, ids, request, says_
 
 
 @ALL
-def test_a_required_input_that_is_replaced_by_another_is_named_with_what_is_expected(
+def test_fault_38_a_required_input_that_is_replaced_by_another_is_named_with_what_is_expected(
     case: Case, load: Callable[[Case], Any]
 ) -> None:
     model = load(case)
@@ -24,7 +25,7 @@ def test_a_required_input_that_is_replaced_by_another_is_named_with_what_is_expe
 
 
 @ALL
-def test_one_bad_request_is_told_by_name_and_its_neighbours_are_answered(
+def test_fault_38_one_bad_request_is_told_by_name_and_its_neighbours_are_answered(
     case: Case, load: Callable[[Case], Any]
 ) -> None:
     model = load(case)
@@ -62,7 +63,7 @@ def test_what_was_not_foreseen_is_an_internal_error_and_its_story_is_in_the_log(
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.path.endswith("350M-mono-gptj")], ids=lambda case: case.path)
-def test_a_row_whose_scores_are_no_numbers_fails_alone(
+def test_fault_38_a_row_whose_scores_are_no_numbers_fails_alone(
     case: Case, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(case)
@@ -80,7 +81,7 @@ def test_a_row_whose_scores_are_no_numbers_fails_alone(
     assert second.error.startswith("internal error in codegen-350M-mono-gptj")
 
 
-def test_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_later(
+def test_fault_26_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_later(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 26: an exception outside the step."""
@@ -98,7 +99,40 @@ def test_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoever_comes_
     assert "internal error in tensorrt_llm" in later.error
 
 
-def test_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Case], Any]) -> None:
+@pytest.mark.parametrize(
+    ("case", "where"),
+    [
+        (next(c for c in CASES if c.path == "llm/tensorrt_llm"), "give_up"),
+        (STREAMS, "loop.steps.clock.idle"),
+    ],
+    ids=["tensorrt_llm", "streams"],
+)
+def test_fault_26_a_scheduler_thread_that_has_ended_refuses_whoever_comes_later(
+    load: Callable[[Case], Any], case: Case, where: str
+) -> None:
+    """It failed outside a step, where nothing can go on."""
+    model = load(case)
+
+    def fail(*_: Any) -> Any:
+        raise OSError("the disk is gone: /run/steps")
+
+    *parts, name = where.split(".")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functools.reduce(getattr, parts, model), name, fail)
+        if case is STREAMS:
+            thread = model.loop._thread
+        else:
+            patch.setattr(model.recorder, "record", fail)
+            thread = model.thread
+        answered(model, [request(case)])
+        thread.join(10)
+    assert not thread.is_alive()
+    for _ in range(2):
+        (later,) = answered(model, [request(case)])
+        assert f"internal error in {Path(case.path).name}" in later.error
+
+
+def test_fault_42_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Case], Any]) -> None:
     model = load(STREAMS)
     good, bad = Request(STREAMS.good), Request(STREAMS.good)
     send = bad.send
@@ -115,7 +149,7 @@ def test_an_answer_that_cannot_be_sent_ends_its_request_alone(load: Callable[[Ca
     assert answered(model, [Request(STREAMS.good)])[0].error == ""
 
 
-def test_a_failing_loop_tells_everybody_who_waits_and_whoever_comes_later(
+def test_fault_26_a_failing_loop_tells_everybody_who_waits_and_whoever_comes_later(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(STREAMS)

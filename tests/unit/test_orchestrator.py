@@ -39,7 +39,7 @@ def taken() -> Any:
         yield listener.getsockname()[1]
 
 
-def test_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: int) -> None:
+def test_fault_4_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: int) -> None:
     free = ports.claim("auto", "127.0.0.1", [])
     grpc, metrics = free.grpc.split(":")[1], free.metrics.split(":")[1]
     with pytest.raises(LabError, match=f"HTTP port {taken}") as caught:
@@ -60,13 +60,34 @@ def test_an_automatic_port_is_none_that_a_connection_may_be_given_before_a_serve
     assert not [port for port in picked if first <= port <= last or port <= 8002]
 
 
+def test_fault_4_a_port_that_another_labctl_has_picked_is_not_picked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [int(end.rpartition(":")[2]) for place in ports.places(2) for end in vars(place).values()]
+    for reserved in ports._reserved:
+        reserved.close()
+    ports._reserved.clear()
+    pick = (
+        "import sys; from labctl.stack import ports; offered = [int(word) for word in sys.argv[1:]]\n"
+        "ports._offered = lambda: (iter(offered), len(offered))\n"
+        "print(*ports.free('127.0.0.1', 3), flush=True); sys.stdin.read()"
+    )
+    monkeypatch.setattr(ports, "_offered", lambda: (iter(offered), len(offered)))
+    arguments = [sys.executable, "-c", pick, *map(str, offered)]
+    with subprocess.Popen(arguments, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        theirs = [int(word) for word in other.stdout.readline().split()]
+        mine = ports.free("127.0.0.1", 3)
+        other.communicate()
+    assert (theirs, mine) == (offered[:3], offered[3:])
+    assert ports.free("127.0.0.1", 3) == theirs, "the other one has gone"
+
+
 @pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])
 def test_ports_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LabError, match="--ports"):
         ports.parse(text)
 
 
-def test_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(tmp_path: Path) -> None:
+def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, tmp_path)
     me = Proc.current().pid
     with stack_lock(workspace, "s", "up"):
@@ -81,7 +102,7 @@ def test_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(tmp
     assert holder(workspace, "s") == (0, "")
 
 
-def test_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> None:
+def test_fault_17_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, tmp_path)
     (tmp_path / ".labs" / "s").mkdir(parents=True)
     note = {"pid": Proc.current().pid, "started": Proc.current().started - 1000, "action": "up"}
@@ -91,7 +112,7 @@ def test_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> None:
         pass
 
 
-def test_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) -> None:
+def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, tmp_path)
     code = (
         "import sys, time; from pathlib import Path; from labctl.stack.lock import stack_lock\n"
@@ -109,7 +130,7 @@ def test_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) -> None:
         assert holder(workspace, "s") == (os.getpid(), "up")
 
 
-def test_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
+def test_fault_48_a_held_lock_without_a_note_is_told_without_a_pid_to_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "NOTE_S", 0.0)
@@ -138,7 +159,9 @@ def test_the_holder_of_a_lock_is_named_although_its_note_comes_a_moment_later(
             stack_lock(workspace, "s", "down").__enter__()
 
 
-def test_a_process_is_known_again_although_the_clock_of_the_machine_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_48_a_process_is_known_again_although_the_clock_of_the_machine_was_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     me, earlier = Proc.current(), Proc(os.getpid(), psutil.Process().create_time())
     assert earlier.alive(), "as an earlier version wrote it"
     created = psutil.Process.create_time

@@ -242,6 +242,49 @@ def test_a_folder_of_somebody_elses_is_refused_and_an_own_one_is_written_anew(tm
     assert not (folder / "left-over.yaml").exists() and (folder / "compose.swarm.yaml").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "gpus"),
+    [({"tp_size": 2}, {"2"}), ({"engine": "tensorrt-llm"}, {"1"}), ({"pp_size": 2, "tp_size": 2}, {"4"})],
+)
+def test_a_setting_of_one_profile_changes_its_overlay_and_not_the_other(
+    settings: dict[str, Any], gpus: set[str]
+) -> None:
+    """The base is the cpu profile's, which has no tensor-parallel engine."""
+    stack = "inflight-batching"
+    with_it, without = rendered(stack, **settings), rendered(stack)
+    for path in sorted(without.glob("base/**/*.*")):
+        assert (with_it / path.relative_to(without)).read_bytes() == path.read_bytes()
+    pod = yamlfile.parse((with_it / "overlays/gpu/triton-patch.yaml").read_text())["spec"]["template"]["spec"]
+    job = yamlfile.parse((with_it / "overlays/gpu/prepare.yaml").read_text())
+    engines = [one for one in job["spec"]["template"]["spec"]["initContainers"] if "limits" in one.get("resources", {})]
+    limits = [one["resources"]["limits"].get("nvidia.com/gpu") for one in (*pod["containers"], *engines)]
+    assert {str(limit) for limit in limits if limit} == gpus
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tp_size": 2}, ["only overlays/gpu has tp_size: the cpu profile does not take it"]),
+        ({"engine": "openvino"}, ["only overlays/cpu has engine: the gpu profile does not take it"]),
+        ({"batch_scheduler_policy": "max_utilization"}, []),
+    ],
+)
+def test_a_setting_that_one_profile_does_not_take_is_said(settings: dict[str, Any], said: list[str]) -> None:
+    opened = session()
+    lab, name = opened.catalog.stack("inflight-batching")
+    _, notices = targets.plans_for(opened, lab, name, Choices("cpu", settings))
+    assert notices == said
+
+
+@pytest.mark.parametrize("settings", [{"nonsense": 1}, {"tp_size": "x"}, {"tp_size": 2, "nonsense": 1}])
+def test_a_setting_that_no_profile_takes_is_refused(settings: dict[str, Any]) -> None:
+    opened = session()
+    lab, name = opened.catalog.stack("inflight-batching")
+    with pytest.raises(LabError, match="cannot be used") as refused:
+        targets.plans_for(opened, lab, name, Choices("cpu", settings))
+    assert any(str(list(settings)[-1]) in line for line in refused.value.details)
+
+
 def test_a_value_that_a_targets_setting_cannot_have_is_refused() -> None:
     opened = session()
     lab, name = opened.catalog.stack("iterative")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from programs import needs
-from rendered_targets import STACKS, composed, rendered
+from rendered_targets import STACKS, composed, rendered, session
 
 from labctl import yamlfile
 from labctl.deploy import swarm
+from labctl.listener import Silent
+from labctl.runtimes.record import Choices
+from labctl.stack import targets
+from labkit.errors import LabError
 
 REFUSED = {
     "build", "container_name", "depends_on", "extends", "mem_limit", "network_mode", "pids_limit", "profiles",
@@ -35,6 +40,16 @@ def test_image_command_mounts_and_environment_are_those_that_compose_would_run(p
     assert [mount["target"] for mount in mine["volumes"] if mount["type"] == "bind" and not mount["read_only"]] == []
     reserved = mine["deploy"]["resources"]["reservations"].get("generic_resources", [])
     assert [one["discrete_resource_spec"]["value"] for one in reserved] == ([1] if profile == "gpu" else [])
+
+
+def test_templates_that_are_only_in_nvidias_image_are_refused_with_two_ways_to_them(tmp_path: Path) -> None:
+    opened = session()
+    lab, name = opened.catalog.stack("inflight-batching")
+    (action,) = targets.rendering(opened, lab, name, Choices("gpu"), "swarm", tmp_path / "swarm").actions
+    with pytest.raises(LabError, match="no template for") as refused:
+        action.do(Silent())
+    assert "--templates DIR" in refused.value.remedy
+    assert "labctl up inflight-batching --profile gpu" in refused.value.remedy
 
 
 @pytest.mark.parametrize("stack", STACKS)

@@ -70,7 +70,7 @@ def test_every_parameter_arrives_where_triton_reads_it(tmp_path: Path) -> None:
     "value",
     ["a:b,c/d#e&f", 'it\'s "quoted"', "back\\slash", "two\nlines\tand tabs", "서울 Zürich 🙂", "${size}", "$1 \\1"],
 )
-def test_any_text_survives_a_quoted_place(tmp_path: Path, value: str) -> None:
+def test_fault_11_any_text_survives_a_quoted_place(tmp_path: Path, value: str) -> None:
     repository.render(request(tmp_path, {**GOOD, "text": value}))
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").parameters["text"].string_value == value
 
@@ -80,7 +80,7 @@ def test_booleans_and_numbers_are_written_as_pbtxt_writes_them(tmp_path: Path) -
     assert parsed(tmp_path / "out" / "m" / "config.pbtxt").parameters["text"].string_value == "true"
 
 
-def test_all_problems_are_told_together_with_file_line_and_key(tmp_path: Path) -> None:
+def test_fault_10_all_problems_are_told_together_with_file_line_and_key(tmp_path: Path) -> None:
     other = 'name: "wrong"\nmax_batch_size: ${missing}\n'
     source(tmp_path, m=CONFIG, n=other)
     text = refused(request(tmp_path, {"size": 4, "colour": "red", "text": ""}))
@@ -119,7 +119,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_rendering_twice_is_byte_identical_and_the_old_one_is_replaced(tmp_path: Path) -> None:
+def test_fault_11_rendering_twice_is_byte_identical_and_the_old_one_is_replaced(tmp_path: Path) -> None:
     repository.render(request(tmp_path))
     first = contents(tmp_path / "out")
     (tmp_path / "out" / "stale").write_text("left from before")
@@ -128,14 +128,14 @@ def test_rendering_twice_is_byte_identical_and_the_old_one_is_replaced(tmp_path:
     assert not (tmp_path / "out" / "stale").exists()
 
 
-def test_a_refused_render_leaves_the_old_repository_intact(tmp_path: Path) -> None:
+def test_fault_10_a_refused_render_leaves_the_old_repository_intact(tmp_path: Path) -> None:
     before = repository.render(request(tmp_path))
     with pytest.raises(LabError):
         repository.render(request(tmp_path, {}))
     assert parsed(before.path / "m" / "config.pbtxt").max_batch_size == 4
 
 
-def test_a_full_disk_leaves_the_old_repository_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_7_a_full_disk_leaves_the_old_repository_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository.render(request(tmp_path))
 
     def full(*args: object, **kwargs: object) -> None:

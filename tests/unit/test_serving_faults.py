@@ -58,7 +58,7 @@ def finish(model: Any, asked: list[Request]) -> None:
 
 @pytest.mark.parametrize("case", STREAMING.values(), ids=STREAMING)
 @pytest.mark.parametrize("after", [0, 1])
-def test_one_failing_send_ends_that_request_and_nobody_else_notices(
+def test_fault_42_one_failing_send_ends_that_request_and_nobody_else_notices(
     case: Case, after: int, load: Callable[[Case], Any]
 ) -> None:
     """Fault 42: shared memory is full, or the client has gone."""
@@ -78,7 +78,7 @@ def test_one_failing_send_ends_that_request_and_nobody_else_notices(
     assert not later.error
 
 
-def test_one_answer_that_cannot_be_made_leaves_the_others_of_a_codegen_batch_alone(
+def test_fault_42_one_answer_that_cannot_be_made_leaves_the_others_of_a_codegen_batch_alone(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 42."""
@@ -99,7 +99,7 @@ def test_one_answer_that_cannot_be_made_leaves_the_others_of_a_codegen_batch_alo
     assert not second.error
 
 
-def test_what_fails_beside_a_step_ends_its_requests_and_the_next_ones_are_answered(
+def test_fault_26_what_fails_beside_a_step_ends_its_requests_and_the_next_ones_are_answered(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 26: an exception in the scheduler's thread, outside the step."""
@@ -220,7 +220,9 @@ def test_nothing_is_left_of_a_batch_whose_decoder_failed(
     assert not steps.gauges._arrived and not steps.gauges._latest
 
 
-def test_an_idle_server_frees_the_slots_of_clients_that_have_gone(load: Callable[[Case], Any], tmp_path: Path) -> None:
+def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(
+    load: Callable[[Case], Any], tmp_path: Path
+) -> None:
     """Fault 18: Triton executes nothing then, and the ends are in the step log all the same."""
     case = replace(ITERATIVE, parameters='{"max_tokens": 9, "ignore_eos": true}')
     model = load(replace(case, filled={**case.filled, "max_batch_size": 1}))

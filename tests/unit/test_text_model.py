@@ -10,6 +10,9 @@ from tritonclient.grpc import model_config_pb2
 
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
+from labkit.evidence import metrics
+from labkit.records import RequestRecord
+from labkit.workloads import bench
 
 ITERATIVE = """
 max_batch_size: 8 model_transaction_policy { decoupled: true }
@@ -39,6 +42,18 @@ input { name: "end_id" data_type: TYPE_UINT32 dims: 1 optional: true }
 output { name: "sequence_length" data_type: TYPE_UINT32 dims: -1 }
 output { name: "OUTPUT_0" data_type: TYPE_STRING dims: -1 dims: -1 }
 parameters { key: "end_input" value: { string_value: "end_id" } }
+"""
+
+
+# tensorrtllm_backend v0.19.0, all_models/llmapi/tensorrt_llm/config.pbtxt
+LLM_API = """
+input { name: "text_input" data_type: TYPE_STRING dims: 1 }
+input { name: "streaming" data_type: TYPE_BOOL dims: 1 optional: true }
+input { name: "return_finish_reason" data_type: TYPE_BOOL dims: 1 optional: true }
+input { name: "sampling_param_max_tokens" data_type: TYPE_INT32 dims: 1 optional: true }
+input { name: "sampling_param_exclude_input_from_output" data_type: TYPE_BOOL dims: 1 optional: true }
+output { name: "text_output" data_type: TYPE_STRING dims: -1 }
+output { name: "finish_reason" data_type: TYPE_STRING dims: -1 }
 """
 
 
@@ -90,6 +105,32 @@ def test_a_model_without_a_batch_dimension_gets_none(ask: Any) -> None:
     sent = ask(UNBATCHED)
     assert sent.inputs == {"text_input": ("BYTES", (1,)), "max_tokens": ("UINT32", (1,))}
     assert (sent.tokens, sent.parameters) == (7, {})
+
+
+def test_the_llm_api_is_asked_why_its_answer_ended(ask: Any) -> None:
+    assert {"return_finish_reason", "sampling_param_exclude_input_from_output"} <= set(ask(LLM_API).inputs)
+    assert "return_finish_reason" not in ask(UNBATCHED).inputs
+
+
+@pytest.mark.parametrize(("decoupled", "pieces"), [(False, ["one two three"]), (True, ["one ", "two three", ""])])
+@pytest.mark.parametrize(("reason", "tokens"), [("length", 7), ("stop", 3)])
+def test_bench_counts_the_tokens_that_the_llm_api_answered(
+    monkeypatch: pytest.MonkeyPatch, decoupled: bool, pieces: list[str], reason: str, tokens: int
+) -> None:
+    config = f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }} {LLM_API}"
+    monkeypatch.setattr(FakeClient, "configs", {"model": config})
+    monkeypatch.setattr("labkit.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
+    record = RequestRecord("r", "model", "p", start=1.0, responses=[(2.0 + n, piece) for n, piece in enumerate(pieces)],
+                           end=5.0, tokens=0 if decoupled else 7, finish_reason=reason)  # fmt: skip
+    nothing = metrics.Snapshot()
+    monkeypatch.setattr("labkit.workloads.bench.load.closed_loop", lambda *_: [record])
+    monkeypatch.setattr("labkit.workloads.bench.metrics.scrape", lambda _: nothing)
+    monkeypatch.setattr(bench, "_settled", lambda *_: nothing)
+    monkeypatch.setattr(bench, "count_tokens", lambda text, folder: len(text.split()) if folder == "mine" else 99)
+    found, _ = bench.run({"grpc": "x", "metrics": "y"}, "model", bench.Workload(output_tokens=7, warmup=0), 1,
+                         lambda _: None, "mine")  # fmt: skip
+    assert record.output_tokens == tokens
+    assert found["output_sequence_length"]["avg"] == tokens
 
 
 def test_only_what_is_required_is_sent_to_an_ensemble(ask: Any) -> None:

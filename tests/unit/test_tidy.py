@@ -58,7 +58,9 @@ def record(owner: Proc | None) -> str:
     return Record("s", "lab", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"), owner=owner).to_json()
 
 
-def test_a_stub_whose_server_is_gone_is_ended_with_its_shared_memory(workspace: Workspace, programs: Path) -> None:
+def test_fault_36_a_stub_whose_server_is_gone_is_ended_with_its_shared_memory(
+    workspace: Workspace, programs: Path
+) -> None:
     left = region(workspace, "0")
     stub = subprocess.Popen([programs / "triton_python_backend_stub", "600"], env=environment(workspace))
     foreign = subprocess.Popen([programs / "triton_python_backend_stub", "600"])
@@ -125,7 +127,7 @@ def unkillable(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return folder
 
 
-def test_a_process_that_cannot_be_killed_is_killed_once_and_keeps_no_command(
+def test_fault_48_a_process_that_cannot_be_killed_is_killed_once_and_keeps_no_command(
     workspace: Workspace, unkillable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills: list[int] = []

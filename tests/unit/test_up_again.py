@@ -65,7 +65,7 @@ def test_another_release_or_address_is_refused(
     assert said in caught.value.details
 
 
-def test_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still(
+def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running(session, monkeypatch, options("0.17.0"))

@@ -83,11 +83,11 @@ def test_the_page_is_at_its_whole_address_only(address: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
-def test_a_foreign_name_for_this_machine_is_refused(address: str, host: str) -> None:
+def test_fault_30_a_foreign_name_for_this_machine_is_refused(address: str, host: str) -> None:
     assert call(address, "GET", Host=host)[0] == 403
 
 
-def test_a_call_from_another_page_is_refused(address: str) -> None:
+def test_fault_30_a_call_from_another_page_is_refused(address: str) -> None:
     good = {"model": "m", "prompt": "a", "tokens": 3, "count": 1}
     assert call(address, "POST", "send", good, Origin="http://evil.example", **JSON)[0] == 403
     assert call(address, "POST", "send", good, Origin="null", **JSON)[0] == 403
@@ -125,7 +125,7 @@ def test_the_page_names_no_other_place() -> None:
         assert not re.findall(r"https?:|@import|url\(", page)
 
 
-def test_no_text_of_a_recording_ends_the_script_that_holds_it() -> None:
+def test_fault_30_no_text_of_a_recording_ends_the_script_that_holds_it() -> None:
     evil = "</script><script>alert(1)</script><!--"
     page = document({"head": {"title": evil}, "events": []})
     assert evil not in page

@@ -122,7 +122,7 @@ def test_a_maker_that_dies_leaves_nothing_that_looks_complete(
     assert [path.name for path in WEIGHTS.folder(workspace).iterdir() if not path.name.endswith(".lock")] == []
 
 
-def test_a_full_disk_is_told_with_path_and_space(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_7_a_full_disk_is_told_with_path_and_space(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(shape: str, target: Path, models: Path, tell: object, dtype: str) -> None:
         raise OSError(28, os.strerror(28))
 
@@ -134,7 +134,7 @@ def test_a_full_disk_is_told_with_path_and_space(workspace: Workspace, monkeypat
     assert "LABS_CACHE" in caught.value.remedy
 
 
-def test_a_truncated_file_is_refused_with_its_path_and_the_remedy(workspace: Workspace) -> None:
+def test_fault_8_a_truncated_file_is_refused_with_its_path_and_the_remedy(workspace: Workspace) -> None:
     made = pull("random:tiny-gpt2", workspace)
     with (made / "model.safetensors").open("r+b") as stream:
         stream.truncate(1000)

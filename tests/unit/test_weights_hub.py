@@ -72,7 +72,7 @@ def test_a_snapshot_is_fetched_with_the_wanted_files_only(endpoint: str, hub: Fa
         ("no-revision", {}, "has no revision", "see the revisions"),
     ],
 )
-def test_each_refusal_of_the_hub_has_its_own_message(
+def test_fault_23_each_refusal_of_the_hub_has_its_own_message(
     endpoint: str, hub: FakeHub, tmp_path: Path, fault: str, env: dict[str, str], what: str, remedy: str
 ) -> None:
     hub.fault = fault
@@ -83,14 +83,14 @@ def test_each_refusal_of_the_hub_has_its_own_message(
     assert "Traceback" not in err
 
 
-def test_no_network_is_told_as_such(tmp_path: Path) -> None:
+def test_fault_23_no_network_is_told_as_such(tmp_path: Path) -> None:
     code, _, err = fetch("http://127.0.0.1:9", tmp_path)
     assert code == 1
     assert "the hub does not answer" in err
     assert "shipped:tiny-gpt2" in err
 
 
-def test_what_is_cached_works_without_a_network(endpoint: str, tmp_path: Path) -> None:
+def test_fault_23_what_is_cached_works_without_a_network(endpoint: str, tmp_path: Path) -> None:
     assert fetch(endpoint, tmp_path)[0] == 0
     code, out, err = fetch("http://127.0.0.1:9", tmp_path, HF_HUB_OFFLINE="1")
     assert code == 0

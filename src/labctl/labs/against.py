@@ -89,7 +89,8 @@ def against_engine(
         triton = server_api.server_version(handle.record.endpoints.http)
         edited = edits.not_shipped(session, handle.plan)
         found = overhead.Comparison(through, bare)
-        told = {"served_over_alone": found.ratio, "served": _told(found.means[0]), "alone": _told(found.means[1]),
+        told = {"served_over_alone": found.ratio, "each_round": found.ratios,
+                "served": _told(found.means[0]), "alone": _told(found.means[1]),
                 "requests": len(records) // rounds, "rounds": rounds}  # fmt: skip
         results.write_phase(out, "against-engine", told, records)
         settings = {**handle.record.settings, "bench_model": work.model.name}

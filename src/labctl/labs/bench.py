@@ -82,7 +82,9 @@ def bench(
         for title, number in loads:
             listener.step(f"{model}, {title}")
             try:
-                metrics[title], one = workloads.run(record.scrape_endpoints, model, workload, number, progress)
+                metrics[title], one = workloads.run(
+                    record.scrape_endpoints, model, workload, number, progress, record.tokenizer_dir
+                )
             except LabError as error:
                 raise death(session, stack) or faults.explained(error, explain) from error
             listener.done(f"{workload.requests} requests")

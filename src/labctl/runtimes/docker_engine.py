@@ -75,6 +75,11 @@ def _of_context(name: str) -> str:
     return ""
 
 
+def address() -> str:
+    """Where the engine is asked: ``unix://``, ``tcp://`` or ``ssh://`` and a place."""
+    return _address() or DEFAULT_SOCKET
+
+
 def engine() -> docker.DockerClient:
     """The engine.
 
@@ -84,10 +89,9 @@ def engine() -> docker.DockerClient:
     host = _address()
     client = _client(host)
     if isinstance(client, str):
-        address = host or DEFAULT_SOCKET
         set_by = "DOCKER_HOST" if os.environ.get("DOCKER_HOST") else "the docker context"
         remedy = f"correct or unset {set_by}" if host else INSTALL
-        raise LabError("no Docker engine answers", f"{client} ({address})", f"{remedy}; or {LOCAL}")
+        raise LabError("no Docker engine answers", f"{client} ({address()})", f"{remedy}; or {LOCAL}")
     return client
 
 

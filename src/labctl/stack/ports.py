@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import re
 import socket
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,10 @@ NAMES = ("HTTP", "gRPC", "metrics")
 LOWEST, ENOUGH = 10_000, 1_000
 CLIENTS_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports of connections to elsewhere, see ip(7)
 CLIENTS_FROM = 32_768  # where nothing says so
+# Triton's words, the kernel's (Envoy, Docker), and Docker's own.
+LOST = re.compile(r"Socket '\S+' already in use|address already in use|port is already allocated", re.IGNORECASE)
+_reserved: deque[socket.socket] = deque()
+MOST_RESERVED = 128  # more than the 32 replicas of one stack and its own three need
 
 
 def parse(text: str) -> tuple[int, int, int] | None:
@@ -88,21 +94,43 @@ def still_free(endpoints: Endpoints) -> bool:
     return all(_is_free("127.0.0.1", int(endpoint.rpartition(":")[2])) for endpoint in vars(endpoints).values())
 
 
+def lost(error: LabError) -> bool:
+    """Whether a server did not start because another program had taken one of its ports meanwhile."""
+    return any(LOST.search(text) for text in (error.what, error.why, *error.details))
+
+
 def _free_ports(bind: str) -> tuple[int, int, int]:
     http, grpc, metrics = free(bind, 3)
     return http, grpc, metrics
 
 
 def free(bind: str, count: int) -> list[int]:
-    """Free ports, none of them twice in this process."""
+    """Free ports, none of them twice in this process, nor picked by another labctl whose server does not listen yet."""
     offered, most = _offered()
     picked: list[int] = []
     for port in itertools.islice(offered, most):
-        if _is_free(bind, port):
+        if _is_free(bind, port) and _reserve(port):
             picked.append(port)
         if len(picked) == count:
             return picked
     raise LabError(f"no {count} ports are free", f"{most} were tried", "labctl down --all")
+
+
+def _reserve(port: int) -> bool:
+    """Keep the port from every other labctl of this machine until this process ends; False where one has it.
+
+    An abstract socket's name (unix(7)) is a lock of the same network namespace as the port, and leaves no file.
+    """
+    holder = socket.socket(socket.AF_UNIX)
+    try:
+        holder.bind(f"\0triton-labs-port-{port}")
+    except OSError:
+        holder.close()
+        return False
+    _reserved.append(holder)
+    if len(_reserved) > MOST_RESERVED:
+        _reserved.popleft().close()
+    return True
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import re
 import shlex
@@ -78,8 +80,10 @@ def rendering(session: Session, lab: Lab, stack: str, choices: Choices, name: st
     folder = output or session.workspace.folder(stack).path / name
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise LabError(f"{folder} is not empty", "labctl has not rendered what is in it", "name another --output")
-    profiles = PROFILES if name == "kubernetes" else (choices.profile,)  # one file, for one kind of machine
-    plans: dict[str, Plan] = {profile: plan_for(session, lab, stack, choices, profile) for profile in profiles}
+    if name == "kubernetes":
+        plans, notices = plans_for(session, lab, stack, choices)
+    else:  # one file, for one kind of machine
+        plans, notices = {choices.profile: plan_for(session, lab, stack, choices, choices.profile)}, []
 
     def do(listener: Listener) -> str:
         with tempfile.TemporaryDirectory() as scratch, replace_dir(folder) as fresh:
@@ -92,7 +96,7 @@ def rendering(session: Session, lab: Lab, stack: str, choices: Choices, name: st
             (fresh / MARK).write_text(json.dumps(told, indent=1, default=str), encoding="utf-8")
         return f"{folder}: {NEXT[name].format(folder=folder, stack=stack)}"
 
-    notices = [notice for plan in plans.values() for notice in plan.notices]
+    notices += [notice for plan in plans.values() for notice in plan.notices]
     return Todo("compose", choices.profile, notices, [Action(f"{stack} for {name}", do, files=[f"{folder}/"])])
 
 
@@ -107,6 +111,37 @@ def _swarm(session: Session, plan: Plan, cluster: Cluster, scratch: Path, folder
 def _policy(plan: Plan) -> str:
     """How Envoy spreads requests."""
     return "hash" if has_sequences(plan) else "l7"
+
+
+def plans_for(session: Session, lab: Lab, stack: str, choices: Choices) -> tuple[dict[str, Plan], list[str]]:
+    """A plan for each profile, with the settings that the profile takes, and what is said of the others.
+
+    Raises:
+        LabError: no profile takes a setting; in the words of the profile that was chosen.
+    """
+    plans, notices, left = dict[str, Plan](), list[str](), dict[str, set[str]]()
+    for profile in PROFILES:
+        plans[profile], left[profile] = _as_far_as_possible(session, lab, stack, choices, profile)
+    if set.intersection(*left.values()):
+        plan_for(session, lab, stack, choices, choices.profile)
+        plan_for(session, lab, stack, choices, next(one for one in PROFILES if one != choices.profile))
+    for name, keys in left.items():
+        if keys:
+            others = ", ".join(f"overlays/{one}" for one in PROFILES if one != name)
+            notices.append(f"only {others} has {', '.join(sorted(keys))}: the {name} profile does not take it")
+    return plans, notices
+
+
+def _as_far_as_possible(
+    session: Session, lab: Lab, stack: str, choices: Choices, profile: str
+) -> tuple[Plan, set[str]]:  # fmt: skip
+    """The profile's plan without as few of the settings as possible, and these."""
+    for count in range(len(choices.set) + 1):
+        for keys in itertools.combinations(choices.set, count):
+            kept = {key: value for key, value in choices.set.items() if key not in keys}
+            with contextlib.suppress(LabError):
+                return plan_for(session, lab, stack, replace(choices, set=kept), profile), set(keys)
+    return plan_for(session, lab, stack, replace(choices, set={}), profile), set()  # raises why not
 
 
 def plan_for(session: Session, lab: Lab, stack: str, choices: Choices, profile: str) -> Plan:

@@ -27,6 +27,7 @@ from labctl.triton import secret as own_secret
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
+TRIES = 3  # starts on ports that nobody had a moment before
 FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}  # those not named as their field
 
 
@@ -54,8 +55,28 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         check_machine(session, wanted.plan, runtime)
         session.say_how_long(steps.prepare, options.runtime, wanted.plan.profile)
         session.carry_out([*steps.prepare, steps.render])
-        record = session.do(steps.start)
+        record = _start_on_free_ports(wanted, steps)
         return RunningStack(session, lab, stack, runtime, record.asked, record)
+
+
+def _start_on_free_ports(stack: Stack, steps: BringUp) -> Record:
+    """Start the server; again on other ports where a program has taken one between our look and the server's.
+
+    Raises:
+        LabError: the start failed for another reason, ``TRIES`` times for this one, or a port that was asked for by
+            its number is taken.
+    """
+    session, options = stack.session, stack.options
+    for _ in range(TRIES - 1):
+        try:
+            return session.do(steps.start)
+        except LabError as error:
+            if not ports.lost(error):
+                raise
+        session.listener.note("another program took a port before the server listened on it: started again")
+        endpoints = ports.claim(options.ports, options.bind, [record for _, record in session.running()])
+        steps = bring_up(stack, endpoints, steps.record.owner)
+    return session.do(steps.start)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from labkit.records import RequestRecord
 MODEL = "tensorrt_llm"
 # Unless it is asked otherwise, an answer begins with its prompt (helpers.py, get_sampling_params_from_request).
 EXCLUDE_PROMPT = "sampling_param_exclude_input_from_output"
+TELL_END = "return_finish_reason"
 
 
 def inputs(prompt: str, tokens: int, stream: bool = False) -> list[Any]:
@@ -24,7 +25,7 @@ def inputs(prompt: str, tokens: int, stream: bool = False) -> list[Any]:
     made = [
         tensor("sampling_param_max_tokens", tokens, np.int32),
         tensor(EXCLUDE_PROMPT, True, np.bool_),
-        tensor("return_finish_reason", True, np.bool_),
+        tensor(TELL_END, True, np.bool_),
         tensor("streaming", stream, np.bool_),
     ]
     for item in made:

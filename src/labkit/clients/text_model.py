@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
 from labkit.clients.base import GONE, InFlight, connect
-from labkit.clients.llm_api import EXCLUDE_PROMPT
+from labkit.clients.llm_api import EXCLUDE_PROMPT, TELL_END
 from labkit.clients.tensors import never
 from labkit.errors import LabError
 from labkit.records import RequestRecord
@@ -57,6 +57,7 @@ class TextModel:
         end: the input for the token that ends a text: the one that the model's ``end_input`` parameter names, else
             ``end_id``, as TensorRT-LLM's ensembles call it.
         so_far: each of its streamed responses holds all of the text so far.
+        tells_end: it is asked why an answer ended, and says so (``RequestRecord.finish_reason``).
         end_text: with which every answer ends, where the model's ``end_text`` parameter says so.
         cached: Triton may answer from its response cache. Such a model cannot be asked over a stream: Triton 2.51 says
             "response output count mismatch" (upstream's issue 4362).
@@ -76,6 +77,7 @@ class TextModel:
     tokenizer_dir: str = ""
     end_text: str = ""
     so_far: bool = False
+    tells_end: bool = False
     cached: bool = False
     scheduling: str = ""
 
@@ -136,6 +138,7 @@ class TextModel:
             tokenizer_dir=next((told for part in parts if (told := _told(part, "tokenizer_dir"))), ""),
             end_text=_told(config, "end_text"),
             so_far=decoupled and any(name.startswith(LLM_API) for name in every),
+            tells_end=TELL_END in every,
             cached=config.response_cache.enable,
             scheduling="iterative" if config.sequence_batching.iterative_sequence
             else "dynamic" if decoupled and config.HasField("dynamic_batching") else "",
@@ -179,14 +182,14 @@ class TextModel:
             return prompt.encode()
         if wanted.name == self.limit:
             return tokens
-        if _streams(wanted.name) or wanted.name == EXCLUDE_PROMPT:
+        if _streams(wanted.name) or wanted.name in (EXCLUDE_PROMPT, TELL_END):
             return True
         return b"" if wanted.datatype == "BYTES" else 0  # lists of bad and stop words: none
 
 
 def _asked(name: str) -> bool:
-    """Whether an input is sent although it is optional: the limit, a stream, an answer without the prompt."""
-    return _streams(name) or name.endswith(LIMIT) or name == EXCLUDE_PROMPT
+    """Whether an input is sent although it is optional: limit, stream, an answer without the prompt, and its end."""
+    return _streams(name) or name.endswith(LIMIT) or name in (EXCLUDE_PROMPT, TELL_END)
 
 
 def _streams(name: str) -> bool:

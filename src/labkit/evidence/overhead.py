@@ -101,8 +101,12 @@ class Comparison:
     @property
     def ratio(self) -> float:
         """Served over alone, in work per second: the median of the rounds."""
-        pairs = zip(self.served, self.alone, strict=True)
-        return statistics.median(bare.seconds / through.seconds for through, bare in pairs)
+        return statistics.median(self.ratios)
+
+    @property
+    def ratios(self) -> Sequence[float]:
+        """The ratio of each round; how far they are apart is the noise of the machine."""
+        return [bare.seconds / through.seconds for through, bare in zip(self.served, self.alone, strict=True)]
 
     @property
     def means(self) -> tuple[Account, Account]:
@@ -122,6 +126,8 @@ class Comparison:
         most = max(lost, key=lambda part: lost[part])
         more = sum(lost.values())
         begins = f"Served, the work is done at {self.ratio:.2f} of the engine's own speed"
+        if len(self.ratios) > 1:
+            begins += f" ({min(self.ratios):.2f} to {max(self.ratios):.2f} in {len(self.ratios)} rounds)"
         if more <= 0:
             return f"{begins}: nothing is lost."
         why = PARTS[most]

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit import stats
+from labkit.clients import llm_api
 from labkit.clients.ask import connection
 from labkit.clients.base import InFlight
+from labkit.clients.conversation import count_tokens
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence import metrics
@@ -65,8 +67,12 @@ def run(
     workload: Workload,
     concurrency: int,
     progress: Callable[[str], None],
+    tokenizer_dir: str = "",
 ) -> tuple[dict[str, Any], list[RequestRecord]]:
     """One measurement of one model.
+
+    Args:
+        tokenizer_dir: of the model, where the server does not name it.
 
     Returns:
         the metrics (with Triton's counters for the same time under "triton", and under "scheduler" what a model with
@@ -110,6 +116,11 @@ def run(
             arrivals = load.poisson(workload.requests, workload.rate, workload.seed)
             records = load.open_loop(arrivals, lambda number: ask(stream, number), tell)
             stream.wait(*records, timeout=workload.timeout, tell=tell)
+    if asked.tells_end:  # it may have made fewer than were asked for, and a response may be several
+        for record in records:
+            llm_api.count_tokens(
+                record, workload.output_tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir)
+            )
     result = stats.metrics(records, workload.goodput_ttft_ms)
     delta = _settled(endpoints["metrics"], model, before)
     own = delta.histograms.get((model, f"{metrics.OWN}batch_size"))

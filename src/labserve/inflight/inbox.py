@@ -2,7 +2,8 @@
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from labserve.guard import Guard
@@ -27,16 +28,36 @@ class Inbox:
         self._scheduler, self._shape = setup.scheduler, setup.shape
         self._guard, self._answers, self._arrived = guard, answers, arrived
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._broken: Exception | None = None
 
     def put(self, sources: Sequence[Any]) -> list[None] | None:
         """Take Triton's requests. Returns what `execute` has to return: responses come later."""
         for source in sources:
             self._queue.put(source)
+        if self._broken:
+            self._refuse_rest(self._broken)
         return None if self._answers.decoupled else [None] * len(sources)
 
     def close(self) -> None:
         """Let `receive` return False after the requests that are there."""
         self._queue.put(CLOSE)
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """Surround the scheduler's loop. If it raises, every request ends with the error, and so does a later one."""
+        try:
+            yield
+        except Exception as error:
+            self._broken = error  # before the queue is emptied: what is put meanwhile is refused by `put`
+            self._answers.refuse_all(error)
+            self._refuse_rest(error)
+
+    def _refuse_rest(self, error: Exception) -> None:
+        """Refuse the requests that the scheduler has not received."""
+        with suppress(queue.Empty):
+            while True:
+                if (item := self._queue.get_nowait()) is not CLOSE:
+                    self._guard.refuse(item, error)
 
     def receive(self, wait: bool) -> bool:
         """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`."""

@@ -40,11 +40,12 @@ class TritonPythonModel:
     def serve(self):
         """One step after the other; asleep while there is nothing to do. After a failed step the server goes on."""
         self.recorder.watch(self.step)
-        while self.inbox.receive(wait=self.scheduler.idle):
-            try:
-                self.step()
-            except Exception as error:  # of the engine, of a scheduler next to this file, or of the recorder
-                self.give_up(Refusal(f"the step failed: {self.guard.words(with_line(error, HERE))}"))
+        with self.inbox.served():
+            while self.inbox.receive(wait=self.scheduler.idle):
+                try:
+                    self.step()
+                except Exception as error:  # of the engine, of a scheduler next to this file, or of the recorder
+                    self.give_up(Refusal(f"the step failed: {self.guard.words(with_line(error, HERE))}"))
 
     def step(self):
         self.clients.drop_gone()

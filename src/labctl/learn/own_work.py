@@ -1,0 +1,53 @@
+"""Whether a pass is the learner's own: a plain look at what the files say, and no race with those who hide it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from pathlib import Path
+
+from labctl.learn.exercise import Exercise
+from labctl.learn.outcome import Check
+from labctl.stack import shipped
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+SOLUTION = "solution"
+JUDGES = ("check.py", "exercise.yaml")
+
+
+def of_the_solution(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
+    """The first line of a learner's file that imports the official solution or names its folder; [] where none does."""
+    for name, path in files.items():
+        if path.suffix == ".py" and (line := _names_solution(ast.parse(path.read_bytes()))):
+            text = f"exercises/{exercise.id}/{name}, line {line}, uses the official solution: write your own."
+            return [Check("the file", "your own work", f"line {line}: the solution", False, text)]
+    return []
+
+
+def edited_judges(exercise: Exercise, workspace: Workspace) -> list[str]:
+    """The files by which the exercise is judged that are not as shipped; [] for an exercise that was never shipped."""
+    files = [exercise.folder / name for name in (*JUDGES, "task.md")]
+    with contextlib.suppress(LabError):  # a checkout that does not know what was shipped
+        edited = shipped.edited(workspace, files)
+        if len(edited) < len(files):
+            return [path.relative_to(workspace.root).as_posix() for path in edited if path.name in JUDGES]
+    return []
+
+
+def _names_solution(tree: ast.Module) -> int | None:
+    """The line of an import, or of a text that is a path, in which a part is called "solution"."""
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            parts = re.split(r"[/\\]", node.value)
+        elif isinstance(node, ast.ImportFrom):
+            parts = (node.module or "").split(".")
+        elif isinstance(node, ast.Import):
+            parts = [part for alias in node.names for part in alias.name.split(".")]
+        else:
+            continue
+        if SOLUTION in parts:
+            return int(node.lineno)
+    return None
