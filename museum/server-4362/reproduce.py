@@ -1,0 +1,13 @@
+"""A model with a response cache, asked on a gRPC stream: a miss, then the same request again."""
+
+from labkit.exhibit import Found, Server
+
+
+def reproduce(server: Server) -> Found:
+    assert server.infer("work", 0.01).ok  # unary it works
+    with server.stream() as stream:
+        for count in (1, 2):
+            stream.send("work", 0.02)
+            server.wait(lambda: stream.ended(count), f"request {count} has ended")
+        messages = [str(message)[:70] for message in stream.messages]
+    return Found("mismatch" in messages[0], f"the stream's messages: {'; '.join(messages)}")

@@ -1,0 +1,30 @@
+"""Bursts make the batcher's count of idle instances drift; then requests wait although instances are idle."""
+
+from labkit.exhibit import CannotTell, Found, Server
+
+INSTANCES, ROUNDS, BURSTS, BURST = 8, 4, 50, 32
+
+
+def waiting(server: Server) -> float:
+    """Requests that still wait when there is one long request for each instance."""
+    answers = []
+    for _ in range(INSTANCES):
+        answers.append(server.send("work", 3.0))
+        server.holds(lambda: server.counters("work").pending, 0.2)
+    stays = server.holds(lambda: server.counters("work").pending, 1.0)
+    pending = server.counters("work").pending if stays else 0.0
+    server.wait(lambda: all(answer.done.is_set() for answer in answers), "the long requests end")
+    return pending
+
+
+def reproduce(server: Server) -> Found:
+    before = waiting(server)
+    if before:
+        raise CannotTell(f"{before:.0f} of {INSTANCES} requests wait for {INSTANCES} instances even before the bursts")
+    for number in range(1, ROUNDS + 1):
+        for _ in range(BURSTS):
+            server.burst("work", [0.005] * BURST)
+        if after := waiting(server):
+            break
+    measured = f"0 before, {after:.0f} after {number * BURSTS} bursts"
+    return Found(after > 0, f"of {INSTANCES} requests for {INSTANCES} instances wait: {measured}")
