@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import itertools
+import json
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,6 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labkit.errors import LabError
-from labkit.tables import table
 
 if TYPE_CHECKING:
     from labctl.museum.exhibit import Exhibit
@@ -73,16 +73,17 @@ def reproduce_command(
 
 
 def _list(found: list[Exhibit], json_output: bool) -> None:
-    if json_output:
-        import json
+    from labctl.museum.exhibit import DEADLY
 
+    if json_output:
         rows = [{"number": e.number, "name": e.name, **e.manifest.model_dump()} for e in found]
         click.echo(json.dumps(rows, indent=2))
         return
-    width = None if "COLUMNS" in os.environ else 80
-    rows = [(e.number, e.manifest.wing, e.manifest.title) for e in found]
-    click.echo(table(rows, ("number", "wing", "what happens"), width=width))
-    click.echo("\nlabctl reproduce NUMBER makes it happen; the wing `kills` also takes --kills.")
+    for wing, group in itertools.groupby(found, key=lambda exhibit: exhibit.manifest.wing):
+        click.echo(f"{wing}{': needs --kills' if wing == DEADLY else ''}")
+        for exhibit in group:
+            click.echo(f"  {exhibit.number:<20}  {exhibit.manifest.title}")
+    click.echo("\nlabctl reproduce NUMBER makes it happen; museum/NAME/README.md has the cause.")
 
 
 def _show(exhibit: Exhibit, visit: Visit) -> None:
