@@ -24,7 +24,7 @@ def reproduce(server: Server) -> Found:
     server.wait(lambda: server.counters("work").pending == 0 and server.state("work") == "READY", "the long one runs")
     own = late(server, client_timeout=TIMEOUT_S)
     queue = own if server.workaround else late(server)
-    measured = f"median lateness of {PROBES}: queue time-out {queue * 1e3:.0f} ms, a client's deadline {own * 1e3:.0f} ms"
+    measured = f"median lateness: queue time-out {queue * 1e3:.0f} ms, a client's deadline {own * 1e3:.0f} ms"
     if own > 0.2:
         raise CannotTell(f"this machine is too busy for a verdict about times: {measured}")
     return Found(queue - own > 0.2, measured)

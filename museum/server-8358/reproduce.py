@@ -11,6 +11,7 @@ def reproduce(server: Server) -> Found:
             other = server.send("inner")
             blocked = server.holds(lambda: not other.done.is_set(), 2)
             said = "not answered either" if blocked else "answered"
-            return Found(True, f"pair {pair}: neither of two requests answered in 5 s; inner, which needs no resource, {said}")
+            measured = f"pair {pair}: neither of two requests answered in 5 s; inner, which needs nothing, {said}"
+            return Found(True, measured)
         server.wait(lambda: all(answer.done.is_set() for answer in answers), "both answers")
     return Found(False, "10 pairs of requests, all answered")

@@ -14,5 +14,5 @@ def reproduce(server: Server) -> Found:
         end = server.workaround and turns == 3
         if not (server.workaround and turns > 3):
             server.infer("chat", sequence_id=1, sequence_end=end)
-    said = (f"had an {'answer' if second.ok else 'error'}" if second.done.is_set() else "had neither answer nor error")
+    said = f"had an {'answer' if second.ok else 'error'}" if second.done.is_set() else "had neither answer nor error"
     return Found(not second.done.is_set(), f"after {turns} turns of the first (idle limit 1 s) the second {said}")

@@ -18,13 +18,13 @@ def waiting(server: Server) -> float:
 
 
 def reproduce(server: Server) -> Found:
-    before = waiting(server)
-    if before:
-        raise CannotTell(f"{before:.0f} of {INSTANCES} requests wait for {INSTANCES} instances even before the bursts")
-    for number in range(1, ROUNDS + 1):
+    if before := waiting(server):
+        raise CannotTell(f"{before:.0f} requests wait for idle instances even before the bursts")
+    bursts, after = 0, 0.0
+    while bursts < ROUNDS * BURSTS and not after:
         for _ in range(BURSTS):
             server.burst("work", [0.005] * BURST)
-        if after := waiting(server):
-            break
-    measured = f"0 before, {after:.0f} after {number * BURSTS} bursts"
+        bursts += BURSTS
+        after = waiting(server)
+    measured = f"0 before, {after:.0f} after {bursts} bursts"
     return Found(after > 0, f"of {INSTANCES} requests for {INSTANCES} instances wait: {measured}")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 
-from labkit.evidence import metrics
+from labkit.evidence.metrics import ModelCounters, scrape
 
 PATIENCE_S = 60.0  # for whatever a healthy server does at once, on a machine that is busy with other work
 POLL_S = 0.02
@@ -151,12 +151,10 @@ class Server:
         finally:
             stream.stop()
 
-    def call(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, timeout: float = PATIENCE_S
-    ) -> tuple[int, str]:
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
         """One HTTP request: status and text. Status 0: the connection ended without an answer; the text says how."""
         payload = json.dumps(body).encode() if isinstance(body, dict) else body
-        connection = http.client.HTTPConnection(self.http, timeout=timeout)
+        connection = http.client.HTTPConnection(self.http, timeout=PATIENCE_S)
         try:
             connection.request(method, path, payload, headers or {})
             answer = connection.getresponse()
@@ -173,9 +171,9 @@ class Server:
 
     # -- evidence -------------------------------------------------------------------------------------------------
 
-    def counters(self, model: str) -> metrics.ModelCounters:
+    def counters(self, model: str) -> ModelCounters:
         """A model's counters from /metrics. Triton counts a request after it has answered it: wait for them."""
-        return metrics.scrape(self.metrics).models.get(model, metrics.ModelCounters())
+        return scrape(self.metrics).models.get(model, ModelCounters())
 
     def logged(self, pattern: str) -> list[str]:
         """All matches of a pattern in the log."""
@@ -212,8 +210,7 @@ class Server:
             time.sleep(ASK_EVERY_S)
             if not condition():
                 return False
-            if self.call("GET", "/v2/health/live")[0] != 200:
-                self.wait(lambda: not condition() or self.call("GET", "/v2/health/live")[0] == 200, "the server is live")
+            self.wait(lambda: not condition() or self.call("GET", "/v2/health/live")[0] == 200, "the server is live")
         return bool(condition())
 
 

@@ -50,10 +50,10 @@ def reproduce_command(
     if what == "all":
         chosen = [exhibit for exhibit in found if kills or not exhibit.deadly]
         visits = []
-        for one in visit.run_all(workspace, chosen, workaround, image, at_once):
-            visits.append(one)
+        for ended in visit.run_all(workspace, chosen, workaround, image, at_once):
+            visits.append(ended)
             if not json_output:
-                say(f"{one.verdict:<16}  {one.number:<12}  {one.title}  ({one.seconds:.0f} s)")
+                say(f"{ended.verdict:<16}  {ended.number:<20}  {ended.measured}", hanging=" " * 40)
         if not json_output:
             _count(visits, len(found) - len(chosen))
     else:

@@ -86,9 +86,7 @@ def run_all(
             yield _visit(exhibits[index], workaround, why, CANNOT_TELL, "", 0.0)
 
 
-def _visit(
-    exhibit: Exhibit, workaround: bool, measured: str, verdict: str, version: str, seconds: float
-) -> Visit:
+def _visit(exhibit: Exhibit, workaround: bool, measured: str, verdict: str, version: str, seconds: float) -> Visit:
     manifest = exhibit.manifest
     expected = f"not: {manifest.expects}" if workaround else manifest.expects
     return Visit(exhibit.number, manifest.title, manifest.wing, workaround, expected, " ".join(measured.split()),

@@ -111,14 +111,14 @@ def container(
         own = client.images.get(image).attrs["Config"].get("Entrypoint") == ["serve"]  # of this project
     except errors as error:
         raise LabError(f"there is no image {image} on this machine", str(error), f"docker pull {image}") from error
-    arguments = _arguments(
-        INSIDE, address="0.0.0.0", shm_prefix="museum-", exit_timeout=EXIT_S, extra=extra
-    )  # inside the container; published on loopback only
-    ports = dict(zip((HTTP, GRPC, METRICS), (int(at.rpartition(":")[2]) for at in vars(endpoints).values()), strict=True))
+    # In a container it listens everywhere; its ports are published on loopback only.
+    arguments = _arguments(INSIDE, address="0.0.0.0", shm_prefix="museum-", exit_timeout=EXIT_S, extra=extra)
+    outside = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
+    ports = dict(zip((HTTP, GRPC, METRICS), outside, strict=True))
     with docker_engine.speaking(f"starting {image}"):
         made = client.containers.create(
             image, arguments if own else ["tritonserver", *arguments], environment={"LABS_CLOSED": "trace"},
-            ports={f"{inside}/tcp": (NETWORK, outside) for inside, outside in ports.items()}, shm_size="256m",
+            ports={f"{inside}/tcp": (NETWORK, port) for inside, port in ports.items()}, shm_size="256m",
             mem_limit="4g", labels={docker_engine.ROOT: str(workspace.root), docker_engine.STACK: name},
             name=f"{name}-{os.getpid()}-{ports[HTTP]}",
         )  # fmt: skip

@@ -128,9 +128,7 @@ def run_tool(
         return process.wait(), out.decode(errors="replace"), list(tail)
 
 
-def run_together(
-    commands: Sequence[Command], at_once: int, seconds: float
-) -> Iterator[tuple[int, str, str]]:
+def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> Iterator[tuple[int, str, str]]:
     """Run commands, at most ``at_once`` at a time, each for at most so many seconds; none outlives the block.
 
     Yields:
