@@ -91,17 +91,19 @@ def test_a_broken_manifest_is_named_with_its_key(tmp_path: Path) -> None:
         (Found(False, "m"), True, "passes"),
         (CannotTell("m"), False, "cannot tell here"),
         (CannotTell("m"), True, "cannot tell here"),
+        (LabError("m"), False, "cannot tell here"),
+        (ConnectionRefusedError("m"), False, "cannot tell here"),
     ],
 )
 def test_the_verdict_follows_from_what_was_found(
-    found: Found | CannotTell, workaround: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
+    found: Found | Exception, workaround: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
     def serve(*_: Any) -> Iterator[Server]:
         yield dataclasses.replace(SERVER, workaround=workaround)
 
     def program(server: Server) -> Found:
-        if isinstance(found, CannotTell):
+        if isinstance(found, Exception):
             raise found
         return found
 

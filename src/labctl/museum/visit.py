@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tritonclient.utils import InferenceServerException
+
 from labctl import unfinished
 from labctl.museum.exhibit import Exhibit
 from labctl.runtimes import bare, processes
@@ -59,7 +61,7 @@ def run(workspace: Workspace, exhibit: Exhibit, workaround: bool = False, image:
     try:
         with _serve(workspace, exhibit, workaround, image) as server:
             version = server_api.server_version(server.http)
-            found = _program(exhibit)(server)
+            found = _judge(exhibit, server)
         verdict = (FAILS if found.symptom else PASSES) if workaround else (REPRODUCES if found.symptom else MENDED)
         measured = found.measured
     except CannotTell as reason:
@@ -133,6 +135,15 @@ def lay_out(exhibit: Exhibit, repository: Path, workaround: bool) -> list[str]:
         if 'backend: "python"' in config and not program.exists():
             shutil.copy(exhibit.folder.parent / SHARED_MODEL, program)
     return sorted(model.name for model in repository.iterdir())
+
+
+def _judge(exhibit: Exhibit, server: Server) -> Found:
+    """What the exhibit's program found. Raises CannotTell, also where the server does not answer as it expects."""
+    try:
+        return _program(exhibit)(server)
+    except (LabError, InferenceServerException, OSError, ValueError, LookupError) as error:
+        how = server.ended()
+        raise CannotTell(f"{error or type(error).__name__}{f'; the server ended: {how}' if how else ''}") from error
 
 
 def _program(exhibit: Exhibit) -> Callable[[Server], Found]:

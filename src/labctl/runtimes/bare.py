@@ -30,6 +30,7 @@ from labkit.errors import LabError
 EXIT_S = 1  # what a server gets to end by itself if labctl is killed
 INSIDE = "/repository"  # in a container
 NETWORK = "127.0.0.1"
+OWNER = "labs.owner"  # label of a container: the pid of the command that started it
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,11 @@ def container(
     outside = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
     ports = dict(zip((HTTP, GRPC, METRICS), outside, strict=True))
     with docker_engine.speaking(f"starting {image}"):
+        _sweep(workspace)
         made = client.containers.create(
             image, arguments if own else ["tritonserver", *arguments], environment={"LABS_CLOSED": "trace"},
             ports={f"{inside}/tcp": (NETWORK, port) for inside, port in ports.items()}, shm_size="256m",
-            mem_limit="4g", labels={docker_engine.ROOT: str(workspace.root), docker_engine.STACK: name},
+            mem_limit="4g", labels={docker_engine.ROOT: str(workspace.root), OWNER: str(os.getpid())},
             name=f"{name}-{os.getpid()}-{ports[HTTP]}",
         )  # fmt: skip
     try:
@@ -136,6 +138,12 @@ def container(
         yield BareServer(endpoints, lambda: made.logs().decode(errors="replace"), how)
     finally:
         docker_engine.discard([made])
+
+
+def _sweep(workspace: Workspace) -> None:
+    """Remove the containers that a killed command left."""
+    every = [container for container in docker_engine.containers(str(workspace.root)) if OWNER in container.labels]
+    docker_engine.discard([container for container in every if not psutil.pid_exists(int(container.labels[OWNER]))])
 
 
 def _packed(repository: Path) -> bytes:
