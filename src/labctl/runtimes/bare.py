@@ -147,8 +147,8 @@ def _sweep(workspace: Workspace) -> None:
 
 
 def _packed(repository: Path) -> bytes:
-    """The repository as an archive that everybody may read."""
+    """The repository as an archive. Everybody may write there, because Python does, and a server may be nobody."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
-        archive.add(repository, INSIDE.strip("/"), filter=lambda entry: entry.replace(mode=0o755, uid=0, gid=0))
+        archive.add(repository, INSIDE.strip("/"), filter=lambda entry: entry.replace(mode=0o777, uid=0, gid=0))
     return data.getvalue()

@@ -1,6 +1,7 @@
 """Takes two seconds to initialize."""
 
 import time
+from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -8,7 +9,8 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        print("initialize begins", flush=True)
+        compiled = (Path(__file__).parent / "__pycache__").exists()
+        print("initialize begins, compiled:", compiled, flush=True)
         time.sleep(2)
 
     def execute(self, requests):
