@@ -2,7 +2,7 @@
 
 from labkit.exhibit import CannotTell, Found, Server
 
-INSTANCES, ROUNDS, BURSTS, BURST = 8, 4, 50, 32
+INSTANCES, ROUNDS, BURSTS, BURST = 8, 2, 100, 32
 
 
 def waiting(server: Server) -> float:

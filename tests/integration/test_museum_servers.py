@@ -66,8 +66,8 @@ def test_an_interrupted_exhibit_leaves_no_server_no_shared_memory_and_no_folder(
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         assert process.wait(60) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
         eventually(lambda: not processes_about(own))
-        assert not list(SHM.glob(f"{prefix[1]}*"))
     labctl("reproduce", "list", root=own)  # as any command does, it removes what a killed one left
+    assert not list(SHM.glob(f"{prefix[1]}*"))
     assert not list((own / ".labs" / "museum").iterdir())
 
 

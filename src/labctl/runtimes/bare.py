@@ -20,7 +20,7 @@ import psutil
 
 from labctl.runtimes import docker_engine, processes, wheel
 from labctl.runtimes.local_server import LARGEST_REGION
-from labctl.runtimes.marks import SHM, marks, shm_prefix
+from labctl.runtimes.marks import REPLICA, marks, regions, shm_prefix
 from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
 from labctl.workspace import Workspace
@@ -58,21 +58,24 @@ def _arguments(*args: Any, extra: Sequence[str], **kwargs: Any) -> list[str]:
 def local(
     workspace: Workspace, name: str, folder: Path, endpoints: Endpoints, extra: Sequence[str]
 ) -> Iterator[BareServer]:
-    """Triton from its wheel on ``folder/repository``; log and notes are written into ``folder``."""
+    """Triton from its wheel on ``folder/repository``; log and notes are written into ``folder``.
+
+    Args:
+        name: of a folder in ``.labs``: what a killed command leaves is found by it, and goes with the next command.
+    """
     triton = wheel.find_wheel()
     backends = wheel.backends(triton, workspace.backends_cache)
     if not wheel.is_backend_folder(backends, triton):
         wheel.make_backend_folder(backends, triton)
     http, grpc, metrics = (int(port.rpartition(":")[2]) for port in vars(endpoints).values())
-    stack = f"{name}-{http}"  # a folder of no stack is called so: what lies in shared memory is the keeper's to remove
-    prefix, log, ended = shm_prefix(workspace.root, stack), folder / "server.log", folder / "ended.json"
+    prefix, log, ended = shm_prefix(workspace.root, name, http), folder / "server.log", folder / "ended.json"
     arguments = _arguments(
         str(folder / "repository"), ports=(http, grpc, metrics), shm_prefix=prefix, exit_timeout=EXIT_S,
         backends=str(backends), caches=str(triton.caches), extra=extra,
     )  # fmt: skip
-    keeper = [sys.executable, "-m", "labctl.runtimes.keeper", "--ended", str(ended), "--regions", f"{SHM}/{prefix}*",
+    keeper = [sys.executable, "-m", "labctl.runtimes.keeper", "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*",
               "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
-    env = wheel.environment(triton) | marks(workspace.root, stack)
+    env = wheel.environment(triton) | marks(workspace.root, name) | {REPLICA: str(http)}
     process = processes.spawn([*keeper, str(triton.binary), *arguments], env, log, cwd=folder, outlive=False)
 
     def how() -> str:
@@ -85,16 +88,23 @@ def local(
     try:
         yield BareServer(endpoints, lambda: log.read_text(encoding="utf-8", errors="replace"), how)
     finally:
-        family = []
-        with contextlib.suppress(psutil.Error):  # the stubs before their server, which no other command then misses
-            family = [psutil.Process(process.pid), *reversed(psutil.Process(process.pid).children(recursive=True))]
-        for member in family:
-            with contextlib.suppress(psutil.Error):
-                member.kill()
+        _kill(process.pid, lambda: regions(workspace.root, name, http))
         process.wait()
-        psutil.wait_procs(family, timeout=10)
-        for region in SHM.glob(f"{prefix}*"):
-            region.unlink(missing_ok=True)
+
+
+def _kill(keeper: int, regions: Callable[[], list[Path]]) -> None:
+    """End a keeper, the stubs and their server, and remove their shared memory: no other command finds any of it."""
+    family = []
+    with contextlib.suppress(psutil.Error):
+        family = [psutil.Process(keeper), *reversed(psutil.Process(keeper).children(recursive=True))]
+    for region in regions():
+        region.unlink(missing_ok=True)
+    for member in family:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    psutil.wait_procs(family, timeout=10)
+    for region in regions():
+        region.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
