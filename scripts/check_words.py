@@ -1,6 +1,7 @@
 """Words that the texts avoid, in favour of plain English and the glossary's terms: scripts/check_words.py [FILE...]
 
-Reads README.md, CONTRIBUTING.md, SECURITY.md, docs/, the labs' lessons and the exercises' tasks. Code blocks and
+Reads README.md, CONTRIBUTING.md, SECURITY.md, docs/, the labs' lessons, the exercises' tasks and the museum's
+pages. Code blocks and
 `code` are left out. Prints each place as FILE:LINE: WORD (better: ...), and exits 1 if there is one.
 """
 
@@ -19,6 +20,8 @@ PAGES = (
     "docs/**/*.md",
     "labs/*/README.md",
     "labs/*/exercises/*/task.md",
+    "museum/*/README.md",
+    "museum/upstream/*.md",
 )
 PEOPLE = "name the request, the client or the person"
 BETTER = {

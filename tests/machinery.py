@@ -37,6 +37,7 @@ PARTS = (
     "labs",
     "model_repos",
     "models",
+    "museum",
     "observe",
     "pyproject.toml",
     "requirements",

@@ -98,7 +98,11 @@ def test_every_make_target_and_command_that_a_page_names_exists(page: str) -> No
 
 @pytest.mark.parametrize(
     "page",
-    sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md"), *ROOT.glob("labs/*/README.md")]),
+    sorted(
+        path
+        for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "labs/*/README.md", "museum/*/*.md")
+        for path in ROOT.glob(pattern)
+    ),
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:

@@ -27,6 +27,11 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "Write the lines yourself; your running server judges.",
             ("exercise start 02a", "exercise check 02a --watch"),
         ),
+        "reproduce": Listed(
+            "reproduce",
+            "See a fault of Triton happen here, and know why.",
+            ("reproduce list", "reproduce server#8870", "reproduce 8870 --workaround"),
+        ),
         "doctor": Listed("doctor", "Check this machine, and say what to do.", ("doctor", "doctor modern")),
     },
     "Serve": {

@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from labctl.listener import Listener
 from labctl.runtimes import keeper
@@ -53,7 +54,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, out
 
 
 @contextlib.contextmanager
-def _child(process: subprocess.Popen[bytes], grace: float = 10.0) -> Iterator[None]:
+def _child(process: subprocess.Popen[Any], grace: float = 10.0) -> Iterator[None]:
     """Whatever ends the block, the child's group is ended too: asked first, then forced."""
     try:
         yield
@@ -67,7 +68,7 @@ def _child(process: subprocess.Popen[bytes], grace: float = 10.0) -> Iterator[No
                 process.wait()
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
@@ -125,6 +126,38 @@ def run_tool(
                     lines()
         lines(final=True)
         return process.wait(), out.decode(errors="replace"), list(tail)
+
+
+def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> Iterator[tuple[int, str, str]]:
+    """Run commands, at most ``at_once`` at a time, each for at most so many seconds; none outlives the block.
+
+    Yields:
+        for each as it ends: its index, its stdout (at most a pipe's 64 KB), and how it ended with its last line.
+    """
+    waiting = collections.deque(enumerate(commands))
+    running: dict[int, tuple[subprocess.Popen[str], float]] = {}
+    with contextlib.ExitStack() as cleaning:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                index, command = waiting.popleft()
+                process = subprocess.Popen(
+                    command.argv, env={**os.environ, **command.env}, cwd=command.cwd, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                    start_new_session=True, preexec_fn=_die_with_parent,
+                )  # fmt: skip
+                cleaning.enter_context(process)
+                cleaning.enter_context(_child(process))
+                running[index] = process, time.monotonic()
+            for index, (process, began) in list(running.items()):
+                late = time.monotonic() - began > seconds
+                if process.poll() is None and not late:
+                    continue
+                with _child(process):
+                    del running[index]
+                out, err = process.communicate()
+                how = f"took longer than {seconds:g} s" if late else describe_exit(process.returncode)
+                yield index, out, ": ".join([how, *err.strip().splitlines()[-1:]])
+            time.sleep(LOOK_S)
 
 
 def ask(argv: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:

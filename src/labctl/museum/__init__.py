@@ -1,0 +1,1 @@
+"""The issue museum: faults of Triton that happen on this machine (docs/guide/museum.md)."""

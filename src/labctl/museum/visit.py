@@ -1,0 +1,160 @@
+"""Runs exhibits: each on a server of its own, judged by what its ``reproduce.py`` found there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.utils import InferenceServerException
+
+from labctl import unfinished
+from labctl.museum.exhibit import Exhibit
+from labctl.runtimes import bare, processes
+from labctl.runtimes.actions import Command
+from labctl.stack import ports
+from labctl.triton import readiness, server_api
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+from labkit.exhibit import CannotTell, Found, Server
+
+STACK = "museum"  # by which what a killed run left is found
+READY_S = 90.0
+LIMIT_S = 240.0  # of one exhibit among others
+SHARED_MODEL = "sleeper.py"
+REPRODUCES, MENDED, PASSES, FAILS = "reproduces", "mended", "passes", "fails"
+CANNOT_TELL = "cannot tell here"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One run. ``verdict``: reproduces, mended, or cannot tell here; with the work-around passes or fails."""
+
+    number: str
+    title: str
+    wing: str
+    workaround: bool
+    expected: str
+    measured: str
+    verdict: str
+    triton: str
+    seconds: float
+
+
+def run(workspace: Workspace, exhibit: Exhibit, workaround: bool = False, image: str = "") -> Visit:
+    """Start the exhibit's server, run its ``reproduce.py``, kill the server, judge.
+
+    Args:
+        image: a Docker image on this machine that has ``tritonserver``; "" for Triton from the wheel.
+
+    Raises:
+        LabError: no server can be started here at all.
+    """
+    began, version = time.monotonic(), ""
+    try:
+        with _serve(workspace, exhibit, workaround, image) as server:
+            version = server_api.server_version(server.http)
+            found = _judge(exhibit, server)
+        verdict = (FAILS if found.symptom else PASSES) if workaround else (REPRODUCES if found.symptom else MENDED)
+        measured = found.measured
+    except CannotTell as reason:
+        verdict, measured = CANNOT_TELL, str(reason)
+    return _visit(exhibit, workaround, measured, verdict, version, time.monotonic() - began)
+
+
+def run_all(
+    workspace: Workspace, exhibits: Sequence[Exhibit], workaround: bool, image: str, at_once: int
+) -> Iterator[Visit]:
+    """Run exhibits in processes of their own, some at once; each verdict as it comes."""
+    options = [*(["--workaround"] if workaround else []), *(["--image", image] if image else [])]
+    commands = [
+        Command(
+            [sys.executable, "-m", "labctl", "reproduce", exhibit.name, "--kills", "--json", *options],
+            {"LABS_ROOT": str(workspace.root), "LABS_CACHE": str(workspace.cache)},
+        )
+        for exhibit in exhibits
+    ]
+    for index, out, why in processes.run_together(commands, at_once, LIMIT_S):
+        try:
+            yield Visit(**json.loads(out)[0])
+        except (ValueError, TypeError, LookupError):
+            yield _visit(exhibits[index], workaround, why, CANNOT_TELL, "", 0.0)
+
+
+def _visit(exhibit: Exhibit, workaround: bool, measured: str, verdict: str, version: str, seconds: float) -> Visit:
+    manifest = exhibit.manifest
+    expected = f"not: {manifest.expects}" if workaround else manifest.expects
+    return Visit(exhibit.number, manifest.title, manifest.wing, workaround, expected, " ".join(measured.split()),
+                 verdict, version, round(seconds, 1))  # fmt: skip
+
+
+@contextlib.contextmanager
+def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str) -> Iterator[Server]:
+    """The exhibit's server, with every model READY; nothing of it is left after the block."""
+    home = workspace.folder(STACK).path
+    home.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as cleaning:
+        folder = cleaning.enter_context(unfinished.making(home / exhibit.name))
+        models = lay_out(exhibit, folder / "repository", workaround)
+        (endpoints,) = ports.places(1)
+        extra = exhibit.arguments(workaround)
+        named = [argument.partition("=")[2] for argument in extra if argument.startswith("--load-model=")]
+        start = (
+            bare.container(workspace, STACK, folder, endpoints, extra, image)
+            if image
+            else bare.local(workspace, STACK, folder, endpoints, extra)
+        )
+        started = cleaning.enter_context(start)
+        try:
+            readiness.wait_ready(
+                endpoints.http, named or models, {}, exited=lambda: started.ended() or None,
+                tail=lambda: started.log().splitlines()[-10:], timeout=READY_S, progress=lambda text: None,
+            )  # fmt: skip
+        except LabError as error:
+            last = "; ".join(error.details[-1:])
+            raise CannotTell(f"the exhibit's server does not come up: {error.what} {error.why} {last}") from error
+        yield Server(endpoints.http, endpoints.grpc, endpoints.metrics, workaround, started.log, started.ended)
+
+
+def lay_out(exhibit: Exhibit, repository: Path, workaround: bool) -> list[str]:
+    """Copy the exhibit's models, and return their names. One without a ``model.py`` gets the museum's shared one."""
+    shutil.copytree(exhibit.folder / "models", repository, ignore=shutil.ignore_patterns("__pycache__"))
+    if workaround and (exhibit.folder / "workaround").is_dir():
+        shutil.copytree(exhibit.folder / "workaround", repository, dirs_exist_ok=True)
+    for model in sorted(repository.iterdir()):
+        config = (model / "config.pbtxt").read_text(encoding="utf-8")
+        program = model / "1" / "model.py"
+        program.parent.mkdir(exist_ok=True)
+        if 'backend: "python"' in config and not program.exists():
+            shutil.copy(exhibit.folder.parent / SHARED_MODEL, program)
+    return sorted(model.name for model in repository.iterdir())
+
+
+def _judge(exhibit: Exhibit, server: Server) -> Found:
+    """What the exhibit's program found. Raises CannotTell, also where the server does not answer as it expects."""
+    try:
+        return _program(exhibit)(server)
+    except (LabError, InferenceServerException, OSError, ValueError, LookupError) as error:
+        how = server.ended()
+        raise CannotTell(f"{error or type(error).__name__}{f'; the server ended: {how}' if how else ''}") from error
+
+
+def _program(exhibit: Exhibit) -> Callable[[Server], Found]:
+    """The function ``reproduce`` of an exhibit's ``reproduce.py``."""
+    spec = importlib.util.spec_from_file_location(f"museum_{exhibit.name}", exhibit.folder / "reproduce.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    program: Callable[[Server], Found] = module.reproduce
+    return program
+
+
+def to_json(visits: Sequence[Visit]) -> str:
+    return json.dumps([dataclasses.asdict(visit) for visit in visits], indent=2)

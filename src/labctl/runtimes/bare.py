@@ -1,0 +1,164 @@
+"""One server on a bare model repository, for the time of a block: as a process, or in a container of any image.
+
+Unlike a stack it has no record, no guard and no name: it is killed, not stopped, and what it left is removed. If
+``labctl`` itself is killed, the kernel ends the process and its keeper removes the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from labctl.runtimes import docker_engine, processes, wheel
+from labctl.runtimes.local_server import LARGEST_REGION
+from labctl.runtimes.marks import REPLICA, marks, regions, shm_prefix
+from labctl.runtimes.record import Endpoints
+from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
+from labctl.workspace import Workspace
+from labkit import nofollow
+from labkit.errors import LabError
+
+EXIT_S = 1  # what a server gets to end by itself if labctl is killed
+INSIDE = "/repository"  # in a container
+NETWORK = "127.0.0.1"
+OWNER = "labs.owner"  # label of a container: the pid of the command that started it
+
+
+@dataclass(frozen=True)
+class BareServer:
+    """A server that is starting or up.
+
+    Attributes:
+        log: returns its log so far.
+        ended: returns how it ended, "" while it runs.
+    """
+
+    endpoints: Endpoints
+    log: Callable[[], str]
+    ended: Callable[[], str]
+
+
+def _arguments(*args: Any, extra: Sequence[str], **kwargs: Any) -> list[str]:
+    """Triton's arguments. Models that ``extra`` names are loaded in the place of all."""
+    arguments = server_arguments(*args, **kwargs)
+    named = any(argument.startswith("--load-model=") for argument in extra)
+    return [argument for argument in arguments if not (named and argument == "--load-model=*")] + list(extra)
+
+
+@contextlib.contextmanager
+def local(
+    workspace: Workspace, name: str, folder: Path, endpoints: Endpoints, extra: Sequence[str]
+) -> Iterator[BareServer]:
+    """Triton from its wheel on ``folder/repository``; log and notes are written into ``folder``.
+
+    Args:
+        name: of a folder in ``.labs``: what a killed command leaves is found by it, and goes with the next command.
+    """
+    triton = wheel.find_wheel()
+    backends = wheel.backends(triton, workspace.backends_cache)
+    if not wheel.is_backend_folder(backends, triton):
+        wheel.make_backend_folder(backends, triton)
+    http, grpc, metrics = (int(port.rpartition(":")[2]) for port in vars(endpoints).values())
+    prefix, log, ended = shm_prefix(workspace.root, name, http), folder / "server.log", folder / "ended.json"
+    arguments = _arguments(
+        str(folder / "repository"), ports=(http, grpc, metrics), shm_prefix=prefix, exit_timeout=EXIT_S,
+        backends=str(backends), caches=str(triton.caches), extra=extra,
+    )  # fmt: skip
+    keeper = [sys.executable, "-m", "labctl.runtimes.keeper", "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*",
+              "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
+    env = wheel.environment(triton) | marks(workspace.root, name) | {REPLICA: str(http)}
+    process = processes.spawn([*keeper, str(triton.binary), *arguments], env, log, cwd=folder, outlive=False)
+
+    def how() -> str:
+        if process.poll() is None:
+            return ""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return str(nofollow.read_object(ended)["how"])
+        return processes.describe_exit(process.returncode)
+
+    try:
+        yield BareServer(endpoints, lambda: log.read_text(encoding="utf-8", errors="replace"), how)
+    finally:
+        _kill(process.pid, lambda: regions(workspace.root, name, http))
+        process.wait()
+
+
+def _kill(keeper: int, regions: Callable[[], list[Path]]) -> None:
+    """End a keeper, the stubs and their server, and remove their shared memory: no other command finds any of it."""
+    family = []
+    with contextlib.suppress(psutil.Error):
+        family = [psutil.Process(keeper), *reversed(psutil.Process(keeper).children(recursive=True))]
+    for region in regions():
+        region.unlink(missing_ok=True)
+    for member in family:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    psutil.wait_procs(family, timeout=10)
+    for region in regions():
+        region.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def container(
+    workspace: Workspace, name: str, folder: Path, endpoints: Endpoints, extra: Sequence[str], image: str
+) -> Iterator[BareServer]:
+    """Triton in a container of ``image``, which is on this machine, with a copy of ``folder/repository``.
+
+    Raises:
+        LabError: no engine answers, or it does not have the image.
+    """
+    client = docker_engine.engine()
+    errors = docker_engine.engine_errors()
+    try:
+        own = client.images.get(image).attrs["Config"].get("Entrypoint") == ["serve"]  # of this project
+    except errors as error:
+        raise LabError(f"there is no image {image} on this machine", str(error), f"docker pull {image}") from error
+    # In a container it listens everywhere; its ports are published on loopback only.
+    arguments = _arguments(INSIDE, address="0.0.0.0", shm_prefix="museum-", exit_timeout=EXIT_S, extra=extra)
+    outside = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
+    ports = dict(zip((HTTP, GRPC, METRICS), outside, strict=True))
+    with docker_engine.speaking(f"starting {image}"):
+        _sweep(workspace)
+        made = client.containers.create(
+            image, arguments if own else ["tritonserver", *arguments], environment={"LABS_CLOSED": "trace"},
+            ports={f"{inside}/tcp": (NETWORK, port) for inside, port in ports.items()}, shm_size="256m",
+            mem_limit="4g", labels={docker_engine.ROOT: str(workspace.root), OWNER: str(os.getpid())},
+            name=f"{name}-{os.getpid()}-{ports[HTTP]}",
+        )  # fmt: skip
+    try:
+        with docker_engine.speaking(f"starting {image}"):
+            made.put_archive("/", _packed(folder / "repository"))
+            made.start()
+
+        def how() -> str:
+            made.reload()
+            state = made.attrs["State"]
+            code = int(state["ExitCode"])
+            return "" if state["Running"] else processes.describe_exit(128 - code if code > 128 else code)
+
+        yield BareServer(endpoints, lambda: made.logs().decode(errors="replace"), how)
+    finally:
+        docker_engine.discard([made])
+
+
+def _sweep(workspace: Workspace) -> None:
+    """Remove the containers that a killed command left."""
+    every = [container for container in docker_engine.containers(str(workspace.root)) if OWNER in container.labels]
+    docker_engine.discard([container for container in every if not psutil.pid_exists(int(container.labels[OWNER]))])
+
+
+def _packed(repository: Path) -> bytes:
+    """The repository as an archive. Everybody may write there, because Python does, and a server may be nobody."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        archive.add(repository, INSIDE.strip("/"), filter=lambda entry: entry.replace(mode=0o777, uid=0, gid=0))
+    return data.getvalue()

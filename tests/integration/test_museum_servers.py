@@ -1,0 +1,105 @@
+"""The issue museum on a real Triton: each fault is there, each work-around avoids it, and nothing is left of a server.
+
+An exhibit that is ``mended`` fails here and names the work-around that can go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from machinery import ROOT, labctl, processes_about, started
+from waiting import eventually
+
+from labctl.museum.exhibit import Exhibit, find_all
+from labctl.museum.visit import MENDED, PASSES, REPRODUCES, run
+from labctl.runtimes import bare, wheel
+from labctl.runtimes.marks import SHM
+from labctl.stack import ports
+from labctl.triton import readiness
+from labctl.workspace import Workspace
+
+EXHIBITS = find_all(Workspace(ROOT, ROOT))
+SERVER = str(wheel.find_wheel().binary)
+FULL = pytest.mark.skipif(os.environ.get("LABS_GATE") != "full", reason="set LABS_GATE=full")
+
+
+def cases(all_slow: bool) -> list[object]:
+    """Each exhibit, in two groups for two workers."""
+    marks = [pytest.mark.xdist_group(f"museum-{number % 2}") for number in range(len(EXHIBITS))]
+    return [
+        pytest.param(e, id=e.name, marks=[mark, *([FULL] if all_slow or e.manifest.slow else [])])
+        for e, mark in zip(EXHIBITS, marks, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("exhibit", cases(all_slow=False))
+def test_the_fault_is_still_there(exhibit: Exhibit, own: Path, cache: Path) -> None:
+    visit = run(Workspace(own, cache), exhibit)
+    workaround = exhibit.manifest.workaround
+    where = f", used in: {workaround.used}" if workaround.used else ""
+    gone = f"the work-around can go ({workaround.text}{where})" if visit.verdict == MENDED else visit.measured
+    assert visit.verdict == REPRODUCES, f"{visit.number} on Triton {visit.triton}: {visit.verdict}; {gone}"
+
+
+@pytest.mark.parametrize("exhibit", cases(all_slow=True))
+def test_the_workaround_avoids_the_fault(exhibit: Exhibit, own: Path, cache: Path) -> None:
+    visit = run(Workspace(own, cache), exhibit, workaround=True)
+    assert visit.verdict == PASSES, visit.measured
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_exhibit_leaves_no_server_no_shared_memory_and_no_folder(
+    number: signal.Signals, own: Path
+) -> None:
+    with started(own, "reproduce", "server#8358") as process:
+        (server,) = eventually(lambda: [line for line in processes_about(own) if line.startswith(SERVER)])
+        prefix = re.search(r"shm-region-prefix-name=(\S+)", server)
+        assert prefix
+        eventually(lambda: list(SHM.glob(f"{prefix[1]}*")))
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        assert process.wait(60) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+        eventually(lambda: not processes_about(own))
+    labctl("reproduce", "list", root=own)  # as any command does, it removes what a killed one left
+    assert not list(SHM.glob(f"{prefix[1]}*"))
+    assert not list((own / ".labs" / "museum").iterdir())
+
+
+def test_all_runs_exhibits_in_processes_of_their_own_and_counts_the_verdicts(own: Path) -> None:
+    """Two exhibits of a smaller museum, at the same time."""
+    (own / "museum").unlink()
+    (own / "museum").mkdir()
+    for name in ("core-425", "server-6366", "sleeper.py"):
+        (own / "museum" / name).symlink_to(ROOT / "museum" / name)
+    done = labctl("reproduce", "all", "--json", root=own)
+    assert {visit["number"]: visit["verdict"] for visit in json.loads(done.stdout)} == {
+        "core#425": REPRODUCES, "server#6366": REPRODUCES,
+    }  # fmt: skip
+
+
+@FULL
+def test_the_text_for_upstream_reproduces_as_it_stands(tmp_path: Path, cache: Path) -> None:
+    text = (ROOT / "museum" / "upstream" / "iterative-slots.md").read_text()
+    config, model, client = re.findall(r"```(?:text|python)\n(.*?)```", text, re.DOTALL)
+    folder = tmp_path / "repository" / "steps" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(model)
+    (folder.parent / "config.pbtxt").write_text(config)
+    (tmp_path / "client.py").write_text(client)
+    (endpoints,) = ports.places(1)
+    with bare.local(Workspace(tmp_path, cache), "museum", tmp_path, endpoints, []) as server:
+        readiness.wait_ready(
+            endpoints.http, ["steps"], {}, exited=lambda: server.ended() or None, tail=lambda: [server.log()],
+            timeout=90, progress=lambda text: None,
+        )  # fmt: skip
+        said = subprocess.run(
+            [sys.executable, tmp_path / "client.py", endpoints.grpc], capture_output=True, text=True, check=True,
+            timeout=120,
+        )  # fmt: skip
+    assert said.stdout == "no answer\n"
