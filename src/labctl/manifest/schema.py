@@ -77,6 +77,7 @@ class Server(_Strict):
     # Triton asks each Python model what its config.pbtxt lacks, in a process of its own, before it loads the model in
     # another: every import is paid twice. Ours lack nothing.
     auto_complete: bool = False
+    packages: Literal["", "vllm"] = ""  # a layer of packages that `labctl engines install` makes (runtimes/layers.py)
 
 
 class BareEngine(_Strict):
