@@ -77,7 +77,6 @@ class Server(_Strict):
     # Triton asks each Python model what its config.pbtxt lacks, in a process of its own, before it loads the model in
     # another: every import is paid twice. Ours lack nothing.
     auto_complete: bool = False
-    packages: Literal["", "vllm"] = ""  # a layer of packages that `labctl engines install` makes (runtimes/layers.py)
 
 
 class BareEngine(_Strict):
@@ -105,6 +104,7 @@ class _Content(_Strict):
     place: dict[str, str] = {}
     tensorrt_llm: Passed | None = None  # the models are a TensorRT-LLM release's, filled with these settings
     llmapi: dict[str, Any] | None = None  # the model is a release's LLM API: keys of its model.yaml
+    packages: Literal["", "vllm"] = ""  # a layer of packages that `labctl engines install` makes (runtimes/layers.py)
     image_only: str = ""  # only NVIDIA's image has the backends that serve it; the setting that does without
 
 
@@ -127,6 +127,7 @@ class Variant(Overlay):
 
     when: Annotated[Condition, Field(min_length=1)]
     profiles: list[Profile] = list(PROFILES)
+    refused: str = ""  # why the stack is not served with these values
 
 
 class Stack(_Content):

@@ -69,8 +69,9 @@ def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> 
     )  # Triton takes it in no other way (docs/operate/security.md)
     env = {**launch.env, **({REPLICA: str(number)} if number else {})}
     if launch.packages:
-        path = [str(layers.layer(launch.packages, workspace).path), *wheel.site_packages()]
-        env["PYTHONPATH"] = os.pathsep.join(path)
+        layer = str(layers.layer(launch.packages, workspace).path)
+        env["LABS_PACKAGES"] = layer  # for the stubs, which leave PYTHONPATH unread
+        env["PYTHONPATH"] = os.pathsep.join([layer, *wheel.site_packages()])  # for the processes that they start
     if launch.devices:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
     return Command([*kept, str(triton.binary), *arguments, *closed], env, cwd=launch.run_dir)

@@ -63,7 +63,7 @@ def _artifact(step: Step, runtime: Runtime) -> Action[str]:
 
 def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
     """Raises LabError for a runtime that cannot serve what was planned."""
-    packages = plan.stack.server.packages
+    packages = plan.stack.packages
     if runtime.name != "local":
         if packages:
             raise LabError(
