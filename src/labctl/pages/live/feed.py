@@ -84,6 +84,8 @@ class Feed:
         )  # fmt: skip
         if line["kv_blocks"]:
             event["kv"] = [line["kv_blocks_used"], line["kv_blocks"]]
+        if tables := line.get("block_ids"):  # of an engine that has a block table: which blocks, not only how many
+            event["kb"] = [[number(name), table] for name, table in zip(line["ids"], tables, strict=True)]
         if line["kind"] == HELD:
             return event | {"k": "state", "s": seated, "t": line["t"], "next": members[::FIELDS]}
         if line["kind"] == CHANGE:
