@@ -136,7 +136,11 @@ def test_a_cancelled_client_frees_its_blocks(server: Any) -> None:
         leaving.wait_first(record, timeout=60)
 
     def why() -> str:
-        lines = [json.loads(line) for path in server.run_dir.glob(f"steps-{MODEL}-*") for line in path.read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for path in server.run_dir.glob(f"steps-{MODEL}-*")
+            for line in path.read_text().splitlines()
+        ]
         return next((line["ended"][record.id] for line in lines if record.id in line.get("ended", {})), "")
 
     assert eventually(why) == "cancelled"

@@ -56,6 +56,7 @@ def _over(stack: Stack, layer: Overlay) -> Stack:
             "server": layer.server or stack.server,
             "image": layer.image or stack.image,
             "copies": stack.copies if layer.copies is None else layer.copies,
+            "vllm": stack.vllm if layer.vllm is None else {**(stack.vllm or {}), **layer.vllm},
             "packages": layer.packages or stack.packages,
             "image_only": layer.image_only or stack.image_only,
             "tensorrt_llm": stack.tensorrt_llm if own else layer.tensorrt_llm,

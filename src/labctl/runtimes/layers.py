@@ -1,8 +1,8 @@
 """A layer: packages that a server of the local runtime finds before those of its own environment.
 
-vLLM needs newer versions of packages that the labs also use, so ``labctl engines install vllm`` puts them into a folder
-of the cache, and a stack that says ``packages: vllm`` has that folder first in its Python's path. PyTorch, in the version
-that the layer is locked for, is the environment's own.
+vLLM needs newer versions of packages that the labs also use, so ``labctl engines install vllm`` puts them into a
+folder of the cache, and a stack that says ``packages: vllm`` has that folder first in its Python's path. PyTorch, in
+the version that the layer is locked for, is the environment's own.
 """
 
 from __future__ import annotations

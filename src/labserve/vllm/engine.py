@@ -45,17 +45,21 @@ class VllmScheduler:
         """Hand a request over to vLLM. Raises BadInput for one that could never run, Refusal where vLLM refuses it."""
         if self._dead:
             raise Refusal(DEAD)
-        whole = len(request.prompt) + request.limit
+        text = request.asked is not None
+        if text:  # vLLM's own limit is that of the sequence
+            rest = self._settings.longest - len(request.prompt)
+            request.limit = min(request.sampling.max_tokens or rest, rest)  # type: ignore[union-attr]
+        whole = len(request.prompt) + max(request.limit, 1)
         if whole > self._settings.longest:
             raise BadInput(
-                "request_output_len",
+                "text_input" if text else "request_output_len",
                 f"{len(request.prompt):,} prompt and {request.limit:,} output tokens are more than a sequence may have "
                 f"({self._settings.longest:,}: the model's context, or the whole KV cache)",
             )
         try:
             id = self.engine.add_request(
-                str(request.number), {"prompt_token_ids": request.prompt}, sampling_params(request),
-                priority=request.priority,
+                str(request.number), {"prompt_token_ids": request.prompt},
+                request.sampling if text else sampling_params(request), priority=request.priority,
             )  # fmt: skip
         except ValueError as error:
             raise Refusal(f"vLLM refused the request: {error}") from error
@@ -135,6 +139,8 @@ class VllmScheduler:
         for request, letter in zip(step.batch, step.phase, strict=True):
             output = outputs.get(request.number)
             tokens = list(output.outputs[0].token_ids) if output else []
+            if output and request.asked is not None:  # its outputs are whole: text is spelled from all of it
+                request.latest, tokens = output, tokens[len(request.output) :]
             stopped, tokens = request.take(tokens)
             step.accepted.append(max(0, len(tokens) - 1) if letter == "d" else 0)
             if tokens:

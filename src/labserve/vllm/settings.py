@@ -74,6 +74,20 @@ class Settings:
         }
         return cls(arguments, kv, features, limit, longest)
 
+    @classmethod
+    def of_engine(cls, arguments: dict[str, Any], config: Any) -> "Settings":
+        """What an engine that was made from `arguments` has, by its `VllmConfig`."""
+        scheduler, cache, draft = config.scheduler_config, config.cache_config, config.speculative_config
+        features = Features(
+            chunked_context=scheduler.enable_chunked_prefill,
+            max_num_tokens=scheduler.max_num_batched_tokens,
+            kv_cache_reuse=cache.enable_prefix_caching,
+            speculation=NONE if draft is None else PROMPT_LOOKUP if draft.method == "ngram" else DRAFT,
+            num_assistant_tokens=draft.num_speculative_tokens if draft else 0,
+        )
+        kv = KVBudget(cache.num_gpu_blocks - NULL_BLOCKS, cache.block_size)
+        return cls(arguments, kv, features, scheduler.max_num_seqs, min(config.model_config.max_model_len, kv.tokens))
+
     def in_force(self, word: Word, config: Any) -> list[tuple[str, str, str, str]]:
         """For ``labserve.observe.effective``: (name, asked, what vLLM made of it, why where it is not as asked).
 

@@ -47,7 +47,7 @@ class VllmSetup:
 
         return (
             f"vLLM {vllm.__version__}: at most {self.scheduler.max_running} sequences, {self.kv.blocks:,} KV blocks of "
-            f"{self.kv.block_size} tokens ({self.settings.arguments['kv_cache_memory_bytes'] / 2**20:,.0f} MiB)"
+            f"{self.kv.block_size} tokens"
         )
 
 
@@ -67,6 +67,24 @@ def set_up(word: Callable[[str], str], device: str) -> VllmSetup:
     settings = Settings.of(word, shape)
     engine = open_engine(settings.arguments, threads_of(int(word("threads") or 0), word("gpt_model_path")))
     return VllmSetup(shape, settings, VllmScheduler(engine, settings))
+
+
+def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
+    """The same from vLLM's own engine arguments, such as upstream's model.json holds.
+
+    What a step of the clock needs is set: the engine computes in this process, one step at a time.
+
+    Raises:
+        ValueError: vLLM does not know an argument, or cannot do what is asked of it.
+    """
+    folder = str(arguments["model"])
+    given = {"enforce_eager": True, "disable_log_stats": True, **arguments, "async_scheduling": False}
+    try:
+        engine = open_engine(given, threads_of(int(word("threads") or 0), folder))
+    except TypeError as error:
+        raise ValueError(f"model.json: {error}") from error
+    settings = Settings.of_engine(given, engine.vllm_config)
+    return VllmSetup(Shape.of(folder), settings, VllmScheduler(engine, settings))
 
 
 def open_engine(arguments: dict[str, Any], threads: int) -> Any:
