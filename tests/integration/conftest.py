@@ -17,7 +17,7 @@ from labctl.stack.stuck import stuck
 from labctl.triton import server_api
 
 __all__ = ["browser"]
-VLLM_STACKS: tuple[str, ...] = ()
+VLLM_STACKS = ("vllm-backend",)
 WITHOUT_ENGINES = ("iterative", "scaled")
 UP: dict[str, tuple[str, LabServer]] = {}  # by stack: how it was asked for, and its server
 

@@ -56,12 +56,14 @@ class VllmScheduler:
                 f"{len(request.prompt):,} prompt and {request.limit:,} output tokens are more than a sequence may have "
                 f"({self._settings.longest:,}: the model's context, or the whole KV cache)",
             )
+        from vllm.exceptions import VLLMClientError
+
         try:
             id = self.engine.add_request(
                 str(request.number), {"prompt_token_ids": request.prompt},
                 request.sampling if text else sampling_params(request), priority=request.priority,
             )  # fmt: skip
-        except ValueError as error:
+        except (ValueError, VLLMClientError) as error:
             raise Refusal(f"vLLM refused the request: {error}") from error
         request.handle = id
         self._requests[id] = request

@@ -17,6 +17,7 @@ from labserve.vllm.watched import watched
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process, where we call its steps
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # clients and Triton need the processors too
+    "TORCH_COMPILE_DISABLE": "1",  # vLLM compiles its counting of ranks (logprobs), which needs a C++ compiler
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",

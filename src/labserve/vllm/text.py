@@ -100,6 +100,7 @@ def json_of(read: Read, source: Any) -> dict[str, Any]:
 def sampling(given: Mapping[str, Any]) -> Any:
     """vLLM's `SamplingParams` by name. Raises BadInput for a name that it does not have, or a value out of range."""
     from vllm import SamplingParams
+    from vllm.exceptions import VLLMClientError
 
     if given.get("lora_name") is not None:
         raise BadInput("lora_name", "this model has no LoRA adapters")
@@ -117,7 +118,7 @@ def sampling(given: Mapping[str, Any]) -> Any:
         raise BadInput("n", "one answer for each request, please")
     try:
         return SamplingParams(**values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, VLLMClientError) as error:
         raise BadInput("sampling_parameters", str(error)) from error
 
 
