@@ -8,6 +8,7 @@ the version that the layer is locked for, is the environment's own.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import sys
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import processes
+from labctl.runtimes import processes, wheel
 from labctl.runtimes.actions import Action, Command
 from labctl.workspace import Workspace, key_lock, replace_dir
 from labkit.errors import LabError
@@ -51,6 +52,14 @@ class Layer:
     @property
     def remedy(self) -> str:
         return f"labctl engines install {self.name}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a process that finds these packages first."""
+        return {
+            "LABS_PACKAGES": str(self.path),  # for Triton's stubs, which leave PYTHONPATH unread (labserve/serving.py)
+            "PYTHONPATH": os.pathsep.join([str(self.path), *wheel.site_packages()]),
+        }
 
     def require(self) -> Path:
         """Its folder. Raises LabError where it is not installed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -69,9 +68,7 @@ def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> 
     )  # Triton takes it in no other way (docs/operate/security.md)
     env = {**launch.env, **({REPLICA: str(number)} if number else {})}
     if launch.packages:
-        layer = str(layers.layer(launch.packages, workspace).path)
-        env["LABS_PACKAGES"] = layer  # for the stubs, which leave PYTHONPATH unread
-        env["PYTHONPATH"] = os.pathsep.join([layer, *wheel.site_packages()])  # for the processes that they start
+        env |= layers.layer(launch.packages, workspace).environment
     if launch.devices:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
     return Command([*kept, str(triton.binary), *arguments, *closed], env, cwd=launch.run_dir)
