@@ -25,7 +25,7 @@ from labserve.vllm.engine import DEAD, VllmScheduler
 from labserve.vllm.settings import Settings
 from labserve.vllm.watched import why
 
-SHAPE = Shape(vocabulary=300, context=1024, token_values=512)
+SHAPE = Shape(vocabulary=300, context=1024, token_values=512, head_dim=64)
 
 
 def settings(**words: str) -> Settings:
@@ -61,6 +61,12 @@ def test_the_labs_words_are_vllms_arguments() -> None:
 def test_what_vllm_cannot_do_is_refused_by_name(words: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         settings(**words)
+
+
+def test_a_model_whose_attention_heads_the_cpu_build_cannot_compute_is_refused() -> None:
+    draft = str(Path(__file__).parents[2] / "models" / "tiny-llama-draft")
+    with pytest.raises(ValueError, match="draft_model: its attention heads have 16 numbers"):
+        settings(speculation="draft", draft_model=draft)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +131,7 @@ class Engine:
     def __init__(self, broken: bool) -> None:
         self.broken, self.aborted = broken, [""]
         core = SimpleNamespace(scheduler=SimpleNamespace(running=[], waiting=[]))
+        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 300))
         self.engine_core = SimpleNamespace(engine_core=core)
 
     def abort_request(self, ids: list[str], internal: bool) -> None:

@@ -38,6 +38,7 @@ class VllmScheduler:
         self._requests: dict[str, Request] = {}  # by vLLM's id; the outputs name requests by our own number
         self._because = Because()
         self._dead = False
+        self._vocabulary = engine.vllm_config.model_config.get_vocab_size()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -61,7 +62,7 @@ class VllmScheduler:
         try:
             id = self.engine.add_request(
                 str(request.number), {"prompt_token_ids": request.prompt},
-                request.sampling if text else sampling_params(request), priority=request.priority,
+                request.sampling if text else sampling_params(request, self._vocabulary), priority=request.priority,
             )  # fmt: skip
         except (ValueError, VLLMClientError) as error:
             raise Refusal(f"vLLM refused the request: {error}") from error
@@ -170,7 +171,7 @@ class VllmScheduler:
         return requests
 
 
-def sampling_params(request: Request) -> Any:
+def sampling_params(request: Request, vocabulary: int) -> Any:
     """vLLM's `SamplingParams` of a request: only new tokens come back, and as ids."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -185,7 +186,8 @@ def sampling_params(request: Request) -> Any:
         repetition_penalty=asked.repetition_penalty,
         presence_penalty=asked.presence_penalty,
         seed=asked.seed if asked.sample else None,
-        stop_token_ids=None if asked.end_id is None else [asked.end_id],
+        # A client that wants no end token sends an id that there is not.
+        stop_token_ids=[asked.end_id] if asked.end_id is not None and 0 <= asked.end_id < vocabulary else None,
         ignore_eos=True,  # a sequence without end_id runs to its limit, as behind the other engines
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,

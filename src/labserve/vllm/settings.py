@@ -13,6 +13,7 @@ Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is no
 STEP_TOKENS = 256  # of one step, where max_num_tokens is not given
 BLOCK_SIZE = 32  # tokens; vLLM's attention for CPUs is written for multiples of it
 ORDERS = ("fcfs", "priority")  # vllm/config/scheduler.py: SchedulerPolicy
+HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vllm/v1/attention/backends/cpu_attn.py
 CACHE_BYTES = {"auto": 2, "float32": 4, "fp8": 1}  # of a number in the KV cache
 NGRAM = 3  # longest text that prompt lookup looks up, in tokens
 NULL_BLOCKS = 1  # vLLM's block 0 stands for "no block" (vllm/v1/core/block_pool.py: null_block)
@@ -36,6 +37,9 @@ class Settings:
             ValueError: vLLM, or its build for CPUs, cannot do it.
         """
         _refuse(word)
+        _refuse_heads("model", shape)
+        if word("speculation") == DRAFT:
+            _refuse_heads("draft_model", Shape.of(word("draft_model")))
         features, limit = _features(word), int(word("max_num_sequences") or 16)
         exact, cache = word("exact") == "true", word("kv_cache_dtype") or "auto"
         block_size = int(word("block_size") or BLOCK_SIZE)
@@ -106,7 +110,7 @@ class Settings:
             ("block_size", "", cache.block_size),
             ("kv_cache_dtype", "", cache.cache_dtype),
             ("scheduling", "scheduling_policy", scheduler.policy),
-            ("exact", "dtype", config.model_config.dtype),
+            ("dtype", "", config.model_config.dtype),
         ]
         said = [(name, word(name), str(value).lower().removeprefix("torch."), theirs and f"vLLM's {theirs}")
                 for name, theirs, value in rows]  # fmt: skip
@@ -129,6 +133,12 @@ def _refuse(word: Word) -> None:
         raise ValueError(
             f"kv_cache_dtype: vLLM on a CPU cannot do '{word('kv_cache_dtype')}'; it can: {', '.join(CACHE_BYTES)}"
         )
+
+
+def _refuse_heads(name: str, shape: Shape) -> None:
+    if shape.head_dim not in HEADS:
+        sizes = ", ".join(map(str, HEADS))
+        raise ValueError(f"{name}: its attention heads have {shape.head_dim} numbers; vLLM on a CPU takes {sizes}")
 
 
 def _features(word: Word) -> Features:
