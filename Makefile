@@ -12,7 +12,7 @@ WORKERS ?= -n 3
 # A worker that dies ends the run: replaced, pytest-xdist 3.8 waits for ever for what is left of the dead one's group.
 GROUPED := --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help setup test test-quick test-unit bench lint lock format images down clean model triton learn
+.PHONY: help setup setup-vllm test test-quick test-unit bench lint lock format images down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ setup: $(READY) ## make .venv with labctl and everything that the labs need
 
 $(READY): pyproject.toml requirements/labs.txt requirements/torch.txt scripts/setup.sh
 	@scripts/setup.sh "$(PYTHON)"
+
+setup-vllm: $(READY) ## also install vLLM, as an engine of labs 03, 05 and 06 (1.3 GB; ARGS=--verbose)
+	@$(BIN)/labctl engines install vllm $(ARGS)
 
 # lab-iterative and the like: the word is the lab's short name, from its lab.yaml.
 lab-%: $(READY)

@@ -4,10 +4,11 @@ make lock                       keeps what is locked, adds what pyproject.toml n
 make lock ARGS=--upgrade        the newest of everything that pyproject.toml allows
 make lock ARGS="--upgrade-package NAME"
 
-One resolution (uv's) serves Python 3.11 and 3.12, so all files agree. Two things are not as usual:
+One resolution (uv's) serves Python 3.11 and 3.12, so all files agree. Three things are not as usual:
 
 - PyTorch's wheels differ from index to index under one version, so it is locked by version alone, in torch.txt, and
   its own requirements, those of a CPU build, are said in pyproject.toml.
+- vLLM (vllm.txt) is a resolution of its own: it is laid over .venv, and brings what it needs in other versions.
 - nvidia-pytriton and optimum-intel are locked without what they require (pyproject.toml says why). So is everything
   installed: with ``--no-deps``, since the lock is complete.
 """
@@ -38,6 +39,7 @@ FILES = {
 }
 ALONE = (("build",), ("guard",))  # groups without the base requirements
 GPU, GPU_PACKAGES = "gpu.txt", ("numpy", "onnxruntime", "torch", "transformers")
+VLLM = "vllm.txt"
 GPU_PYTHON = ">=3.10,<3.13"  # of NVIDIA's images, older and newer
 # What the labs run on, in uv's own order of words: said in the question, left out of every line of the answer.
 MACHINE = (
@@ -75,6 +77,7 @@ def lock(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict[
         "project": {"name": "gpu", "version": "0", "requires-python": GPU_PYTHON, "dependencies": wanted}
     }
     made |= _exports(_project(image, _keep(image, folder / "gpu-pins", GPU, upgrade)), folder / "gpu", {GPU: ()})
+    made |= _vllm(project, folder, upgrade)
     (torch,) = (requirement for requirement in asked if requirement.startswith("torch=="))
     return {**made, "torch.txt": f"# {TORCH_NOTE}\n{torch}\n"}
 
@@ -85,9 +88,24 @@ def inputs(project: dict[str, Any]) -> str:
         **{key: project["project"].get(key) for key in ("requires-python", "dependencies", "optional-dependencies")},
         "groups": project.get("dependency-groups"),
         "uv": project.get("tool", {}).get("uv"),
+        "vllm": project["tool"]["labctl"]["vllm"],
         "files": [FILES, GPU_PACKAGES, GPU_PYTHON],
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _vllm(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict[str, str]:
+    """What is laid over .venv for vLLM, without PyTorch, which is there."""
+    asked = project["tool"]["labctl"]["vllm"]
+    rules = {key: asked[key] for key in ("override-dependencies", "exclude-dependencies")}
+    layer: dict[str, Any] = {
+        "project": {
+            "name": "vllm-layer", "version": "0", "requires-python": project["project"]["requires-python"],
+            "dependencies": asked["dependencies"],
+        },
+        "tool": {"uv": {"dependency-metadata": project["tool"]["uv"]["dependency-metadata"], **rules}},
+    }  # fmt: skip
+    return _exports(_project(layer, _keep(layer, folder / "vllm-pins", VLLM, upgrade)), folder / "vllm", {VLLM: ()})
 
 
 def _requirements(project: dict[str, Any]) -> list[str]:

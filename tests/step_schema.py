@@ -12,7 +12,7 @@ Count = Annotated[int, Field(ge=0)]
 Reason = Literal["no slot", "no KV block", "batch closed", "no tokens", "no prefix"]
 End = Literal["length", "stop", "client", "cancelled", "idle", "failed"]
 # One entry per request in the step.
-EACH = tuple("rows phase tokens made cached guessed accepted texts blocks start end".split())
+EACH = tuple("rows phase tokens made cached guessed accepted texts blocks block_ids start end".split())
 
 
 class StepLine(BaseModel):
@@ -40,6 +40,7 @@ class StepLine(BaseModel):
     accepted: list[Count] | None = None
     texts: list[str] | None = None
     blocks: list[Count] | None = None
+    block_ids: list[list[int]] | None = None
     start: list[int] | None = None
     end: list[int] | None = None
 

@@ -28,6 +28,7 @@ from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
+VLLM_FILE = "vllm_model/1/model.json"  # as in NVIDIA's vllm_backend
 PathMap = Callable[[Path], str]
 
 
@@ -170,6 +171,7 @@ def make_plan(
     url = receiver(str(settings["trace"]))
     document = {key: expand(value, scope) for key, value in (stack.llmapi or {}).items()}
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
+    arguments = {key: expand(value, scope) for key, value in (stack.vllm or {}).items()}
     request = RenderRequest(
         sources=[*given, *own] if release else given or own,
         models=stack.models,
@@ -188,6 +190,7 @@ def make_plan(
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
         family=PurePosixPath(_templates(release, stack)).name if release else "",
         documents={llmapi.FILE: llmapi.document(release, document)} if release and document else {},
+        arguments={VLLM_FILE: {key: value for key, value in arguments.items() if value != ""}} if arguments else {},
         spare=not given,
         lenient=bool(fetched),
         hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or "

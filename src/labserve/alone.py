@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from labserve.serving import PACKAGES
+
 Requests = list[tuple[list[int], int]]
 Stepped = tuple[float, float, float]  # began, ended, seconds in the engine
 Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is none
@@ -66,13 +68,13 @@ def inflight(word: Word) -> Serve:
     from labserve.inflight.request import Request
     from labserve.inflight.sampling_options import Sampling
     from labserve.inflight.scheduler import Scheduler
-    from labserve.inflight.setup import set_up
+    from labserve.inflight.setup import open_scheduler
 
-    scheduler = set_up(word, "cpu", Scheduler).scheduler
+    scheduler = open_scheduler(word, "cpu", Scheduler).scheduler
 
     def serve(requests: Requests) -> list[Stepped]:
         for number, (ids, new) in enumerate(requests):
-            scheduler.submit(Request(str(number), list(ids), new, Sampling()))
+            scheduler.submit(Request(str(number), list(ids), new, Sampling(), number=number))
         steps = []
         while not scheduler.idle:
             began = time.monotonic()
@@ -102,6 +104,7 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     os.environ.update(asked["env"])  # before anything that computes is imported
+    sys.path[:0] = filter(None, [os.environ.get(PACKAGES)])
     print(json.dumps(run(asked)))
 
 

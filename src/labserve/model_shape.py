@@ -13,6 +13,7 @@ class Shape:
     context: int  # tokens, prompt and output
     token_values: int  # numbers in the keys and values of one token
     end_id: int | None = None  # the token that ends a text, as the model was trained
+    head_dim: int = 0  # numbers of one attention head
 
     @classmethod
     def of(cls, folder: str) -> "Shape":
@@ -29,4 +30,4 @@ class Shape:
         context = first("max_position_embeddings", "n_positions")
         end = config.get("eos_token_id")
         end = end[0] if isinstance(end, list) else end
-        return cls(int(config["vocab_size"]), context, 2 * layers * kv_heads * head_dim, end)
+        return cls(int(config["vocab_size"]), context, 2 * layers * kv_heads * head_dim, end, head_dim)

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 MARKS = ("allow_in_graph", "disable", "mark_static_address")  # of PyTorch's compiler
+PACKAGES = "LABS_PACKAGES"  # the variable of a folder whose packages come before this environment's
 COLLECT_AFTER = 50_000  # new objects; importing PyTorch makes many times as many, and none of them is garbage
 
 
@@ -145,6 +146,8 @@ def later() -> None:
 def prepare() -> None:
     """Nothing but inside Triton's stub, into which its own module is built."""
     if "c_python_backend_utils" in sys.builtin_module_names:
+        if layer := os.environ.get(PACKAGES):
+            sys.path.insert(0, layer)
         gc.set_threshold(COLLECT_AFTER)
         later()
         sys.modules.setdefault("openvino.tools.ovc", None)  # type: ignore[arg-type]  # a converter; engines are made

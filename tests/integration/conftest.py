@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from browsing import browser
 from lab_server import LabServer
+from layer import require_vllm
 from machinery import PARTS, ROOT, labctl, taken_down
 
 from labctl.stack.stuck import stuck
 from labctl.triton import server_api
 
 __all__ = ["browser"]
+VLLM_STACKS = ("vllm-backend",)
 WITHOUT_ENGINES = ("iterative", "scaled")
 UP: dict[str, tuple[str, LabServer]] = {}  # by stack: how it was asked for, and its server
 
@@ -60,7 +62,9 @@ def lab_server(checkout: Path, request: pytest.FixtureRequest) -> Iterator[Calla
             if known == key and server_api.is_live(server.http):
                 return server
             taken_down(checkout, stack)
-        if stack not in WITHOUT_ENGINES:
+        if settings.get("engine") == "vllm" or stack in VLLM_STACKS:
+            require_vllm(request.getfixturevalue("cache"))
+        elif stack not in WITHOUT_ENGINES:
             request.getfixturevalue("engines_made")
         done = labctl("up", stack, "--json", "--runtime", "local", "--ports", "auto", *arguments, root=checkout)
         shown = json.loads(done.stdout)

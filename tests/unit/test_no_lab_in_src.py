@@ -20,6 +20,7 @@ UPSTREAM = ("labctl/trtllm/", "labctl/artifacts/gpt2_export.py", "labkit/clients
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
 OWN = {"temperature", "top_k", "top_p", "repetition_penalty", "seed", "stream", "tokenizer", "ensemble", "logits"}
 OWN |= {"READY", "stop", "waits", "tensorrt_llm", "text_input", "text_output", "max_tokens", "end_id", "streaming"}
+OWN |= {"image", "finish_reason", "return_finish_reason"}  # of manifests, of records, and of vLLM
 
 
 def names() -> set[str]:

@@ -51,6 +51,14 @@ def test_who_waits_and_why_is_told_in_order_with_the_blocks_of_each() -> None:
     assert step["q"][0] == [0, "1", "Once"] and step["z"] == 2
 
 
+def test_the_blocks_of_an_engine_with_a_block_table_are_told_by_their_ids() -> None:
+    told = full(1, ["7", "9"], rows=[0, 1], blocks=[2, 1], block_ids=[[4, 6], [1]], kv_blocks=8, kv_blocks_used=3,
+                ended={"9": "length"})  # fmt: skip
+    _, step = Feed().events([told])
+    assert step["kb"] == [[0, [4, 6]], [1, [1]]]
+    assert [number for number, *_ in step["q"]] == [0, 1], "a request that ends in the step is not taken for a new one"
+
+
 def test_a_seat_that_is_held_without_a_step_is_told() -> None:
     _, held, plain = Feed().events(
         [full(1, ["1"], rows=[0], seats=["1", "2"]), full(2, ["1", "2"], rows=[0, 1], seats=["1", "2"])]

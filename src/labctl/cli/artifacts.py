@@ -12,6 +12,7 @@ import click
 from labctl.artifacts.store import ENGINES, WEIGHTS, Store
 from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
+from labctl.runtimes.layers import layer
 from labctl.runtimes.record import Choices
 from labctl.stack.build import build_engines, pull_weights
 from labkit.tables import table
@@ -56,6 +57,23 @@ def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) 
         return
     for path in paths:
         click.echo(path)
+
+
+@engines_command.command("install")
+@click.argument("name")
+@dry_option
+@opt.verbose
+def install(name: str, dry: bool, verbose: bool) -> None:
+    """Install an engine that is a set of packages of its own: NAME is vllm (local runtime)."""
+    session = opt.open_session(verbose, dry=dry)
+    runtime = session.choose("local", "cpu")
+    action = layer(name, session.workspace).install()
+    if session.todo is not None:
+        session.todo.prepare([action])
+        show(session.todo)
+        return
+    assert runtime.name == "local"
+    session.carry_out([action])
 
 
 def _add_list_and_prune(group: click.Group, store: Store, columns: Mapping[str, str], empty: str) -> None:

@@ -11,6 +11,7 @@ from labctl.guard import envoy
 from labctl.plan import Plan
 from labctl.runtimes import wheel
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.layers import NEEDED, Layer, layer
 from labctl.workspace import Workspace
 
 
@@ -43,6 +44,7 @@ def checklist(
         checks += [*map(_warn_of_exposure, names), from_error("Envoy", lambda: str(envoy.binary()), "warn")]
     if profile == "gpu":
         checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
+    checks += [_check_layer(each, plan) for each in map(partial(layer, workspace=workspace), NEEDED)]
     if plan:
         checks += [
             Check(step.title, "ok", "cached")
@@ -64,6 +66,13 @@ def _check_runtime(runtime: Runtime, profile: str) -> Check:
         return f"Triton {wheel.TRITON_OF_WHEEL.get(wheel.find_wheel().version, '')}" if local else "answers"
 
     return from_error(f"runtime {runtime.name}", ask)
+
+
+def _check_layer(found: Layer, plan: Plan | None) -> Check:
+    """Whether the packages of an engine are installed; only a stack that is served with them needs them."""
+    if plan and plan.stack.packages == found.name:
+        return from_error(found.name, lambda: f"installed in {found.require()}")
+    return Check(found.name, "ok", f"installed in {found.path}" if found.ready else f"not installed ({found.remedy})")
 
 
 def _check_ports(claim: Callable[[], None]) -> str:

@@ -14,6 +14,7 @@ from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral
 from labctl.manifest.schema import BareEngine, Lab
 from labctl.runtimes.actions import Action
+from labctl.runtimes.layers import layer
 from labctl.runtimes.record import UpOptions
 from labctl.stack import edits, faults, running
 from labctl.stack.session import Session
@@ -114,7 +115,9 @@ class Work:
     def __init__(self, session: Session, lab: Lab, handle: RunningStack, engine: BareEngine, items: Items) -> None:
         self._session, self._runtime, self._stack = session, handle.runtime, handle.record.stack
         self._endpoints, self._engine = handle.record.endpoints, engine
-        self._env = lab.stacks[self._stack].server.env
+        self._env = dict(lab.stacks[self._stack].server.env)
+        if packages := handle.plan.stack.packages:
+            self._env |= layer(packages, session.workspace).environment
         bench = lab.stacks[self._stack].bench
         assert bench is not None
         self.model = TextModel.of(self._endpoints.grpc, bench.model)

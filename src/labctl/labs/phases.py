@@ -79,7 +79,7 @@ def resolved(
         ]
         wanted = replace(choices, set={**choices.set, **own})
         plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
-        refuse(plan, runtime)
+        refuse(plan, runtime, session.workspace)
         plan.files()  # refused where it cannot be rendered
         whole = replace(options, choices=wanted)
         if phase.balanced:

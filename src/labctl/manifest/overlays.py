@@ -19,6 +19,9 @@ def overlaid(stack: Stack, profile: str, settings: Mapping[str, Any]) -> Stack:
     layers: list[Overlay] = [overlay for name, overlay in stack.profiles.items() if name == profile]
     for variant in stack.variants.values():
         if holds(variant.when, settings):
+            if variant.refused:
+                asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.when)
+                raise LabError(f"this stack is not served with {asked}", variant.refused, "another value (labctl list)")
             if profile not in variant.profiles:
                 asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.when)
                 raise LabError(
@@ -53,6 +56,8 @@ def _over(stack: Stack, layer: Overlay) -> Stack:
             "server": layer.server or stack.server,
             "image": layer.image or stack.image,
             "copies": stack.copies if layer.copies is None else layer.copies,
+            "vllm": stack.vllm if layer.vllm is None else {**(stack.vllm or {}), **layer.vllm},
+            "packages": layer.packages or stack.packages,
             "image_only": layer.image_only or stack.image_only,
             "tensorrt_llm": stack.tensorrt_llm if own else layer.tensorrt_llm,
             "llmapi": stack.llmapi if layer.llmapi is None else layer.llmapi,

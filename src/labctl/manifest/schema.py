@@ -14,7 +14,7 @@ from labctl.manifest.settings import Condition, Setting
 Profile = Literal["cpu", "gpu"]
 PROFILES: tuple[Profile, ...] = ("cpu", "gpu")
 # The parts of a stack, and of what is laid over it, in which every reference may stand.
-FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "server")
+FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "vllm", "server")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -104,6 +104,8 @@ class _Content(_Strict):
     place: dict[str, str] = {}
     tensorrt_llm: Passed | None = None  # the models are a TensorRT-LLM release's, filled with these settings
     llmapi: dict[str, Any] | None = None  # the model is a release's LLM API: keys of its model.yaml
+    vllm: Passed | None = None  # the model is vllm_model: vLLM's engine arguments, for its model.json
+    packages: Literal["", "vllm"] = ""  # a layer of packages that `labctl engines install` makes (runtimes/layers.py)
     image_only: str = ""  # only NVIDIA's image has the backends that serve it; the setting that does without
 
 
@@ -126,6 +128,7 @@ class Variant(Overlay):
 
     when: Annotated[Condition, Field(min_length=1)]
     profiles: list[Profile] = list(PROFILES)
+    refused: str = ""  # why the stack is not served with these values
 
 
 class Stack(_Content):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ class RenderRequest:
         optional: keys for which an empty value is a meaning of its own.
         place: links, by their path in the repository; their targets are paths as the server sees them.
         family: the folder of models that is meant where several of upstream's have a model of that name.
+        arguments: JSON files of the templates, by their path in the repository, and the keys that are added.
         documents: YAML files of the templates, by their path in the repository, and what of them is other here.
         spare: a parameter that no template uses is a problem, unless a person may have edited it out; then it is spare.
         lenient: a placeholder in quotes that has no value stays, as upstream's own filler leaves it; the backend takes
@@ -51,6 +53,7 @@ class RenderRequest:
     place: Mapping[str, str] = field(default_factory=dict)
     family: str = ""
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spare: bool = False
     lenient: bool = False
     hint: str = ""
@@ -227,6 +230,9 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
             problems.append(Problem(relative, 0, "", "the templates have no such file"))
         except (ValueError, YAMLError) as error:
             problems.append(Problem(relative, 0, "", " ".join(str(error).split())))
+    for relative, added in request.arguments.items():
+        own = json.loads(files[relative].read_text(encoding="utf-8"))
+        texts[relative] = json.dumps({**own, **added}, indent=2) + "\n"
     problems += [
         Problem("place", 0, link, "leads out of the repository")
         for link in request.place

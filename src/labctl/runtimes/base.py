@@ -27,6 +27,7 @@ class Launch:
         shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
         devices: the GPUs that serve it, as many as ranks; () is the first ones.
         ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
+        packages: the layer of packages that the server finds before its own (runtimes/layers.py); "" for none.
         exit_timeout: seconds that Triton gives in-flight requests when it is asked to stop.
     """
 
@@ -42,6 +43,7 @@ class Launch:
     devices: Sequence[str] = ()
     launcher: str = ""
     only: Sequence[int] = ()
+    packages: str = ""
 
     @property
     def starting(self) -> list[Replica]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labctl.runtimes import processes, wheel
+from labctl.runtimes import layers, processes, wheel
 from labctl.runtimes.actions import Command
 from labctl.runtimes.base import Launch
 from labctl.runtimes.marks import RECORD, REPLICA, hide, marks, shm_prefix
@@ -67,6 +67,8 @@ def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> 
         key, record.options.client_shm
     )  # Triton takes it in no other way (docs/operate/security.md)
     env = {**launch.env, **({REPLICA: str(number)} if number else {})}
+    if launch.packages:
+        env |= layers.layer(launch.packages, workspace).environment
     if launch.devices:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
     return Command([*kept, str(triton.binary), *arguments, *closed], env, cwd=launch.run_dir)

@@ -163,6 +163,11 @@ def make_backend_folder(folder: Path, wheel: Wheel) -> None:
             (fresh / "python" / name).symlink_to(target)
 
 
+def site_packages() -> list[str]:
+    """Where the server's python backend finds packages."""
+    return [sysconfig.get_path("purelib")]
+
+
 def environment(wheel: Wheel) -> dict[str, str]:
     """This process's environment with what the server and its stubs need.
 
@@ -174,7 +179,7 @@ def environment(wheel: Wheel) -> dict[str, str]:
     libraries = [str(library.parent)] if library else []
     env["LD_LIBRARY_PATH"] = ":".join([*libraries, str(wheel.libraries)])
     env["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), env.get("PATH", "")])
-    env["PYTHONPATH"] = sysconfig.get_path("purelib")
+    env["PYTHONPATH"] = os.pathsep.join(site_packages())
     # Packages are installed uncompiled: a stub that kept nothing would compile PyTorch anew at each start (6 s).
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):

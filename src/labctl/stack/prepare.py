@@ -13,6 +13,7 @@ from labctl.plan import Plan, Step
 from labctl.runtimes.actions import Action
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.image_builder import ImageBuilder
+from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -25,7 +26,7 @@ def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bo
     Raises:
         LabError: the runtime cannot serve it, or something that is there is damaged.
     """
-    refuse(plan, runtime)
+    refuse(plan, runtime, workspace)
     actions = [*runtime.prepare(plan.profile, plan.image, guarded)]
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         title = f"templates of TensorRT-LLM {plan.release.name}"
@@ -60,10 +61,19 @@ def _artifact(step: Step, runtime: Runtime) -> Action[str]:
     return Action(step.title, do, tool.commands, [f"{step.path}/"])
 
 
-def refuse(plan: Plan, runtime: Runtime) -> None:
+def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
     """Raises LabError for a runtime that cannot serve what was planned."""
+    packages = plan.stack.packages
     if runtime.name != "local":
+        if packages:
+            raise LabError(
+                f"{plan.name} needs the packages of {packages}",
+                f"the {runtime.name} runtime's image does not have them",
+                "use --runtime local",
+            )
         return
+    if packages:
+        layer(packages, workspace).require()
     if plan.release:
         raise LabError(*NEEDS_IMAGE)
     if plan.stack.image_only:

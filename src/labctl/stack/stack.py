@@ -69,4 +69,5 @@ def launch_of(folder: StackFolder, plan: Plan, record: Record, only: tuple[int, 
         record=record, repository=folder.repository, run_dir=folder.run_dir(), server_args=plan.server_args,
         env=plan.server_env, shm_size=server.shm_size, exit_timeout=server.exit_timeout, image=plan.image,
         ranks=plan.ranks, devices=plan.devices, launcher=plan.release.launcher if plan.release else "", only=only,
+        packages=plan.stack.packages,
     )  # fmt: skip

@@ -54,12 +54,16 @@ class Answers:
             if request.error:
                 raise request.error
             if request.number not in self._final:
-                whole = request.end is not End.CANCELLED and not (self.decoupled and request.streaming)
-                send(source, request.prompt + request.output if whole else [], [], last=True)
+                self.last(request)
         except Exception as error:
             self._guard.refuse(source, error)
         self._final.discard(request.number)
         self._ended(request)
+
+    def last(self, request: Request) -> None:
+        """Send the final response of a request whose last token did not carry the final flag."""
+        whole = request.end is not End.CANCELLED and not (self.decoupled and request.streaming)
+        send(request.source, request.prompt + request.output if whole else [], [], last=True)
 
     def refuse(self, number: int, error: Exception) -> None:
         """Send an error as the final response of a request that was not submitted."""

@@ -7,6 +7,7 @@ from labserve.inflight.answers import Answers
 from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler
 from labserve.params import Refusal
+from labserve.vllm.engine import VllmScheduler
 
 ASK_S = 0.5  # seconds from one round of questions to the next
 FEW = 16  # waiting requests that are asked about in a round
@@ -19,7 +20,7 @@ class Clients:
     every request in the batch and a few of those that wait, and about each request once before it joins.
     """
 
-    def __init__(self, scheduler: Scheduler, answers: Answers) -> None:
+    def __init__(self, scheduler: Scheduler | VllmScheduler, answers: Answers) -> None:
         self._scheduler, self._answers = scheduler, answers
         self._round = 0.0  # when the last round was
         self._next = 0  # where in the queue the next round begins

@@ -10,7 +10,7 @@ from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.parse import parse, standing
 from labserve.inflight.request import Request
-from labserve.inflight.setup import Setup
+from labserve.inflight.setup import AnySetup
 from labserve.tensors import one
 from labserve.triton import reader
 
@@ -24,7 +24,7 @@ class Inbox:
     Its counterpart in vLLM V1 is the input queue of `EngineCoreProc` (vllm/v1/engine/core.py).
     """
 
-    def __init__(self, setup: Setup, guard: Guard, answers: Answers, arrived: Callable[[Request], None]) -> None:
+    def __init__(self, setup: AnySetup, guard: Guard, answers: Answers, arrived: Callable[[Request], None]) -> None:
         self._scheduler, self._shape = setup.scheduler, setup.shape
         self._guard, self._answers, self._arrived = guard, answers, arrived
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 from labserve.inflight.account import Account
 from labserve.inflight.plan import Plan
 from labserve.inflight.request import Request
-from labserve.inflight.setup import Setup
+from labserve.inflight.setup import AnySetup
 from labserve.inflight.step import Step
 from labserve.observe import effective
 from labserve.observe.clock import Clock
@@ -22,7 +22,7 @@ from labserve.triton import instance, words
 class Recorder:
     """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py)."""
 
-    def __init__(self, args: dict[str, str], setup: Setup) -> None:
+    def __init__(self, args: dict[str, str], setup: AnySetup) -> None:
         word, model = words(args), args["model_name"]
         self._scheduler, kv = setup.scheduler, setup.kv
         self._account = Account(setup.features)
@@ -35,16 +35,8 @@ class Recorder:
             model, slots=self._scheduler.max_running, running=0, waiting=0, kv_blocks=kv.blocks, kv_blocks_used=0,
             steps_total=0, tokens_total=0, admissions_total=0, preemptions_total=0,
         )  # fmt: skip
-        policy = self._scheduler.policy.value
-        effective.note(word("run_dir"), [
-            ("batch_scheduler_policy", setup.asked_policy, policy, setup.reason), *setup.features.in_force(word),
-            ("scheduling", word("scheduling"), word("scheduling"), ""),
-        ])  # fmt: skip
-        pb_utils.Logger.log_info(
-            f"{word('gpt_model_type')}, {policy}{f' ({setup.reason})' if setup.reason else ''}: "
-            f"at most {self._scheduler.max_running} sequences, {kv.blocks:,} KV blocks of {kv.block_size} tokens "
-            f"({setup.engine.cache_bytes / 2**20:,.0f} MiB)"
-        )
+        effective.note(word("run_dir"), setup.in_force(word))
+        pb_utils.Logger.log_info(setup.describe(word))
 
     def watch(self, step: Callable[[], None]) -> None:
         """Tell the watchdog which function computes a step in this thread."""
@@ -89,10 +81,12 @@ class Recorder:
             GrownText(request.name, request.prompt + request.output, len(request.prompt), count)
             for request, count in zip(step.batch, counts, strict=True)
         ] if self._log.texts else []  # fmt: skip
+        tables: dict[str, Any] = {"block_ids": step.block_ids} if step.block_ids else {}  # of an engine that has them
         self._log.write(
             step.began, names, rows=step.slots, phase=step.phase, tokens=step.computed, made=counts,
             engine_us=round(step.engine_s * 1e6), **self._account.line(step), **self._texts.fields(grown),
             blocks=step.claims, prefill=step.prefill, decode=len(step.batch) - step.prefill, **_queue(step.plan),
+            **tables,
             joined=[request.name for request in step.admitted], admitted=len(step.admitted),
             evicted=[request.name for request in step.preempted], preempted=len(step.preempted), ended=self._ended,
             slots=self._scheduler.max_running, slots_used=slots.used, seats=slots.names,

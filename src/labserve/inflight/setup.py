@@ -11,6 +11,8 @@ from labserve.inflight.order import order
 from labserve.inflight.policy import effective_policy
 from labserve.inflight.scheduler import Scheduler
 from labserve.model_shape import Shape
+from labserve.vllm.setup import VllmSetup
+from labserve.vllm.setup import set_up as vllm
 
 BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
 
@@ -26,6 +28,31 @@ class Setup:
     scheduler: Scheduler
     asked_policy: str
     reason: str
+
+    def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
+        """For ``labserve.observe.effective``: (name, asked, in force, why where it is not as asked)."""
+        return [
+            ("batch_scheduler_policy", self.asked_policy, self.scheduler.policy.value, self.reason),
+            *self.features.in_force(word),
+            ("scheduling", word("scheduling"), word("scheduling"), ""),
+        ]
+
+    def describe(self, word: Callable[[str], str]) -> str:
+        """One line for the server's log."""
+        reason = f" ({self.reason})" if self.reason else ""
+        return (
+            f"{word('gpt_model_type')}, {self.scheduler.policy.value}{reason}: at most {self.scheduler.max_running} "
+            f"sequences, {self.kv.blocks:,} KV blocks of {self.kv.block_size} tokens "
+            f"({self.engine.cache_bytes / 2**20:,.0f} MiB)"
+        )
+
+
+AnySetup = Setup | VllmSetup
+
+
+def open_scheduler(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> AnySetup:
+    """The scheduler that a model's configuration asks for, with its engine: the labs' own, or vLLM's. See `set_up`."""
+    return vllm(word, device) if word("engine") == "vllm" else set_up(word, device, kind)
 
 
 def set_up(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Setup:

@@ -2,7 +2,8 @@
 
 `execute` puts requests into an inbox and returns at once. A thread of its own receives them, plans, computes a step,
 and answers. The plan is the scheduler's (labserve/inflight/scheduler.py), where static and in-flight batching differ;
-a `scheduler.py` next to this file can override it. In vLLM this loop is `EngineCoreProc.run_busy_loop`
+a `scheduler.py` next to this file can override it. With engine=vllm, vLLM's own scheduler decides
+(labserve/vllm/engine.py). In vLLM this loop is `EngineCoreProc.run_busy_loop`
 (vllm/v1/engine/core.py).
 """
 
@@ -15,7 +16,7 @@ from labserve.inflight.clients import Clients
 from labserve.inflight.inbox import Inbox
 from labserve.inflight.own import scheduler_beside, with_line
 from labserve.inflight.recorder import Recorder
-from labserve.inflight.setup import set_up
+from labserve.inflight.setup import open_scheduler
 from labserve.params import Refusal
 from labserve.triton import decoupled, device, words
 
@@ -25,7 +26,7 @@ HERE = Path(__file__).parent
 
 class TritonPythonModel:
     def initialize(self, args):
-        setup = set_up(words(args), device(args), scheduler_beside(HERE))
+        setup = open_scheduler(words(args), device(args), scheduler_beside(HERE))
         self.scheduler, self.guard = setup.scheduler, Guard(args)
         self.recorder = Recorder(args, setup)
         self.answers = Answers(self.guard, decoupled(args), self.recorder.ended)

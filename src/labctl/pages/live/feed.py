@@ -76,6 +76,8 @@ class Feed:
         before = [[number(name), text] for name, text in line.get("before", {}).items()]
         ended = [[number(name), why] for name, why in line.get("ended", {}).items()]
         seated = [part for seat, name in enumerate(line["seats"]) if name for part in (number(name), seat)]
+        # Of an engine that has a block table: which blocks, not only how many.
+        tables = [[number(name), ids] for name, ids in zip(line["ids"], line.get("block_ids", ()), strict=False)]
         for name in line.get("ended", {}):
             lane.requests.pop(name, None)
         event = _lean(
@@ -84,6 +86,8 @@ class Feed:
         )  # fmt: skip
         if line["kv_blocks"]:
             event["kv"] = [line["kv_blocks_used"], line["kv_blocks"]]
+        if tables:
+            event["kb"] = tables
         if line["kind"] == HELD:
             return event | {"k": "state", "s": seated, "t": line["t"], "next": members[::FIELDS]}
         if line["kind"] == CHANGE:

@@ -12,7 +12,19 @@ from typing import Any
 from labctl.pages.live.feed import FIELDS
 
 Event = Mapping[str, Any]
-KEPT = ("r", "w", "y", "more", "e", "v", "b", "kv", "s", "z")  # fields of a step that are written where they change
+KEPT = (
+    "r",
+    "w",
+    "y",
+    "more",
+    "e",
+    "v",
+    "b",
+    "kv",
+    "kb",
+    "s",
+    "z",
+)  # fields of a step that are written where they change
 MICROSECONDS = 1e6
 
 

@@ -22,7 +22,7 @@ class LaneView {
     this.map = el("canvas");
     this.owners = el("p", { className: "owners" });
     this.mapBox = el("div", { className: "map", hidden: true },
-      el("div", { className: "caption", textContent: "KV blocks, by owner (how many is the scheduler's; which, only the picture's)" }),
+      this.caption = el("div", { className: "caption" }),
       this.map, this.owners);
     this.root = el("article", { className: "lane" },
       el("div", { className: "top" }, el("h2", { textContent: lane.name }), this.facts, this.held),
@@ -208,11 +208,21 @@ class LaneView {
     });
   }
 
-  /** The KV cache: each block with its owner's colour. Cells keep their owner from step to step, as blocks do. */
-  blocks(place, { blocks, kv }) {
+  /** The KV cache: each block with its owner's colour, in its place where the engine tells its ids. Elsewhere cells keep
+   * their owner from step to step, as blocks do. */
+  blocks(place, { blocks, tables, kv }) {
     const lane = this.lane;
     this.mapBox.hidden = !lane.blocks;
     if (!lane.blocks) return;
+    this.caption.textContent = tables.length
+      ? "KV blocks, by owner and block id (the engine's block table)"
+      : "KV blocks, by owner (how many is the scheduler's; which, only the picture's)";
+    if (tables.length) {
+      const cells = new Int32Array(lane.blocks).fill(-2);
+      for (const [owner, ids] of tables) for (const id of ids) cells[id - 1] = owner;
+      this.paint(cells, new Map(blocks));
+      return;
+    }
     const wanted = new Map(blocks);
     if (!wanted.size && kv && kv[0]) wanted.set(-1, kv[0]);
     const cells = (this.cells = this.cells?.length === lane.blocks && this.mapped <= place ? this.cells : new Int32Array(lane.blocks).fill(-2));

@@ -3,7 +3,8 @@
 // A step, as it comes: {m: lane, n: number, t: end in s, d: duration in s, r: five numbers a member (request, seat,
 // 1 for prefill, tokens, KV blocks), x: texts of the members, w: who waits, in order, y: why (one for all, or one
 // each), more: waiters beside those, b: [request, the text that it had before], e: [request, why it ended] pairs,
-// v: who was evicted, kv: [used, of], q: requests that are new, z: seats, s: [request, seat, ...] after the step where
+// v: who was evicted, kv: [used, of], kb: [request, its block ids] pairs of an
+// engine with a block table, q: requests that are new, z: seats, s: [request, seat, ...] after the step where
 // it is not what r and e say}. How things stand after it (`stateAt`) is what labctl.pages.live.lines defines.
 const FIELDS = 5;
 const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
@@ -221,7 +222,7 @@ class Store {
       if (step.r[k + 4] && !gone) blocks.set(step.r[k], step.r[k + 4]);
     }
     return {
-      step, seated, blocks, next: now?.next, waiting: newest?.w || [], why: newest?.y || "", more: newest?.more || 0,
+      step, seated, blocks, tables: (step?.kb || []).filter(([owner]) => blocks.has(owner)), next: now?.next, waiting: newest?.w || [], why: newest?.y || "", more: newest?.more || 0,
       kv: newest?.kv && [seated.size ? newest.kv[0] : 0, newest.kv[1]], // a step's own count is that of its beginning
     };
   }

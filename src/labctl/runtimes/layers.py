@@ -1,0 +1,124 @@
+"""A layer: packages that a server of the local runtime finds before those of its own environment.
+
+vLLM needs newer versions of packages that the labs also use, so ``labctl engines install vllm`` puts them into a
+folder of the cache, and a stack that says ``packages: vllm`` has that folder first in its Python's path. PyTorch, in
+the version that the layer is locked for, is the environment's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.listener import Listener
+from labctl.runtimes import processes, wheel
+from labctl.runtimes.actions import Action, Command
+from labctl.workspace import Workspace, key_lock, replace_dir
+from labkit.errors import LabError
+
+NEEDED = {"vllm": 2.5e9}  # bytes of free disk: a layer, and its downloads while it is made
+PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing collected) .*")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The packages that ``requirements/NAME.txt`` locks, for the running Python."""
+
+    name: str
+    workspace: Workspace
+
+    @property
+    def lock(self) -> Path:
+        return self.workspace.root / "requirements" / f"{self.name}.txt"
+
+    @property
+    def path(self) -> Path:
+        """Its folder: one for each lock and Python, so that checkouts share it, and a new lock makes a new one."""
+        key = hashlib.sha256(self.lock.read_bytes()).hexdigest()[:12]
+        return self.workspace.cache / "layers" / f"{self.name}-py{sysconfig.get_config_var('py_version_nodot')}-{key}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is installed: it appears whole, or not at all."""
+        return self.path.is_dir()
+
+    @property
+    def remedy(self) -> str:
+        return f"labctl engines install {self.name}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a process that finds these packages first."""
+        return {
+            "LABS_PACKAGES": str(self.path),  # for Triton's stubs, which leave PYTHONPATH unread (labserve/serving.py)
+            "PYTHONPATH": os.pathsep.join([str(self.path), *wheel.site_packages()]),
+        }
+
+    def require(self) -> Path:
+        """Its folder. Raises LabError where it is not installed."""
+        if not self.ready:
+            raise LabError(f"{self.name} is not installed", "it is a layer of its own over .venv", self.remedy)
+        return self.path
+
+    def install(self) -> Action[str]:
+        """Install it; harmless where it is there."""
+        title = f"the packages of requirements/{self.name}.txt"
+        if self.ready:
+            return Action(title, lambda listener: f"in {self.path}")
+        commands = [self._pip(Path("FOLDER")), self._compile(Path("FOLDER"))]
+        return Action(title, self._install, commands, [f"{self.path}/"], minutes=2)
+
+    def _install(self, listener: Listener) -> str:
+        with key_lock(self.path):
+            if self.ready:
+                return f"in {self.path}"
+            self._require_room()
+            with replace_dir(self.path) as fresh:
+                for command in (self._pip(fresh), self._compile(fresh)):
+                    code, _, tail = processes.run_tool(command, listener, _progress(listener), merged=True)
+                    if code:
+                        raise LabError(
+                            f"the packages of {self.name} were not installed",
+                            processes.describe_exit(code),
+                            f"check the network and pip's settings, then {self.remedy}",
+                            details=tail,
+                        )
+            size = sum(path.lstat().st_size for path in self.path.rglob("*") if path.is_file())
+        return f"{size / 1e9:.1f} GB in {self.path}"
+
+    def _require_room(self) -> None:
+        free = shutil.disk_usage(next(p for p in self.path.parents if p.is_dir())).free
+        if free < NEEDED[self.name]:
+            raise LabError(
+                f"{self.name} needs {NEEDED[self.name] / 1e9:.1f} GB of disk, and {free / 1e9:.1f} GB are free",
+                f"it goes into {self.path.parent}",
+                "free some space, or set LABS_CACHE to a folder on another disk",
+            )
+
+    def _pip(self, target: Path) -> Command:
+        install = str(self.workspace.root / "docker" / "install-packages.sh")
+        pip = {"LABS_PIP": f"{sys.executable} -m pip", "LABS_COMPILE": f"--no-compile --target {target}"}
+        return Command(["sh", install, str(self.lock)], pip)
+
+    def _compile(self, target: Path) -> Command:
+        """Compile it once, on all processors: at the first import a server would, for a minute."""
+        return Command([sys.executable, "-m", "compileall", "-q", "-j", "0", str(target)])
+
+
+def layer(name: str, workspace: Workspace) -> Layer:
+    """The layer of that name. Raises LabError for another name."""
+    if name not in NEEDED:
+        raise LabError(f"there is no engine '{name}' to install", f"there are: {', '.join(NEEDED)}")
+    return Layer(name, workspace)
+
+
+def _progress(listener: Listener) -> Callable[[str], None]:
+    """What a person hears of pip: which package comes now."""
+    return lambda line: listener.progress(line.strip()[:72]) if PROGRESS.match(line) else None

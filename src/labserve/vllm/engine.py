@@ -1,0 +1,194 @@
+"""vLLM's engine in the model's own process: requests in, one step at a time, and what each step did.
+
+It stands where the labs' own scheduler stands (labserve/inflight/scheduler.py), so the same `model.py` serves both: but
+here `vllm.LLMEngine` decides. Its step is `EngineCore.step` (vllm/v1/engine/core.py): schedule, compute, update.
+"""
+
+import time
+from typing import Any
+
+from labserve.inflight.plan import Because, Plan, Shares
+from labserve.inflight.policy import Policy
+from labserve.inflight.request import End, Request
+from labserve.inflight.sampling_options import Sampling
+from labserve.inflight.step import Step
+from labserve.params import BadInput, Refusal
+from labserve.slots import Slots
+from labserve.vllm.settings import Settings
+from labserve.vllm.watched import Decision, queue
+
+DEAD = "vLLM's engine has ended after an error (see the server's log); restart the stack"
+
+
+class VllmScheduler:
+    """Requests in vLLM, by the labs' names (vLLM: `Request`, vllm/v1/request.py).
+
+    Args:
+        engine: a `vllm.LLMEngine` whose scheduler is `watched`.
+    """
+
+    static = False
+    policy = Policy.MAX_UTILIZATION  # it always admits what fits now
+
+    def __init__(self, engine: Any, settings: Settings) -> None:
+        self.engine, self._settings = engine, settings
+        self._scheduler = engine.engine_core.engine_core.scheduler
+        self.kv, self.max_running = settings.kv, settings.max_running
+        self.slots = Slots(settings.max_running)
+        self._requests: dict[str, Request] = {}  # by vLLM's id; the outputs name requests by our own number
+        self._because = Because()
+        self._dead = False
+        self._vocabulary = engine.vllm_config.model_config.get_vocab_size()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Hand a request over to vLLM. Raises BadInput for one that could never run, Refusal where vLLM refuses it."""
+        if self._dead:
+            raise Refusal(DEAD)
+        text = request.asked is not None
+        if text:  # vLLM's own limit is that of the sequence
+            rest = self._settings.longest - len(request.prompt)
+            request.limit = min(request.sampling.max_tokens or rest, rest)  # type: ignore[union-attr]
+        whole = len(request.prompt) + max(request.limit, 1)
+        if whole > self._settings.longest:
+            raise BadInput(
+                "text_input" if text else "request_output_len",
+                f"{len(request.prompt):,} prompt and {request.limit:,} output tokens are more than a sequence may have "
+                f"({self._settings.longest:,}: the model's context, or the whole KV cache)",
+            )
+        from vllm.exceptions import VLLMClientError
+
+        try:
+            id = self.engine.add_request(
+                str(request.number), {"prompt_token_ids": request.prompt},
+                request.sampling if text else sampling_params(request, self._vocabulary), priority=request.priority,
+            )  # fmt: skip
+        except (ValueError, VLLMClientError) as error:
+            raise Refusal(f"vLLM refused the request: {error}") from error
+        request.handle = id
+        self._requests[id] = request
+
+    def cancel(self, request: Request, error: Exception | None = None) -> None:
+        """Take a request out of vLLM, at once: its blocks are free for the next step. With an `error` it has failed."""
+        self._abort(request)
+        request.end, request.error = End.FAILED if error else End.CANCELLED, error
+
+    @property
+    def running(self) -> list[Request]:
+        return self._known(request.request_id for request in self._scheduler.running)
+
+    @property
+    def waiting(self) -> list[Request]:
+        return self._known(request.request_id for request in queue(self._scheduler))
+
+    @property
+    def idle(self) -> bool:
+        return not self._requests
+
+    def _known(self, ids: Any) -> list[Request]:
+        return [self._requests[id] for id in ids if id in self._requests]
+
+    def _abort(self, request: Request) -> None:
+        if self._requests.pop(request.handle, None):
+            self.engine.abort_request([request.handle], internal=True)
+        self.slots.free(request)
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        """The requests as they stand. vLLM decides about a step only when it computes it."""
+        running = self.running
+        shares = Shares("d" * len(running), [0] * len(running), [0] * len(running))
+        return Plan([], [], running, self.waiting, shares, self._because)
+
+    def step(self, plan: Plan | None = None) -> Step:
+        """Let vLLM compute one step. The plan has no influence on it."""
+        began = time.monotonic()
+        outputs = self.engine.step()
+        took = time.monotonic() - began
+        decided = self._scheduler.decision
+        assert decided is not None
+        step = self._account(decided, began, took)
+        self._collect(step, {int(output.request_id): output for output in outputs})
+        self._because = decided.because
+        return step
+
+    def _account(self, decided: Decision, began: float, took: float) -> Step:
+        """vLLM's decision as the step log has it."""
+        batch, admitted, victims = map(self._known, (decided.batch, decided.admitted, decided.preempted))
+        for request in victims:
+            self.slots.free(request)
+        for request in admitted:
+            self.slots.take(request, request.name or request.id)
+        found = dict(zip(decided.admitted, decided.cached, strict=True))
+        shares = Shares(decided.phase, decided.tokens, decided.drafted)
+        plan = Plan(victims, admitted, batch, self._known(decided.waiting), shares, decided.because)
+        return Step(
+            plan, began, batch, shares.phase, shares.tokens, shares.drafted,
+            prefill=shares.phase.count("p"),
+            admitted=admitted,
+            blocks=decided.blocks_used,
+            claims=[len(ids) for ids in decided.block_ids],
+            slots=[self.slots.of(request) for request in batch],
+            cached=[found.get(request.handle, 0) for request in batch],
+            ended=[],
+            engine_s=took,
+            block_ids=decided.block_ids,
+        )  # fmt: skip
+
+    def _collect(self, step: Step, outputs: dict[int, Any]) -> None:
+        """Take the new tokens; requests that are done leave."""
+        for request, letter in zip(step.batch, step.phase, strict=True):
+            output = outputs.get(request.number)
+            tokens = list(output.outputs[0].token_ids) if output else []
+            if output and request.asked is not None:  # its outputs are whole: text is spelled from all of it
+                request.latest, tokens = output, tokens[len(request.output) :]
+            stopped, tokens = request.take(tokens)
+            step.accepted.append(max(0, len(tokens) - 1) if letter == "d" else 0)
+            if tokens:
+                step.produced.append((request, tokens))
+            if not stopped and not (output and output.finished):
+                continue
+            failed = output is not None and output.outputs[0].finish_reason == "error"
+            request.end = End.FAILED if failed else End.DONE
+            request.error = Refusal("vLLM gave the request up") if failed else None
+            self._abort(request)  # harmless for one that vLLM has ended itself
+            step.ended.append(request)
+
+    def abandon(self, error: Exception) -> list[Request]:
+        """A step has failed: every request ends with `error`, and no block keeps what may not have been computed."""
+        requests = list(self._requests.values())
+        try:
+            self.engine.abort_request(list(self._requests), internal=True)
+            self._dead = not self.engine.reset_prefix_cache()
+        except Exception:
+            self._dead = True
+        self._requests.clear()
+        for request in requests:
+            self.slots.free(request)
+            request.end, request.error = End.FAILED, Refusal(DEAD) if self._dead else error
+        return requests
+
+
+def sampling_params(request: Request, vocabulary: int) -> Any:
+    """vLLM's `SamplingParams` of a request: only new tokens come back, and as ids."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    asked = request.sampling or Sampling()
+    return SamplingParams(
+        max_tokens=request.limit,
+        min_tokens=min(asked.min_length, request.limit),
+        temperature=asked.temperature if asked.sample else 0.0,
+        top_k=asked.top_k if asked.sample else 0,
+        top_p=asked.top_p if asked.sample else 1.0,
+        repetition_penalty=asked.repetition_penalty,
+        presence_penalty=asked.presence_penalty,
+        seed=asked.seed if asked.sample else None,
+        # A client that wants no end token sends an id that there is not.
+        stop_token_ids=[asked.end_id] if asked.end_id is not None and 0 <= asked.end_id < vocabulary else None,
+        ignore_eos=True,  # a sequence without end_id runs to its limit, as behind the other engines
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )

@@ -1,0 +1,164 @@
+"""The words of ``tensorrt_llm/config.pbtxt`` as vLLM's engine arguments, and what vLLM cannot do, refused by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from labserve.inflight.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features
+from labserve.inflight.kv_budget import KVBudget
+from labserve.model_shape import Shape
+
+Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is none
+
+STEP_TOKENS = 256  # of one step, where max_num_tokens is not given
+BLOCK_SIZE = 32  # tokens; vLLM's attention for CPUs is written for multiples of it
+ORDERS = ("fcfs", "priority")  # vllm/config/scheduler.py: SchedulerPolicy
+HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vllm/v1/attention/backends/cpu_attn.py
+CACHE_BYTES = {"auto": 2, "float32": 4, "fp8": 1}  # of a number in the KV cache
+NGRAM = 3  # longest text that prompt lookup looks up, in tokens
+NULL_BLOCKS = 1  # vLLM's block 0 stands for "no block" (vllm/v1/core/block_pool.py: null_block)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What vLLM is asked for: `arguments` of `vllm.EngineArgs`, and the same in the labs' terms."""
+
+    arguments: dict[str, Any]
+    kv: KVBudget
+    features: Features
+    max_running: int
+    longest: int  # tokens of one sequence, prompt and answer
+
+    @classmethod
+    def of(cls, word: Word, shape: Shape) -> "Settings":
+        """From a configuration's words; an empty one is not given.
+
+        Raises:
+            ValueError: vLLM, or its build for CPUs, cannot do it.
+        """
+        _refuse(word)
+        _refuse_heads("model", shape)
+        if word("speculation") == DRAFT:
+            _refuse_heads("draft_model", Shape.of(word("draft_model")))
+        features, limit = _features(word), int(word("max_num_sequences") or 16)
+        exact, cache = word("exact") == "true", word("kv_cache_dtype") or "auto"
+        block_size = int(word("block_size") or BLOCK_SIZE)
+        token_bytes = shape.token_values * CACHE_BYTES["float32" if exact and cache == "auto" else cache]
+        kv = KVBudget.of(
+            word("max_tokens_in_paged_kv_cache"), word("kv_cache_free_gpu_mem_fraction"),
+            memory=int(word("kv_cache_memory_mib") or 1024) * 2**20, token_bytes=token_bytes, block_size=block_size,
+        )  # fmt: skip
+        longest = min(shape.context, kv.tokens)
+        if not features.chunked_context and features.max_num_tokens < longest:
+            raise ValueError(
+                f"max_num_tokens: {features.max_num_tokens} are too few for a prompt of {longest} in one piece"
+            )
+        if features.max_num_tokens < limit * (1 + features.num_assistant_tokens):
+            raise ValueError(
+                f"max_num_tokens: {features.max_num_tokens} are not a token for each of max_num_sequences={limit}"
+            )
+        arguments = {
+            "model": word("gpt_model_path"),
+            "dtype": "float32" if exact else "auto",
+            "enforce_eager": True,  # no compiler: a step computes what it is written to compute
+            "async_scheduling": False,  # a step is over when it returns
+            "disable_log_stats": True,
+            "generation_config": "vllm",  # requests say how tokens are chosen, not the model's folder
+            "max_model_len": longest,
+            "max_num_seqs": limit,
+            "max_num_batched_tokens": features.max_num_tokens,
+            "enable_chunked_prefill": features.chunked_context,
+            "enable_prefix_caching": features.kv_cache_reuse,
+            "scheduling_policy": word("scheduling") or "fcfs",
+            "block_size": block_size,
+            "num_gpu_blocks_override": kv.blocks + NULL_BLOCKS,
+            "kv_cache_memory_bytes": (kv.blocks + NULL_BLOCKS) * block_size * token_bytes,
+            "kv_cache_dtype": cache,
+            **_speculation(features),
+        }
+        return cls(arguments, kv, features, limit, longest)
+
+    @classmethod
+    def of_engine(cls, arguments: dict[str, Any], config: Any) -> "Settings":
+        """What an engine that was made from `arguments` has, by its `VllmConfig`."""
+        scheduler, cache, draft = config.scheduler_config, config.cache_config, config.speculative_config
+        features = Features(
+            chunked_context=scheduler.enable_chunked_prefill,
+            max_num_tokens=scheduler.max_num_batched_tokens,
+            kv_cache_reuse=cache.enable_prefix_caching,
+            speculation=NONE if draft is None else PROMPT_LOOKUP if draft.method == "ngram" else DRAFT,
+            num_assistant_tokens=draft.num_speculative_tokens if draft else 0,
+        )
+        kv = KVBudget(cache.num_gpu_blocks - NULL_BLOCKS, cache.block_size)
+        return cls(arguments, kv, features, scheduler.max_num_seqs, min(config.model_config.max_model_len, kv.tokens))
+
+    def in_force(self, word: Word, config: Any) -> list[tuple[str, str, str, str]]:
+        """For ``labserve.observe.effective``: (name, asked, what vLLM made of it, why where it is not as asked).
+
+        Args:
+            config: the engine's `VllmConfig`.
+        """
+        scheduler, cache = config.scheduler_config, config.cache_config
+        asked = word("asked_batch_scheduler_policy") or word("batch_scheduler_policy")
+        always = "vLLM admits a request when its prompt fits, and preempts when memory runs out"
+        rows = [
+            ("max_num_sequences", "max_num_seqs", scheduler.max_num_seqs),
+            ("max_num_tokens", "max_num_batched_tokens", scheduler.max_num_batched_tokens),
+            ("enable_chunked_context", "enable_chunked_prefill", scheduler.enable_chunked_prefill),
+            ("enable_kv_cache_reuse", "enable_prefix_caching", cache.enable_prefix_caching),
+            ("max_tokens_in_paged_kv_cache", "num_gpu_blocks, with the null block", cache.num_gpu_blocks),
+            ("block_size", "", cache.block_size),
+            ("kv_cache_dtype", "", cache.cache_dtype),
+            ("scheduling", "scheduling_policy", scheduler.policy),
+            ("dtype", "", config.model_config.dtype),
+        ]
+        said = [(name, word(name), str(value).lower().removeprefix("torch."), theirs and f"vLLM's {theirs}")
+                for name, theirs, value in rows]  # fmt: skip
+        return [
+            ("batch_scheduler_policy", asked, "max_utilization", "" if asked == "max_utilization" else always),
+            *said,
+            ("speculation", self.features.speculation, self.features.speculation, ""),
+            ("preemption", RECOMPUTE, RECOMPUTE, ""),
+        ]
+
+
+def _refuse(word: Word) -> None:
+    if word("gpt_model_type") == "V1":
+        raise ValueError("gpt_model_type: vLLM has no static batching (V1)")
+    if word("preemption") not in ("", RECOMPUTE):
+        raise ValueError(f"preemption: vLLM cannot do '{word('preemption')}'; it computes a preempted request again")
+    if (word("scheduling") or "fcfs") not in ORDERS:
+        raise ValueError(f"scheduling: vLLM has no '{word('scheduling')}'; it has: {', '.join(ORDERS)}")
+    if (word("kv_cache_dtype") or "auto") not in CACHE_BYTES:
+        raise ValueError(
+            f"kv_cache_dtype: vLLM on a CPU cannot do '{word('kv_cache_dtype')}'; it can: {', '.join(CACHE_BYTES)}"
+        )
+
+
+def _refuse_heads(name: str, shape: Shape) -> None:
+    if shape.head_dim not in HEADS:
+        sizes = ", ".join(map(str, HEADS))
+        raise ValueError(f"{name}: its attention heads have {shape.head_dim} numbers; vLLM on a CPU takes {sizes}")
+
+
+def _features(word: Word) -> Features:
+    chunked = word("enable_chunked_context") != "false"
+    speculation = word("speculation") or NONE
+    drafted = int(word("num_assistant_tokens") or 4) if speculation != NONE else 0
+    return Features(
+        chunked_context=chunked,
+        max_num_tokens=int(word("max_num_tokens") or STEP_TOKENS),
+        kv_cache_reuse=word("enable_kv_cache_reuse") == "true",
+        speculation=speculation,
+        num_assistant_tokens=drafted,
+        draft_model=word("draft_model") if speculation == DRAFT else "",
+    )
+
+
+def _speculation(features: Features) -> dict[str, Any]:
+    tokens = {"num_speculative_tokens": features.num_assistant_tokens}
+    if features.speculation == PROMPT_LOOKUP:
+        return {"speculative_config": {"method": "ngram", "prompt_lookup_max": NGRAM, "prompt_lookup_min": 1, **tokens}}
+    if features.speculation == DRAFT:
+        return {"speculative_config": {"method": "draft_model", "model": features.draft_model, **tokens}}
+    return {}

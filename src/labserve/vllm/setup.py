@@ -1,0 +1,101 @@
+"""vLLM's engine, made from the words of ``tensorrt_llm/config.pbtxt``."""
+
+import locale
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from labserve.inflight.features import Features
+from labserve.inflight.kv_budget import KVBudget
+from labserve.model_shape import Shape
+from labserve.threads import threads_of
+from labserve.vllm.engine import VllmScheduler
+from labserve.vllm.settings import Settings, Word
+from labserve.vllm.watched import watched
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process, where we call its steps
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # clients and Triton need the processors too
+    "TORCH_COMPILE_DISABLE": "1",  # vLLM compiles its counting of ranks (logprobs), which needs a C++ compiler
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSetup:
+    """vLLM's engine as `Setup` of labserve/inflight/setup.py has the others."""
+
+    shape: Shape
+    settings: Settings
+    scheduler: VllmScheduler
+
+    @property
+    def kv(self) -> KVBudget:
+        return self.settings.kv
+
+    @property
+    def features(self) -> Features:
+        return self.settings.features
+
+    def in_force(self, word: Word) -> list[tuple[str, str, str, str]]:
+        return self.settings.in_force(word, self.scheduler.engine.vllm_config)
+
+    def describe(self, word: Word) -> str:
+        import vllm
+
+        return (
+            f"vLLM {vllm.__version__}: at most {self.scheduler.max_running} sequences, {self.kv.blocks:,} KV blocks of "
+            f"{self.kv.block_size} tokens"
+        )
+
+
+def set_up(word: Callable[[str], str], device: str) -> VllmSetup:
+    """Load the engine and warm it up.
+
+    Args:
+        word: a parameter of the model's config.pbtxt, "" where there is none.
+        device: "cpu"; on a GPU vLLM is served by NVIDIA's own backend.
+
+    Raises:
+        ValueError: vLLM is not installed, or cannot do what is asked of it.
+    """
+    if device != "cpu":
+        raise ValueError("engine: vLLM is installed here for CPUs")
+    shape = Shape.of(word("gpt_model_path"))
+    settings = Settings.of(word, shape)
+    engine = open_engine(settings.arguments, threads_of(int(word("threads") or 0), word("gpt_model_path")))
+    return VllmSetup(shape, settings, VllmScheduler(engine, settings))
+
+
+def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
+    """The same from vLLM's own engine arguments, such as upstream's model.json holds.
+
+    What a step of the clock needs is set: the engine computes in this process, one step at a time.
+
+    Raises:
+        ValueError: vLLM does not know an argument, or cannot do what is asked of it.
+    """
+    folder = str(arguments["model"])
+    given = {"enforce_eager": True, "disable_log_stats": True, **arguments, "async_scheduling": False}
+    try:
+        engine = open_engine(given, threads_of(int(word("threads") or 0), folder))
+    except TypeError as error:
+        raise ValueError(f"model.json: {error}") from error
+    settings = Settings.of_engine(given, engine.vllm_config)
+    return VllmSetup(Shape.of(folder), settings, VllmScheduler(engine, settings))
+
+
+def open_engine(arguments: dict[str, Any], threads: int) -> Any:
+    """A `vllm.LLMEngine` in this process, whose scheduler is watched."""
+    locale.setlocale(locale.LC_ALL, "C.UTF-8")  # Triton's stub says ASCII, and PyTorch reads files as text
+    os.environ.update({name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()})
+    import torch
+    from vllm import EngineArgs, LLMEngine
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched(Scheduler)))
+    torch.set_num_threads(threads)
+    return engine

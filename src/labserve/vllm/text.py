@@ -1,0 +1,162 @@
+"""Text requests to ``vllm_model``: the tensors of NVIDIA's vllm_backend (there in src/utils/request.py)."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from labserve.guard import Guard
+from labserve.inflight.answers import Answers
+from labserve.inflight.inbox import Inbox
+from labserve.inflight.request import End, Request
+from labserve.params import BadInput, text
+from labserve.tensors import Read, one
+from labserve.triton import FINAL, reader
+from labserve.vllm.setup import VllmSetup
+
+LONGEST = 2**20  # bytes of a prompt
+MORE = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")  # if return_NAME
+
+
+@dataclass(slots=True)
+class Asked:
+    """What one request wants to be told."""
+
+    stream: bool
+    prompt: str  # that goes before the answer; "" for none
+    more: Sequence[str]  # of MORE
+    said: int = 0  # characters that were sent
+    tokens: int = 0
+    logprobs: int = 0
+
+
+class TextInbox(Inbox):
+    """Makes requests of text."""
+
+    def __init__(self, setup: VllmSetup, guard: Guard, answers: Answers, arrived: Callable[[Request], None]) -> None:
+        super().__init__(setup, guard, answers, arrived)
+        self._encode = setup.scheduler.engine.get_tokenizer().encode
+
+    def _take(self, source: Any) -> None:
+        number, read = self._answers.expect(source), reader(source)
+        try:
+            self._guard.check(source)
+            prompt = text(one(read, "text_input", b""), "text_input", LONGEST)
+            for name in ("image", "embedding_request"):
+                if read(name) is not None:
+                    raise BadInput(name, "this model takes text, and answers with text")
+            params = sampling(json_of(read, source))
+            ids = self._encode(prompt)
+            request = Request(source.request_id() or f"#{number}", ids, 0, params, number=number)
+            request.source, request.asked = source, asked(read, prompt)
+            request.streaming = request.asked.stream
+            self._scheduler.submit(request)
+            self._arrived(request)
+        except Exception as error:
+            self._answers.refuse(number, error)
+
+
+class TextAnswers(Answers):
+    """Answers with text: each step's piece, or all of it."""
+
+    def stream(self, request: Request, tokens: Sequence[int]) -> None:
+        if request.streaming:
+            request.source.get_response_sender().send(response(request), FINAL if request.end else 0)
+            if request.end:
+                self._final.add(request.number)
+
+    def last(self, request: Request) -> None:
+        sender = request.source.get_response_sender()
+        if request.end is End.CANCELLED:
+            sender.send(flags=FINAL)
+        else:
+            sender.send(response(request), FINAL)
+
+
+def asked(read: Read, prompt: str) -> Asked:
+    """Raises BadInput."""
+    stream = bool(one(read, "stream", False))
+    exclude = bool(one(read, "exclude_input_in_output", stream))
+    if stream and not exclude:
+        raise BadInput("exclude_input_in_output", "it must be true when streaming")
+    return Asked(stream, "" if exclude else prompt, [name for name in MORE if bool(one(read, f"return_{name}", False))])
+
+
+def json_of(read: Read, source: Any) -> dict[str, Any]:
+    """The sampling parameters: of the tensor, else of the request itself. Raises BadInput."""
+    given = one(read, "sampling_parameters", None)
+    try:
+        found = json.loads(given if given is not None else source.parameters() or "{}")
+    except ValueError:
+        raise BadInput("sampling_parameters", "it is not JSON") from None
+    if not isinstance(found, dict):
+        raise BadInput("sampling_parameters", f"expected an object, got {type(found).__name__}")
+    return found
+
+
+def sampling(given: Mapping[str, Any]) -> Any:
+    """vLLM's `SamplingParams` by name. Raises BadInput for a name that it does not have, or a value out of range."""
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMClientError
+
+    if given.get("lora_name") is not None:
+        raise BadInput("lora_name", "this model has no LoRA adapters")
+    known = SamplingParams.__annotations__
+    values = {}
+    for name, value in given.items():
+        if name not in known or name.startswith("_"):
+            raise BadInput(name, "unknown parameter; see vLLM's SamplingParams")
+        kind = _kind(known[name])
+        try:
+            values[name] = kind(value) if kind and isinstance(value, str) else value
+        except ValueError:
+            raise BadInput(name, f"expected {kind.__name__ if kind else 'another type'}, got {value!r}") from None
+    if int(values.get("n") or 1) != 1:
+        raise BadInput("n", "one answer for each request, please")
+    try:
+        return SamplingParams(**values)
+    except (TypeError, ValueError, VLLMClientError) as error:
+        raise BadInput("sampling_parameters", str(error)) from error
+
+
+def _kind(annotation: Any) -> Any:
+    """The plain type of a parameter (`float`, `int | None`); None for another."""
+    return next((kind for kind in (int, float, bool) if annotation in (kind, kind | None)), None)
+
+
+def response(request: Request) -> Any:
+    """What has come since the last response: text, and what else was asked for."""
+    told: Asked = request.asked
+    output = request.latest
+    answer = output.outputs[0]
+    piece = (told.prompt if not told.said and not told.stream else "") + answer.text[told.said :]
+    tensors = [_text("text_output", piece)]
+    for name in told.more:
+        tensors.append(_more(name, output, answer, told))
+    told.said, told.tokens = len(answer.text), len(answer.token_ids)
+    return pb_utils.InferenceResponse(tensors)
+
+
+def _more(name: str, output: Any, answer: Any, told: Asked) -> Any:
+    if name == "finish_reason":
+        return _text(name, str(answer.finish_reason))
+    if name == "cumulative_logprob":
+        return pb_utils.Tensor(name, np.array([answer.cumulative_logprob or 0.0], dtype=np.float32))
+    if name == "logprobs":
+        new = (answer.logprobs or [])[told.logprobs :]
+        told.logprobs += len(new)
+        said = [
+            {id: {"logprob": p.logprob, "rank": p.rank, "decoded_token": p.decoded_token} for id, p in each.items()}
+            for each in new
+        ]
+        return _text(name, "null" if answer.logprobs is None else json.dumps(said))
+    if name == "num_input_tokens":
+        return pb_utils.Tensor(name, np.array([len(output.prompt_token_ids)], dtype=np.uint32))
+    return pb_utils.Tensor(name, np.array([len(answer.token_ids) - told.tokens], dtype=np.uint32))
+
+
+def _text(name: str, value: str) -> Any:
+    return pb_utils.Tensor(name, np.array([value.encode()], dtype=object))

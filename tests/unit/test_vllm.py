@@ -1,0 +1,159 @@
+"""engine=vllm without vLLM: what is refused by name, its arguments, and the account of its decisions.
+
+The stand-in has the attributes of vLLM 0.32.0's scheduler that the account reads; the integration tests have the real.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fake_backend  # noqa: F401  (Triton's Python module, which labserve imports)
+import pytest
+
+from labctl.manifest import catalog
+from labctl.plan import make_plan
+from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Choices
+from labctl.stack.prepare import refuse
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+from labserve.inflight.request import End, Request
+from labserve.model_shape import Shape
+from labserve.vllm.engine import DEAD, VllmScheduler
+from labserve.vllm.settings import Settings
+from labserve.vllm.watched import why
+
+SHAPE = Shape(vocabulary=300, context=1024, token_values=512, head_dim=64)
+
+
+def settings(**words: str) -> Settings:
+    given = {"gpt_model_path": "/models/tiny", "gpt_model_type": "inflight_fused_batching", **words}
+    return Settings.of(lambda name: given.get(name, ""), SHAPE)
+
+
+def test_the_labs_words_are_vllms_arguments() -> None:
+    made = settings(
+        max_num_sequences="4", max_num_tokens="64", enable_kv_cache_reuse="true", scheduling="priority",
+        max_tokens_in_paged_kv_cache="320", exact="true", speculation="prompt_lookup", num_assistant_tokens="3",
+    ).arguments  # fmt: skip
+    wanted = {
+        "max_num_seqs": 4, "max_num_batched_tokens": 64, "enable_prefix_caching": True, "scheduling_policy": "priority",
+        "num_gpu_blocks_override": 11, "block_size": 32, "max_model_len": 320, "dtype": "float32",
+    }  # fmt: skip
+    assert {name: made[name] for name in wanted} == wanted
+    assert made["speculative_config"]["method"] == "ngram"
+    assert made["speculative_config"]["num_speculative_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"gpt_model_type": "V1"}, "vLLM has no static batching"),
+        ({"preemption": "swap"}, "preemption: vLLM cannot do 'swap'"),
+        ({"scheduling": "fair"}, "scheduling: vLLM has no 'fair'"),
+        ({"kv_cache_dtype": "nvfp4"}, "kv_cache_dtype: vLLM on a CPU cannot do 'nvfp4'"),
+        ({"max_num_tokens": "8", "max_num_sequences": "16"}, "max_num_tokens: 8"),
+        ({"enable_chunked_context": "false", "max_num_tokens": "64"}, "in one piece"),
+    ],
+)
+def test_what_vllm_cannot_do_is_refused_by_name(words: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        settings(**words)
+
+
+def test_a_model_whose_attention_heads_the_cpu_build_cannot_compute_is_refused() -> None:
+    draft = str(Path(__file__).parents[2] / "models" / "tiny-llama-draft")
+    with pytest.raises(ValueError, match="draft_model: its attention heads have 16 numbers"):
+        settings(speculation="draft", draft_model=draft)
+
+
+@pytest.mark.parametrize(
+    ("stack", "asked", "said"),
+    [
+        ("static-batching", {}, "vLLM has no static batching"),
+        ("llama", {"gpt_model_type": "V1"}, "vLLM has no static batching"),
+        ("inflight-batching", {"scheduling": "shortest_first"}, "two orders"),
+        ("modern", {"preemption": "swap"}, "does not swap"),
+    ],
+)
+def test_a_plan_refuses_it_before_anything_is_made(stack: str, asked: dict[str, Any], said: str) -> None:
+    workspace = Workspace.find(Path(__file__).parent)
+    lab, name = catalog.load(workspace).stack(stack)
+    with pytest.raises(LabError) as raised:
+        make_plan(workspace, lab, name, Choices(set={"engine": "vllm", **asked}), str)
+    assert said in raised.value.why
+
+
+def test_without_the_packages_up_names_the_one_command(tmp_path: Path) -> None:
+    workspace = Workspace(Workspace.find(Path(__file__).parent).root, tmp_path)
+    lab, name = catalog.load(workspace).stack("inflight-batching")
+    plan = make_plan(workspace, lab, name, Choices(set={"engine": "vllm"}), str)
+    with pytest.raises(LabError, match="vllm is not installed") as raised:
+        refuse(plan, LocalRuntime(workspace), workspace)
+    assert raised.value.remedy == "labctl engines install vllm"
+
+
+def scheduler(running: int, free: int, budget: int = 64, chunked: bool = True) -> Any:
+    return SimpleNamespace(
+        running=[None] * running, max_num_running_reqs=3, block_size=32, max_num_scheduled_tokens=budget,
+        scheduler_config=SimpleNamespace(enable_chunked_prefill=chunked),
+        cache_config=SimpleNamespace(enable_prefix_caching=False),
+        kv_cache_manager=SimpleNamespace(block_pool=SimpleNamespace(get_num_free_blocks=lambda: free)),
+    )  # fmt: skip
+
+
+WAITS = [SimpleNamespace(num_tokens=100)]  # four blocks of 32
+
+
+@pytest.mark.parametrize(
+    ("state", "tokens", "preempted", "reason", "numbers"),
+    [
+        (scheduler(3, 5), 3, False, "no slot", {}),
+        (scheduler(2, 5), 64, False, "no tokens", {"tokens": 100, "room": 0}),
+        (scheduler(2, 5, chunked=False), 2, False, "no tokens", {"tokens": 100, "room": 62}),
+        (scheduler(2, 3), 2, False, "no KV block", {"need": 4, "used": 7, "reserve": 0, "blocks": 10}),
+        (scheduler(2, 8), 2, True, "no KV block", {"need": 4, "used": 2, "reserve": 0, "blocks": 10}),
+    ],
+)
+def test_the_reason_is_the_first_condition_that_stopped_the_queue(
+    state: Any, tokens: int, preempted: bool, reason: str, numbers: dict[str, int]
+) -> None:
+    because = why(state, WAITS, tokens, preempted, 10)
+    assert (because.why, because.numbers()) == (reason, numbers)
+    assert why(state, [], tokens, preempted, 10).why == ""
+
+
+class Engine:
+    """The calls of `vllm.LLMEngine` that a failed step needs."""
+
+    def __init__(self, broken: bool) -> None:
+        self.broken, self.aborted = broken, [""]
+        core = SimpleNamespace(scheduler=SimpleNamespace(running=[], waiting=[]))
+        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 300))
+        self.engine_core = SimpleNamespace(engine_core=core)
+
+    def abort_request(self, ids: list[str], internal: bool) -> None:
+        if self.broken:
+            raise RuntimeError("the core is gone")
+        self.aborted = ids
+
+    def reset_prefix_cache(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_after_a_failed_step_every_request_has_one_error_and_a_dead_engine_says_so(broken: bool) -> None:
+    engine = Engine(broken)
+    vllm = VllmScheduler(engine, settings(max_tokens_in_paged_kv_cache="320"))
+    request = Request("1", [5], 3)
+    vllm._requests["a"] = request
+    error = ValueError("the step failed")
+    assert vllm.abandon(error) == [request] and request.end is End.FAILED and vllm.idle
+    if not broken:
+        assert request.error is error and engine.aborted == ["a"]
+        return
+    assert str(request.error) == DEAD
+    with pytest.raises(ValueError, match="restart the stack"):
+        vllm.submit(Request("2", [5], 3))
