@@ -93,8 +93,8 @@ class Model:
     def sampling(self, asked: Asked, choice: int = 0) -> Mapping[str, Any]:
         """What of a request says how tokens are chosen, in the words of ``TextModel``. Raises Refusal.
 
-        A neutral value is left out. Temperature 0 is greedy; another temperature samples, with a seed of its own
-        where the request has none.
+        A neutral value is left out. Without a word of sampling the model's own choice holds, which is greedy.
+        Temperature 0 is greedy too; another one samples, with a seed of its own where the request has none.
         """
         given: dict[str, Any] = {}
         neutral = {
@@ -110,6 +110,8 @@ class Model:
                 given[name] = value
         if asked.temperature is not None:
             given["temperature"] = asked.temperature
+        if asked.seed is not None and given.keys().isdisjoint({"temperature", "top_p", "top_k"}):
+            given["temperature"] = 1.0  # the API's own: a seed asks for a draw
         greedy = asked.temperature == 0 or given.get("top_k") == 1
         samples = not greedy and bool(given.keys() & {"temperature", "top_p", "top_k"})
         if greedy:

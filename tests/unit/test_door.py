@@ -121,6 +121,7 @@ def test_a_body_that_is_no_object_is_refused(raw: bytes) -> None:
         ({"temperature": 1, "top_p": 1, "seed": 5}, {"temperature": 1.0, "top_p": ALL_OF_IT, "seed": 5}),
         ({"top_p": 0.5, "seed": -1}, {"top_p": 0.5, "seed": 2**63 - 1}),
         ({"top_k": 40, "seed": 0}, {"top_k": 40, "seed": 0}),
+        ({"seed": 4}, {"temperature": 1.0, "top_p": ALL_OF_IT, "seed": 4}),
     ],
 )
 def test_sampling_as_the_api_means_it(fields: dict[str, Any], sampling: dict[str, Any]) -> None:
