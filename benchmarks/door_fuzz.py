@@ -23,7 +23,8 @@ FIELDS = ("model", "prompt", "messages", "max_tokens", "max_completion_tokens", 
           "n", "stop", "stream", "stream_options", "echo", "best_of", "logprobs", "tools", "ignore_eos", "logit_bias",
           "presence_penalty", "repetition_penalty", "response_format", "user", "nonsense")  # fmt: skip
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 17, 0.5, 1e308, 2**31, 2**63, -(2**70), "", "a", "\0", "\ud83d\ude00", "x" * 3000, [], {},
+    None, True, False, 0, 1, -1, 2, 17, 0.5, 1e308, 2**31, 2**63, -(2**70), "", "a", "\0", "\ud800", "x" * 3000,
+    [], {},
     [1, 2], ["a", "b"], [[1]], {"a": {"b": []}}, [{"role": "user", "content": "hi"}], [{"role": "user"}], [{}],
     [{"role": "tool", "content": "x"}], [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
     {"include_usage": True}, {"type": "json_schema"},
@@ -38,7 +39,6 @@ PATHS = (
     "/v1/%00",
     "/",
 )
-Way = str
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -6,12 +6,11 @@ by name, unless they ask for nothing.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_params
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from labdoor.errors import Refusal
 
@@ -30,6 +29,7 @@ KNOWN = {
     **chat_params.CompletionCreateParamsBase.__annotations__,
 }
 Kind = TypeVar("Kind", bound="Asked")
+JSON: TypeAdapter[Any] = TypeAdapter(Any)
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -118,9 +118,9 @@ class ChatRequest(Asked):
 def parse(kind: type[Kind], raw: bytes) -> Kind:
     """The request in a body. Raises Refusal, which names the field at fault."""
     try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise Refusal(400, "the body is not JSON") from None
+        body = JSON.validate_json(raw)
+    except ValidationError as error:  # also for half a character, which is no text
+        raise Refusal(400, f"the body is not JSON: {error.errors(include_url=False)[0]['msg']}") from None
     if not isinstance(body, dict):
         raise Refusal(400, f"the body must be a JSON object, not {type(body).__name__}")
     given = {name: value for name, value in body.items() if not _empty(name, value)}

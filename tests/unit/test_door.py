@@ -265,7 +265,9 @@ def test_errors_of_the_routes_have_openais_form() -> None:
             404: [client.get("/v1/nothing"), client.post("/v1/completions", json=SAID | {"model": "x"}),
                   client.get("/v1/models/x")],
             405: [client.get("/v1/completions")],
-            400: [client.post("/v1/embeddings", json={}), client.post("/v1/completions", content=b"{")],
+            400: [client.post("/v1/embeddings", json={}), client.post("/v1/completions", content=b"{"),
+                  client.post("/v1/completions", content=b'{"model": "m", "prompt": "\\ud800"}'),
+                  client.post("/v1/completions", content=b'{"model": "m", "prompt": "x", "\\ud800": 1}')],
             413: [client.post("/v1/completions", content=b"x" * (MOST_BODY + 1))],
         }  # fmt: skip
         for status, answers in found.items():

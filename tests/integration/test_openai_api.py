@@ -45,7 +45,9 @@ def doors(checkout: Path, lab_server: Callable[..., LabServer]) -> Iterator[Call
             server = lab_server(stack, **settings)
             if server.grpc not in there:
                 ends.append(running := started(checkout, "openai", stack, "--port", "auto", "--json"))
-                line = running.__enter__().stdout.readline()
+                said = running.__enter__().stdout
+                assert said
+                line = said.readline()
                 there[server.grpc] = openai.OpenAI(base_url=json.loads(line)["openai"], api_key="none", max_retries=0)
             return there[server.grpc]
 
