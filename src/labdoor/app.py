@@ -53,7 +53,7 @@ def make(endpoint: str, models: Mapping[str, Model], limits: Limits = Limits()) 
 class _Door:
     def __init__(self, endpoint: str, models: Mapping[str, Model], limits: Limits) -> None:
         self._endpoint, self._models, self._limits = endpoint, models, limits
-        self._counters, self._running = Counters(), 0
+        self._counters = Counters()
         self._triton: Triton | None = None
         routes = [
             Route("/v1/models", self._list),
@@ -111,7 +111,7 @@ class _Door:
             standing = _standing(request.headers, self._limits.timeout)
             asked = requests.parse(kind, await body(request.receive))
             model = self._model(asked.model)
-            if self._counters.running._value.get() >= MOST_RUNNING:
+            if self._counters.running >= MOST_RUNNING:
                 raise Refusal(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
             headers = {"x-request-id": standing.id}
             return Exchange(Answer(asked, model, self.triton, standing), model.name, asked.stream, self._counters,

@@ -9,7 +9,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Counters:
-    """One registry for one door."""
+    """One registry for one door. ``running`` counts the requests that are being answered."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -18,7 +18,9 @@ class Counters:
         self.requests = Counter("labs_door_requests", "Requests by HTTP status", ["model", "code"], registry=registry)
         self.left = Counter("labs_door_cancelled", "Requests cancelled, by why: left, slow", ["why"], registry=registry)
         self.tokens = Counter("labs_door_tokens", "Tokens that models have generated", ["model"], registry=registry)
-        self.running = Gauge("labs_door_running", "Requests that are being answered", registry=registry)
+        self.running = 0
+        gauge = Gauge("labs_door_running", "Requests that are being answered", registry=registry)
+        gauge.set_function(lambda: self.running)
         self.ttft = Histogram("labs_door_first_text_seconds", "From a request's arrival to its first text", ["model"],
                               buckets=SECONDS, registry=registry)  # fmt: skip
 

@@ -59,13 +59,13 @@ class Exchange(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.create_task(self._work(scope, receive, send))
         gone = asyncio.create_task(_until_gone(receive))
-        self._counters.running.inc()
+        self._counters.running += 1
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 self._counters.left.labels("left").inc()
         finally:
-            self._counters.running.dec()
+            self._counters.running -= 1
             work.cancel()
             gone.cancel()
             ended = await asyncio.gather(work, gone, return_exceptions=True)
