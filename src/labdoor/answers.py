@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
@@ -32,6 +33,7 @@ class Answer:
         self._asked, self._model = asked, model
         self._chat = isinstance(asked, ChatRequest)
         self._created = int(time.time())
+        self._shapes: dict[int, dict[str, Any]] = {}  # of the chunks of each choice
         self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{standing.id}"
         stops = list(asked.stops)
         if isinstance(asked, ChatRequest):
@@ -113,18 +115,30 @@ class Answer:
             yield kind.model_construct(**head, choices=[]).model_dump_json(exclude_unset=True)
 
     def _chunk(self, index: int, text: str, end: Ends | None, role: bool = False) -> str:
+        """One chunk: what the API's type makes of an empty one, with this text. (To make each takes 0.1 ms.)"""
+        if index not in self._shapes:
+            self._shapes[index] = self._shape(index)
+        shape = self._shapes[index]
+        (choice,) = shape["choices"]
+        choice["finish_reason"] = end
+        if not self._chat:
+            choice["text"] = text
+        else:
+            choice["delta"] = {"role": "assistant", "content": text} if role else {"content": text}
+        return json.dumps(shape, ensure_ascii=False, separators=(",", ":"))
+
+    def _shape(self, index: int) -> dict[str, Any]:
         made: ChatCompletionChunk | Completion
         if self._chat:
-            delta = ChoiceDelta.model_construct(content=text)
-            if role:
-                delta.role = "assistant"
-            choice = ChunkChoice.model_construct(index=index, delta=delta, finish_reason=end, logprobs=None)
-            made = ChatCompletionChunk.model_construct(**self._head(), choices=[choice])
+            delta = ChoiceDelta(role="assistant", content="")
+            made = ChatCompletionChunk(
+                **self._head(), choices=[ChunkChoice(index=index, delta=delta, finish_reason=None, logprobs=None)]
+            )
         else:
-            # Of a chunk the API allows no reason yet, which the type of a whole answer does not.
-            part = CompletionChoice.model_construct(index=index, text=text, finish_reason=end, logprobs=None)
-            made = Completion.model_construct(**self._head(), choices=[part])
-        return made.model_dump_json(exclude_unset=True, warnings=False)
+            made = Completion(
+                **self._head(), choices=[CompletionChoice(index=index, text="", finish_reason="stop", logprobs=None)]
+            )
+        return made.model_dump(exclude_unset=True)
 
     def _head(self) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
