@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def run(rounds: int) -> dict[str, Any]:
     with served() as (endpoint, port):
         for streams in (FEW, MANY):
             for _ in range(rounds):
-                for way, values in undisturbed(lambda streams=streams: _both(endpoint, port, streams)).items():
+                for way, values in undisturbed(partial(_both, endpoint, port, streams)).items():
                     for name, value in values.items():
                         found.setdefault(f"{name}, {streams} streams", {}).setdefault(way, []).append(value)
     medians = {name: {way: statistics.median(each) for way, each in ways.items()} for name, ways in found.items()}
