@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME...]``: measure the project against its yardsticks and print the ratios.
 
-Without a name it runs the yardsticks; the long searches for faults, ``kills`` and ``fuzz``, run only by name.
+Without a name it runs the yardsticks; those that take long (``kills``, ``fuzz``, ``door-fuzz``, ...) run only by name.
 
 Each benchmark compares within its own run (these machines' speeds drift), gives medians, and writes
 ``results/benchmarks/<name>.json``.
@@ -18,6 +18,8 @@ from benchmarks import (
     codegen,
     compose_up,
     decode,
+    door,
+    door_fuzz,
     exercises,
     fuzz,
     iterative,
@@ -46,6 +48,7 @@ YARDSTICKS = {
     "codegen-350m": lambda options: codegen.true_shape(options.rounds),
     "watch-cost": lambda options: watch_cost.run(options.rounds),
     "balancer": lambda options: balancer.run(options.rounds),
+    "door": lambda options: door.run(options.rounds),
     "replica-start": lambda options: replica_start.run(options.rounds),
     "compose-up": lambda options: compose_up.run(options.rounds),
     "watch": watch.run,
@@ -55,6 +58,7 @@ LONG = {
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "fuzz": fuzz.run,
+    "door-fuzz": door_fuzz.run,
     "exercises": exercises.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
@@ -72,7 +76,7 @@ def main() -> None:
     parser.add_argument(
         "--count",
         type=int,
-        help="kills, replica-kills: how often (1000, 100); fuzz: requests (10000); exercises: seeds (200)",
+        help="kills, replica-kills: how often (1000, 100); fuzz, door-fuzz: requests (10000); exercises: seeds (200)",
     )
     answers.options(parser)
     decode.options(parser)

@@ -57,6 +57,19 @@ def test_nothing_is_made(empty: Path) -> None:
     assert sorted(empty.rglob("*")) == before
 
 
+def test_up_with_openai_shows_the_program_that_serves_it() -> None:
+    last = lines(shown("--runtime", "local", "--openai"))[-1]
+    assert "-m labdoor --endpoint 127.0.0.1:8001 --models preprocessing,tensorrt_llm,postprocessing,ensemble" in last
+    assert "--port 9000" in last
+
+
+def test_without_the_packages_of_the_openai_api_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labctl.runtimes.door.PACKAGES", ("no_such_package",))
+    with pytest.raises(LabError, match="no_such_package") as caught:
+        shown("--runtime", "local", "--openai")
+    assert "make setup" in caught.value.remedy
+
+
 def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() -> None:
     found = shown("--profile", "gpu", "--release", "0.17.0.post1")
     told = [

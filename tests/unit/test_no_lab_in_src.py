@@ -18,7 +18,18 @@ TENSOR = re.compile(r'name: *"([^"$]+)"')
 UPSTREAM = ("labctl/trtllm/", "labctl/artifacts/gpt2_export.py", "labkit/clients/trtllm.py")
 # labctl's own words, which some model uses for a tensor as well; a key of manifests; and the names that vLLM's and
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
-OWN = {"temperature", "top_k", "top_p", "repetition_penalty", "seed", "stream", "tokenizer", "ensemble", "logits"}
+OWN = {
+    "temperature",
+    "top_k",
+    "top_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "seed",
+    "stream",
+    "tokenizer",
+    "ensemble",
+    "logits",
+}
 OWN |= {"READY", "stop", "waits", "tensorrt_llm", "text_input", "text_output", "max_tokens", "end_id", "streaming"}
 OWN |= {"image", "finish_reason", "return_finish_reason"}  # of manifests, of records, and of vLLM
 

@@ -47,6 +47,11 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "infer", "Get one answer from a model of a running stack.", ("infer iterative -p 'I have lived in' -o 8",)
         ),
         "chat": Listed("chat", "Open a chat page for a stack's text models.", ("chat codegen",)),
+        "openai": Listed(
+            "openai",
+            "Serve the OpenAI API in front of a running stack.",
+            ("openai iterative", "openai inflight-batching --port auto --json"),
+        ),
         "logs": Listed("stacks", "Show the log of a stack's server.", ("logs iterative -f",)),
         "reload": Listed("edit", "Load the edited models of a running stack again.", ("reload iterative",)),
         "undo": Listed("edit", "Put the shipped files back, and keep yours beside them.", ("undo iterative",)),

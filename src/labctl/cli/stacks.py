@@ -15,7 +15,7 @@ from labctl.cli.dry import dry_option, show
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.record import Record, UpOptions
 from labctl.runtimes.streams import as_they_come
-from labctl.stack import faults, observe, running
+from labctl.stack import door, faults, observe, running
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
@@ -32,11 +32,14 @@ from labkit.tables import table
 @click.option(
     "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
 )
+@click.option(
+    "--openai", "fronted", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
+)
 @dry_option
 @opt.as_json
 @opt.verbose
 def up_command(
-    stack: str, options: UpOptions, observed: bool, dry: bool, json_output: bool, verbose: bool
+    stack: str, options: UpOptions, observed: bool, fronted: bool, dry: bool, json_output: bool, verbose: bool
 ) -> None:  # fmt: skip
     """Bring STACK up and wait until every model answers."""
     session = opt.open_session(verbose, dry=dry)
@@ -51,10 +54,12 @@ def up_command(
         session.listener.note(f"{name} was already up with these settings")
     if observed:
         observe.start(session, handle.runtime, handle.record, options)
+    address = door.start(session, handle.record, options) if fronted else ""
     if session.todo is not None:
         show(session.todo, json_output)
         return
     shown = status(session, name, ask=False)  # they have just answered
+    shown |= {"openai": address} if address else {}
     _print(shown, json_output)
 
 

@@ -19,8 +19,8 @@ from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
-CHAT, WATCH = "chat", "watch"
-PORTS = {CHAT: 7860, WATCH: 7861}  # where a page listens, unless somebody else does
+CHAT, WATCH, OPENAI = "chat", "watch", "openai"
+PORTS = {CHAT: 7860, WATCH: 7861, OPENAI: 9000}  # where a page listens, unless somebody else does
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 

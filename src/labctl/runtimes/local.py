@@ -28,7 +28,7 @@ from labctl.runtimes.actions import Action, Command
 from labctl.runtimes.base import Launch
 from labctl.runtimes.clients import PROGRAM, Series
 from labctl.runtimes.local_server import LocalServer
-from labctl.runtimes.marks import PROMETHEUS, RECORD, REPLICA, ROOT, SERVER, STACK, STUB, leavings, regions
+from labctl.runtimes.marks import DOOR, PROMETHEUS, RECORD, REPLICA, ROOT, SERVER, STACK, STUB, leavings, regions
 from labctl.runtimes.record import Endpoints, Record, together
 from labctl.runtimes.streams import as_they_come
 from labctl.runtimes.tools import progress_of, tool_failed
@@ -37,7 +37,7 @@ from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.errors import LabError
 
-OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_front.NAMES, PROMETHEUS)
+OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_front.NAMES, PROMETHEUS, DOOR)
 
 # what, why and remedy of whatever only NVIDIA's image can do
 NEEDS_IMAGE = (

@@ -12,6 +12,7 @@ REPLICA = "LABS_REPLICA"  # its number, where a stack has several servers; labse
 SERVER = "tritonserver"
 STUB = "triton_python_backend_stub"
 PROMETHEUS = "prometheus"
+DOOR = "labs-door"  # labdoor.__main__
 SHM = Path("/dev/shm")
 
 

@@ -22,7 +22,7 @@ from labkit.errors import LabError
 from labkit.records import RequestRecord
 
 # How a token is chosen. As a tensor it may be called otherwise, as long as its name ends so: `runtime_top_k`.
-SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
+SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed")
 _BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
 LIMIT = "max_tokens"  # how the name of an optional limit ends
 _WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
@@ -158,6 +158,16 @@ class TextModel:
         """
         named: dict[str, Any] = {"id": id} if id else {}
         named |= {"priority": priority} if priority else {}
+        made, parameters = self.wire(prompt, tokens, to_the_end, sampling)
+        count = 0 if self.decoupled else tokens
+        return client.send_inputs(
+            self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far, **named, **parameters
+        )
+
+    def wire(
+        self, prompt: str, tokens: int, to_the_end: bool = False, sampling: Mapping[str, Any] | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The input tensors and the request parameters of a request; arguments as of :meth:`send`."""
         asked = {name: value for name, value in (sampling or {}).items() if name in self.choices}
         made = [
             wanted.filled(self._value(wanted, prompt, tokens))
@@ -167,15 +177,10 @@ class TextModel:
         if not self.by_parameter:
             made += [self.sampling[name].filled(value) for name, value in asked.items()]
             made += [self.end.filled(never(triton_to_np_dtype(self.end.datatype)))] if self.end and to_the_end else []
-            count = 0 if self.decoupled else tokens
-            return client.send_inputs(
-                self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far, **named
-            )
+            return made, {}
         # As text, which every version of the client can send as a parameter.
-        texts: dict[str, Any] = {name: str(value) for name, value in asked.items()}
-        return client.send_inputs(
-            self.name, prompt, made, output=self.output, **named, max_tokens=tokens, ignore_eos=to_the_end, **texts
-        )
+        texts = {name: str(value) for name, value in asked.items()}
+        return made, {"max_tokens": tokens, "ignore_eos": to_the_end, **texts}
 
     def _value(self, wanted: Input, prompt: str, tokens: int) -> Any:
         if wanted.name == self.prompt:

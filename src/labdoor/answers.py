@@ -1,0 +1,184 @@
+"""Triton's answers as OpenAI's API has them: one object, or chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal
+
+from openai.types import Completion, CompletionChoice, CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+
+from labdoor.models import Model
+from labdoor.requests import Asked, ChatRequest, CompletionRequest
+from labdoor.triton import Generation, Standing, Triton
+
+COMPLETION_TOKENS, CHAT_TOKENS = 16, 256  # where a request does not say; the first is OpenAI's
+Ends = Literal["stop", "length"]
+Part = tuple[int, str, Ends | None]  # the choice, its new text, and why it ended where it has
+
+
+class Answer:
+    """What becomes of one request: its choices, each with a generation of its own."""
+
+    def __init__(
+        self, asked: CompletionRequest | ChatRequest, model: Model, triton: Triton, standing: Standing
+    ) -> None:
+        self._asked, self._model = asked, model
+        self._chat = isinstance(asked, ChatRequest)
+        self._created = int(time.time())
+        self._shapes: dict[int, dict[str, Any]] = {}  # of the chunks of each choice
+        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{standing.id}"
+        stops = list(asked.stops)
+        if isinstance(asked, ChatRequest):
+            prompts = [model.words.template.render(asked.messages)]
+            stops += model.words.template.stops
+        else:
+            prompts = asked.prompts
+        self._echo = prompts if isinstance(asked, CompletionRequest) and asked.echo else []
+        self._prompt_tokens = sum(map(model.words.count, prompts))
+        limit = self._limit(asked)
+        self._generations = [
+            Generation(triton, model, prompt, limit, asked, standing, place * asked.n + choice, stops)
+            for place, prompt in enumerate(prompts) for choice in range(asked.n)
+        ]  # fmt: skip
+
+    def _limit(self, asked: Asked) -> int:
+        said = (asked.max_completion_tokens if isinstance(asked, ChatRequest) else None) or asked.max_tokens
+        if said:
+            return said
+        return self._model.room(self._prompt_tokens, CHAT_TOKENS) if self._chat else COMPLETION_TOKENS
+
+    @property
+    def tokens(self) -> int:
+        return sum(one.tokens for one in self._generations)
+
+    async def parts(self) -> AsyncGenerator[Part, None]:
+        """The new texts of all choices as they come. Closing it cancels what is under way."""
+        every = [self._choice(index, one) for index, one in enumerate(self._generations)]
+        async with contextlib.aclosing(every[0] if len(every) == 1 else merged(every)) as parts:
+            async for part in parts:
+                yield part
+
+    async def _choice(self, index: int, generation: Generation) -> AsyncGenerator[Part, None]:
+        if self._echo:
+            yield index, self._echo[index // self._asked.n], None
+        async with contextlib.aclosing(generation.pieces()) as pieces:
+            async for text in pieces:
+                yield index, text, None
+        yield index, "", "length" if generation.finish_reason == "length" else "stop"
+
+    async def whole(self) -> str:
+        """The answer as one JSON object."""
+        texts = [""] * len(self._generations)
+        ends: list[Ends] = ["stop"] * len(texts)
+        async with contextlib.aclosing(self.parts()) as parts:
+            async for index, text, end in parts:
+                texts[index] += text
+                ends[index] = end or ends[index]
+        rows = list(enumerate(zip(texts, ends, strict=True)))
+        shared: dict[str, Any] = {"id": self._id, "created": self._created, "model": self._model.name}
+        made: Completion | ChatCompletion
+        if self._chat:
+            made = ChatCompletion(
+                **shared, object="chat.completion", usage=self._usage(),
+                choices=[Choice(index=index, finish_reason=end, logprobs=None, message=ChatCompletionMessage(
+                    role="assistant", content=text, refusal=None)) for index, (text, end) in rows],
+            )  # fmt: skip
+        else:
+            made = Completion(
+                **shared, object="text_completion", usage=self._usage(),
+                choices=[CompletionChoice(index=index, finish_reason=end, logprobs=None, text=text)
+                         for index, (text, end) in rows],
+            )  # fmt: skip
+        return made.model_dump_json(exclude_unset=True)
+
+    async def chunks(self) -> AsyncGenerator[str, None]:
+        """The answer as JSON objects, one for each new text."""
+        begun: set[int] = set()
+        async with contextlib.aclosing(self.parts()) as parts:
+            async for index, text, end in parts:
+                if self._chat and index not in begun:
+                    begun.add(index)
+                    yield self._chunk(index, "", None, role=True)
+                if text or end:
+                    yield self._chunk(index, text, end)
+        if self._asked.wants_usage:
+            kind = ChatCompletionChunk if self._chat else Completion
+            head = self._head() | {"usage": self._usage()}
+            yield kind.model_construct(**head, choices=[]).model_dump_json(exclude_unset=True)
+
+    def _chunk(self, index: int, text: str, end: Ends | None, role: bool = False) -> str:
+        """One chunk: what the API's type makes of an empty one, with this text. (To make each takes 0.1 ms.)"""
+        if index not in self._shapes:
+            self._shapes[index] = self._shape(index)
+        shape = self._shapes[index]
+        (choice,) = shape["choices"]
+        choice["finish_reason"] = end
+        if not self._chat:
+            choice["text"] = text
+        else:
+            choice["delta"] = {"role": "assistant", "content": text} if role else {"content": text}
+        return json.dumps(shape, ensure_ascii=False, separators=(",", ":"))
+
+    def _shape(self, index: int) -> dict[str, Any]:
+        made: ChatCompletionChunk | Completion
+        if self._chat:
+            delta = ChoiceDelta(role="assistant", content="")
+            made = ChatCompletionChunk(
+                **self._head(), choices=[ChunkChoice(index=index, delta=delta, finish_reason=None, logprobs=None)]
+            )
+        else:
+            made = Completion(
+                **self._head(), choices=[CompletionChoice(index=index, text="", finish_reason="stop", logprobs=None)]
+            )
+        return made.model_dump(exclude_unset=True)
+
+    def _head(self) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        head: dict[str, Any] = {"id": self._id, "object": kind, "created": self._created, "model": self._model.name}
+        return head | ({"usage": None} if self._asked.wants_usage else {})
+
+    def _usage(self) -> CompletionUsage:
+        return CompletionUsage(
+            prompt_tokens=self._prompt_tokens, completion_tokens=self.tokens,
+            total_tokens=self._prompt_tokens + self.tokens,
+        )  # fmt: skip
+
+
+async def merged(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncGenerator[Part, None]:
+    """What several iterators give, in the order in which it comes; each goes on when its last part was taken."""
+    ready: asyncio.Queue[tuple[Part, asyncio.Event] | None] = asyncio.Queue()  # at most one part of each
+
+    async def copy(source: AsyncGenerator[Part, None]) -> None:
+        async with contextlib.aclosing(source) as parts:
+            async for part in parts:
+                taken = asyncio.Event()
+                ready.put_nowait((part, taken))
+                await taken.wait()
+
+    async def copy_all() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for source in sources:
+                    group.create_task(copy(source))
+        finally:
+            ready.put_nowait(None)
+
+    work = asyncio.create_task(copy_all())
+    try:
+        while found := await ready.get():
+            yield found[0]
+            found[1].set()
+        await work
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)

@@ -1,0 +1,179 @@
+"""The routes of OpenAI's API, and of the door itself."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from openai.types import Model as Listed
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from labdoor import requests
+from labdoor.answers import Answer
+from labdoor.counters import Counters
+from labdoor.errors import Refusal, gone
+from labdoor.exchange import Exchange, body
+from labdoor.models import Model
+from labdoor.triton import Standing, Triton
+from labkit.records import request_id
+
+HERE = ["127.0.0.1", "localhost", "[::1]", "testserver"]
+SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+TRACE = ("traceparent", "tracestate")
+MOST_RUNNING = 1024  # requests; more are refused
+MOST_PRIORITY = 9
+NOT_HERE = {"/v1/embeddings": "the models of this server continue texts; none of them makes embeddings"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds: ``timeout`` for an answer, ``stalled`` for a client that takes nothing of it."""
+
+    timeout: float = 600.0
+    stalled: float = 30.0
+
+
+def make(endpoint: str, models: Mapping[str, Model], limits: Limits = Limits()) -> Starlette:
+    """The application in front of the server at ``endpoint`` (gRPC)."""
+    return _Door(endpoint, models, limits).app
+
+
+class _Door:
+    def __init__(self, endpoint: str, models: Mapping[str, Model], limits: Limits) -> None:
+        self._endpoint, self._models, self._limits = endpoint, models, limits
+        self._counters = Counters()
+        self._triton: Triton | None = None
+        routes = [
+            Route("/v1/models", self._list),
+            Route("/v1/models/{name:path}", self._one),
+            Route("/v1/completions", self._asking(requests.CompletionRequest), methods=["POST"]),
+            Route("/v1/chat/completions", self._asking(requests.ChatRequest), methods=["POST"]),
+            *(Route(path, self._refused, methods=["POST"]) for path in NOT_HERE),
+            Route("/health", self._health),
+            Route("/health/ready", self._health),
+            Route("/metrics", self._metrics),
+        ]
+        self.app = Starlette(
+            routes=routes, lifespan=self._lifespan, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HERE)],
+            exception_handlers={Refusal: _refusal, HTTPException: _http, Exception: _unforeseen},
+        )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._triton = Triton(self._endpoint)  # its channel belongs to the loop that runs
+        try:
+            yield
+        finally:
+            await self._triton.close()
+
+    @property
+    def triton(self) -> Triton:
+        assert self._triton is not None  # set before the first request
+        return self._triton
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    async def _list(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [_listed(model) for model in self._models.values()]})
+
+    async def _one(self, request: Request) -> Response:
+        return JSONResponse(_listed(self._model(request.path_params["name"])))
+
+    async def _health(self, request: Request) -> Response:
+        if await self.triton.ready(self._models):
+            return JSONResponse({"status": "ready"})
+        raise gone("it is away, or not all of its models are ready (labctl status)")
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self._counters.page(), media_type=self._counters.content_type)
+
+    async def _refused(self, request: Request) -> Response:
+        raise Refusal(400, NOT_HERE[request.url.path], code="unsupported_endpoint")
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _asking(self, kind: type[requests.CompletionRequest] | type[requests.ChatRequest]) -> Any:
+        async def answer(request: Request) -> Response:
+            began = time.monotonic()
+            _same_origin(request.headers)
+            standing = _standing(request.headers, self._limits.timeout)
+            asked = requests.parse(kind, await body(request.receive))
+            model = self._model(asked.model)
+            if self._counters.running >= MOST_RUNNING:
+                raise Refusal(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
+            headers = {"x-request-id": standing.id}
+            return Exchange(Answer(asked, model, self.triton, standing), model.name, asked.stream, self._counters,
+                            standing.timeout, self._limits.stalled, began, headers)  # fmt: skip
+
+        return answer
+
+    def _model(self, name: str) -> Model:
+        if name not in self._models:
+            there = ", ".join(self._models)
+            raise Refusal(404, f"model: there is no {name[:100]!r}; there is: {there}", "model", "model_not_found")
+        return self._models[name]
+
+
+def _listed(model: Model) -> dict[str, Any]:
+    return Listed(id=model.name, created=model.created, object="model", owned_by="triton").model_dump()
+
+
+def _standing(headers: Headers, most: float) -> Standing:
+    """What the headers say. Raises Refusal, which names the header."""
+    given = headers.get("x-request-id", "")
+    timeout = _number(headers, "x-timeout-ms", 1, int(most * 1000))
+    tenant = headers.get("x-tenant", "")
+    if len(tenant) > 64 or not tenant.isprintable():
+        raise Refusal(400, "x-tenant: a text of at most 64 characters", "x-tenant")
+    return Standing(
+        id=given if SAFE_ID.fullmatch(given) else request_id(),
+        priority=_number(headers, "x-priority", 1, MOST_PRIORITY) or 0,
+        tenant=tenant,
+        timeout=timeout / 1000 if timeout else most,
+        queue_timeout=timeout is not None,
+        headers={name: headers[name] for name in TRACE if name in headers and headers[name].isascii()},
+    )
+
+
+def _number(headers: Headers, name: str, least: int, most: int) -> int | None:
+    if name not in headers:
+        return None
+    text = headers[name]
+    if not re.fullmatch(r"[0-9]{1,12}", text) or not least <= int(text) <= most:
+        raise Refusal(400, f"{name}: a whole number from {least:,} to {most:,}", name)
+    return int(text)
+
+
+def _same_origin(headers: Headers) -> None:
+    """A page of another place that a person has open must not use the person's models."""
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        raise Refusal(403, "this server takes no calls from other pages", "origin")
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return JSONResponse(error.body(), error.status)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """Starlette's own: no such path, no such method."""
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path[:100]}: {error.detail}"
+    return JSONResponse(Refusal(error.status_code, what).body(), error.status_code)
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    return JSONResponse(Refusal(500, "internal error (see the server's log)").body(), 500)

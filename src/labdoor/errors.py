@@ -1,0 +1,72 @@
+"""What a client is told when it gets no answer, in the form of OpenAI's API."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+
+from openai.types import ErrorObject
+
+KINDS = {404: "not_found_error", 429: "rate_limit_error"}
+#: How Triton's tensors are called, and the field of the API that each is made of.
+FIELDS = {
+    "text_input": "prompt", "QUERY": "prompt", "input_ids": "prompt", "input_lengths": "prompt",
+    "request_output_len": "max_tokens", "REQUEST_OUTPUT_LEN": "max_tokens",
+    "runtime_top_k": "top_k", "runtime_top_p": "top_p", "random_seed": "seed",
+    "tenant": "x-tenant", "request_priority": "x-priority",
+}  # fmt: skip
+FULL = re.compile(r"maximum queue size", re.IGNORECASE)
+NOT_READY = re.compile(r"is not (ready|found)|has no available versions|unknown model", re.IGNORECASE)
+TOO_LATE = re.compile(r"request timeout expired|deadline exceeded", re.IGNORECASE)
+INSIDE = re.compile(r"^internal error|failed to open|stub process|shared memory", re.IGNORECASE)
+
+
+class Refusal(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: HTTP's.
+        message: for the client; it names the field, where one is at fault.
+        param: that field.
+        code: a short name by which programs tell errors apart.
+    """
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+    def body(self) -> dict[str, object]:
+        kind = KINDS.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
+        error = ErrorObject(message=self.message, type=kind, param=self.param, code=self.code)
+        return {"error": error.model_dump(exclude_unset=True)}
+
+
+def late(seconds: float) -> Refusal:
+    return Refusal(
+        HTTPStatus.GATEWAY_TIMEOUT, f"the answer was not whole after {seconds:g} s", code="deadline_exceeded"
+    )
+
+
+def gone(why: str) -> Refusal:
+    """Triton does not answer."""
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"Triton does not answer: {why}", code="unavailable")
+
+
+def of_triton(message: str, status: str | None) -> Refusal:
+    """An error of Triton's as the API has it.
+
+    Args:
+        status: gRPC's, as tritonclient writes it ("StatusCode.UNAVAILABLE"); None for an error inside a stream.
+    """
+    said = re.sub(r"^(in ensemble '[^']*', )+", "", message.strip())
+    if FULL.search(said):
+        return Refusal(HTTPStatus.TOO_MANY_REQUESTS, f"the model's queue is full: {said}", code="queue_full")
+    if TOO_LATE.search(said) or status == "StatusCode.DEADLINE_EXCEEDED":
+        return Refusal(HTTPStatus.GATEWAY_TIMEOUT, said, code="deadline_exceeded")
+    if status == "StatusCode.UNAVAILABLE" or NOT_READY.search(said):
+        return gone(said)
+    if INSIDE.search(said) or status in ("StatusCode.UNKNOWN", "StatusCode.CANCELLED"):
+        return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, said)
+    name, colon, why = said.partition(": ")
+    field = FIELDS.get(name, name) if colon and re.fullmatch(r"\w+", name) else None
+    return Refusal(HTTPStatus.BAD_REQUEST, f"{field}: {why}" if field else said, param=field)

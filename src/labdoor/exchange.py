@@ -1,0 +1,126 @@
+"""One HTTP exchange: the body in, the answer out, and what becomes of a client that leaves or takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from labdoor.answers import Answer
+from labdoor.counters import Counters
+from labdoor.errors import Refusal, late
+
+MOST_BODY = 4 * 2**20  # bytes
+EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
+                (b"x-accel-buffering", b"no")]  # fmt: skip
+
+
+class Slow(Exception):
+    """The client has taken nothing for too long."""
+
+
+async def body(receive: Receive) -> bytes:
+    """The request's body. Raises Refusal where it is too long."""
+    read = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "the client left before its request was whole")
+        read += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(read) > MOST_BODY:
+            raise Refusal(413, f"the body has more than {MOST_BODY:,} bytes")
+    return bytes(read)
+
+
+class Exchange(Response):
+    """The answer to one request, as an ASGI response.
+
+    Args:
+        stalled: seconds after which a client that takes nothing is given up, and its request cancelled.
+        timeout: seconds for the whole answer.
+        began: when the request came, ``time.monotonic()``.
+    """
+
+    def __init__(self, answer: Answer, model: str, stream: bool, counters: Counters, timeout: float, stalled: float,
+                 began: float, headers: Mapping[str, str]) -> None:  # fmt: skip
+        self._answer, self._model, self._stream, self._counters = answer, model, stream, counters
+        self._timeout, self._stalled, self._began, self._own = timeout, stalled, began, headers
+        self._status = 0  # of what was begun to be sent
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.create_task(self._work(scope, receive, send))
+        gone = asyncio.create_task(_until_gone(receive))
+        self._counters.running += 1
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self._counters.left.labels("left").inc()
+        finally:
+            self._counters.running -= 1
+            work.cancel()
+            gone.cancel()
+            ended = await asyncio.gather(work, gone, return_exceptions=True)
+            self._counters.tokens.labels(self._model).inc(self._answer.tokens)
+            self._counters.requests.labels(self._model, str(self._status or 499)).inc()
+        if isinstance(ended[0], Exception):
+            raise ended[0]
+
+    async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await (self._chunks(send) if self._stream else self._whole(scope, receive, send))
+        except Slow:
+            self._counters.left.labels("slow").inc()
+        except (Refusal, TimeoutError) as error:
+            refusal = error if isinstance(error, Refusal) else late(self._timeout)
+            if not self._status:
+                self._status = refusal.status
+                await JSONResponse(refusal.body(), refusal.status, dict(self._own))(scope, receive, send)
+            else:  # the status has been sent: an event says it, as OpenAI's clients expect
+                await self._send(send, f"data: {json.dumps(refusal.body())}\n\n", more=False)
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        text = await self._answer.whole()
+        self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
+        self._status = 200
+        await Response(text, 200, dict(self._own), "application/json")(scope, receive, send)
+
+    async def _chunks(self, send: Send) -> None:
+        chunks: AsyncGenerator[str, None] = self._answer.chunks()
+        async with contextlib.aclosing(chunks) as each:
+            async for chunk in each:
+                if not self._status:
+                    self._status = 200
+                    encoded = [(name.encode(), value.encode()) for name, value in self._own.items()]
+                    self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
+                    start: Message = {"type": "http.response.start", "status": 200,
+                                      "headers": [*EVENT_STREAM, *encoded]}  # fmt: skip
+                    await send(start)
+                await self._send(send, f"data: {chunk}\n\n")
+        await self._send(send, "data: [DONE]\n\n", more=False)
+
+    async def _send(self, send: Send, text: str, more: bool = True) -> None:
+        """Hand text to the connection; waits while its buffer is full. Raises Slow."""
+        message: dict[str, Any] = {"type": "http.response.body", "body": text.encode(), "more_body": more}
+        deadline = asyncio.timeout(self._stalled)
+        try:
+            async with deadline:
+                await send(message)
+        except TimeoutError:
+            if deadline.expired():
+                raise Slow from None
+            raise
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

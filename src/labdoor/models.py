@@ -1,0 +1,160 @@
+"""The text models of a stack, as the door offers them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from labdoor.errors import Refusal
+from labdoor.requests import Asked
+from labdoor.templates import PLAIN, PLAIN_STOP, ChatTemplate
+from labkit.clients import stop
+from labkit.clients.text_model import TextModel
+from labkit.errors import LabError
+
+#: With a cut that keeps everything, each engine samples: TensorRT-LLM answers greedily at temperature 1 without one.
+ALL_OF_IT = float(np.nextafter(np.float32(1), np.float32(0)))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the folder of a model's tokenizer says; without a folder tokens are not counted.
+
+    Attributes:
+        end_id: the token that ends a text.
+        context: tokens that the model sees.
+    """
+
+    tokenizer: Tokenizer | None = None
+    template: ChatTemplate = field(default_factory=lambda: ChatTemplate(PLAIN, {}, (PLAIN_STOP,)))
+    end_id: int | None = None
+    context: int = 0
+
+    @classmethod
+    def of(cls, folder: str) -> Vocabulary:
+        """Raises LabError: there is a folder, and it cannot be read."""
+        path = Path(folder)
+        if not folder or not (path / "tokenizer.json").is_file():
+            return cls()
+        try:
+            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            tokenizer.no_truncation()
+            config = json.loads((path / "config.json").read_text()) if (path / "config.json").is_file() else {}
+        except Exception as error:  # the tokenizers library raises no type of its own
+            raise LabError(f"the tokenizer in {folder} cannot be read", str(error), "labctl weights list") from None
+        end = config.get("eos_token_id")
+        context = config.get("max_position_embeddings") or config.get("n_positions") or 0
+        return cls(tokenizer, ChatTemplate.of(path), end if isinstance(end, int) else None, context)
+
+    def count(self, text: str, special: bool = True) -> int:
+        """How many tokens a text has; 0 without a tokenizer."""
+        return len(self.tokenizer.encode(text, add_special_tokens=special).ids) if self.tokenizer else 0
+
+
+@dataclass(frozen=True)
+class Model:
+    """A text model.
+
+    Attributes:
+        stopper: the model to which "stop" is said, where that ends its requests; "" where Triton itself tells.
+    """
+
+    text: TextModel
+    words: Vocabulary
+    stopper: str = ""
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def name(self) -> str:
+        return self.text.name
+
+    def wire(self, prompt: str, tokens: int, asked: Asked, choice: int) -> tuple[list[Any], dict[str, Any]]:
+        """The tensors and parameters of one answer; ``choice`` is its number among those to the same prompt.
+
+        Raises:
+            Refusal: the model cannot do what is asked; the field is named.
+        """
+        made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice))
+        end = self.text.end
+        if end and not asked.ignore_eos and self.words.end_id is not None:
+            made.append(end.filled(self.words.end_id))
+        return made, parameters
+
+    def sampling(self, asked: Asked, choice: int = 0) -> Mapping[str, Any]:
+        """What of a request says how tokens are chosen, in the words of ``TextModel``. Raises Refusal.
+
+        A neutral value is left out. Without a word of sampling the model's own choice holds, which is greedy.
+        Temperature 0 is greedy too; another one samples, with a seed of its own where the request has none.
+        """
+        given: dict[str, Any] = {}
+        neutral = {
+            "top_p": 1.0,
+            "top_k": 0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+        }
+        for name, nothing in neutral.items():
+            value = getattr(asked, name)
+            if value is not None and value != nothing:
+                given[name] = value
+        if asked.temperature is not None:
+            given["temperature"] = asked.temperature
+        if asked.seed is not None and given.keys().isdisjoint({"temperature", "top_p", "top_k"}):
+            given["temperature"] = 1.0  # the API's own: a seed asks for a draw
+        greedy = asked.temperature == 0 or given.get("top_k") == 1
+        samples = not greedy and bool(given.keys() & {"temperature", "top_p", "top_k"})
+        if greedy:
+            given = {name: value for name, value in given.items() if name not in ("top_p", "top_k")}
+            given["temperature"] = 0.0
+        elif samples:
+            if given.keys().isdisjoint({"top_p", "top_k"}):
+                given["top_p"] = ALL_OF_IT
+            seed = secrets.randbits(31) if asked.seed is None else asked.seed + choice
+            given["seed"] = seed % 2**63
+        heeded = {*self.text.choices, *(("temperature",) if greedy else ()), *(("seed",) if asked.seed is None else ())}
+        if unable := next((name for name in given if name not in heeded), ""):
+            able = ", ".join(self.text.choices) or "nothing of the kind"
+            why = f"{unable}: model {self.name} cannot do this; it heeds: {able}"
+            raise Refusal(400, why, unable, "unsupported_parameter")
+        return given
+
+    def room(self, prompt_tokens: int, most: int) -> int:
+        """How long a chat's answer may be where it was not said: ``most`` tokens, or what the context leaves."""
+        left = self.words.context - prompt_tokens if self.words.context else math.inf
+        return int(max(1, min(most, left)))
+
+
+def find(endpoint: str, names: Sequence[str], tokenizer_dir: str) -> dict[str, Model]:
+    """The text models among ``names`` of the server at ``endpoint`` (gRPC), by name.
+
+    Raises:
+        LabError: the server does not answer, or none of them continues texts.
+    """
+    found: dict[str, TextModel] = {}
+    why: LabError | None = None
+    for name in names:
+        try:
+            found[name] = TextModel.of(endpoint, name)
+        except LabError as error:
+            why = error
+    if not found:
+        raise why or LabError("there is no model to offer")
+    stoppers: Mapping[str, str] = {}
+    with contextlib.suppress(LabError):
+        stoppers = stop.stoppable(endpoint, names)
+    words = Vocabulary.of(tokenizer_dir)
+    return {
+        name: Model(text, words if tokenizer_dir else Vocabulary.of(text.tokenizer_dir), stoppers.get(name, ""))
+        for name, text in found.items()
+    }

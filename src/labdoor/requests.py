@@ -1,0 +1,177 @@
+"""What a client asks for: the request bodies of OpenAI's API, checked.
+
+The fields that a text model of Triton can honour are here with their ranges; all others that the API knows are refused
+by name, unless they ask for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_params
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+
+from labdoor.errors import Refusal
+
+MOST_CHOICES = 16
+#: Fields without any effect on an answer. They are accepted, whatever they hold.
+IGNORED = ("metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+           "safety_identifier", "service_tier", "user")  # fmt: skip
+#: Values that ask for nothing, of fields that are refused otherwise.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "functions": ([],), "logit_bias": ({},), "logprobs": (False,), "modalities": (["text"],),
+    "response_format": ({"type": "text"},), "store": (False,), "suffix": ("",), "tool_choice": ("none", "auto"),
+    "tools": ([],), "top_logprobs": (0,),
+}  # fmt: skip
+KNOWN = {
+    **completion_create_params.CompletionCreateParamsBase.__annotations__,
+    **chat_params.CompletionCreateParamsBase.__annotations__,
+}
+Kind = TypeVar("Kind", bound="Asked")
+JSON: TypeAdapter[Any] = TypeAdapter(Any)
+Word = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool = False
+
+
+class Asked(BaseModel):
+    """What both endpoints have in common. A field that is absent is left to the model.
+
+    ``top_k``, ``repetition_penalty`` and ``ignore_eos`` are extensions, named as in vLLM.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str
+    max_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2)] = None
+    top_p: Annotated[float | None, Field(ge=0, le=1)] = None
+    top_k: Annotated[int | None, Field(ge=0, lt=2**31)] = None
+    presence_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
+    frequency_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
+    repetition_penalty: Annotated[float | None, Field(gt=0, le=100)] = None
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63)] = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    stop: Word | Annotated[list[Word], Field(max_length=16)] = []
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool = False
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with a chunk that has the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class CompletionRequest(Asked):
+    prompt: str | list[str]
+    best_of: Annotated[int | None, Field(ge=1)] = None
+    echo: bool = False
+
+    @field_validator("prompt")
+    @classmethod
+    def _some(cls, prompt: str | list[str]) -> str | list[str]:
+        if not prompt or ("" in prompt and not isinstance(prompt, str)):
+            raise ValueError("the text is empty")
+        return prompt
+
+    @property
+    def prompts(self) -> list[str]:
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One turn. Its parts are texts alone: a model that continues texts sees no pictures and calls no tools."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatRequest(Asked):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
+
+
+def parse(kind: type[Kind], raw: bytes) -> Kind:
+    """The request in a body. Raises Refusal, which names the field at fault."""
+    try:
+        body = JSON.validate_json(raw)
+    except ValidationError as error:  # also for half a character, which is no text
+        raise Refusal(400, f"the body is not JSON: {error.errors(include_url=False)[0]['msg']}") from None
+    if not isinstance(body, dict):
+        raise Refusal(400, f"the body must be a JSON object, not {type(body).__name__}")
+    given = {name: value for name, value in body.items() if not _empty(name, value)}
+    try:
+        asked = kind.model_validate(given)
+    except (ValidationError, RecursionError) as error:
+        raise _refusal(error) from None
+    _check(asked)
+    return asked
+
+
+def _empty(name: str, value: Any) -> bool:
+    return value is None or name in IGNORED or any(value == neutral and type(value) is type(neutral)
+                                                   for neutral in NEUTRAL.get(name, ()))  # fmt: skip
+
+
+def _refusal(error: ValidationError | RecursionError) -> Refusal:
+    if isinstance(error, RecursionError):
+        return Refusal(400, "the body is nested too deeply")
+    every = error.errors(include_url=False)
+    # Of a union's branches the one that went furthest; an error of another field stands before or behind all of them.
+    first = max((one for one in every if one["loc"][0] == every[0]["loc"][0]), key=lambda one: len(one["loc"]))
+    where = _path(first["loc"])
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+        if name in KNOWN:
+            return Refusal(400, f"{name}: the models of this server do not support it", name, "unsupported_parameter")
+        return Refusal(400, f"{name[:100]}: unknown parameter", name[:100], "unknown_parameter")
+    if first["type"] == "missing":
+        return Refusal(400, f"{where}: it is missing", where, "missing_required_parameter")
+    if name == "prompt" and isinstance(first["loc"][-1], int) and isinstance(first["input"], int | list):
+        return Refusal(400, "prompt: the models of this server take text, not token ids", "prompt")
+    return Refusal(400, f"{where}: {first['msg'].removeprefix('Value error, ')}", where)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """`messages[0].content`; a union's branches, which pydantic adds, are left out."""
+    path = ""
+    for step in loc:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step.isidentifier() and step not in ("str", "int"):
+            path += f".{step}" if path else step
+    return path[:200]
+
+
+def _check(asked: Asked) -> None:
+    if asked.stream_options and not asked.stream:
+        raise Refusal(400, "`stream_options` can only be used when `stream` is True", "stream_options")
+    if isinstance(asked, CompletionRequest):
+        if asked.best_of not in (None, asked.n):
+            raise Refusal(400, "best_of: the server keeps every answer, so it must equal n", "best_of")
+        if len(asked.prompts) * asked.n > MOST_CHOICES:
+            raise Refusal(400, f"prompt: at most {MOST_CHOICES} choices a request (prompts times n)", "prompt")
