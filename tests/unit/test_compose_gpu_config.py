@@ -10,8 +10,8 @@ import pytest
 
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
-from labctl.runtimes import calls
-from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes import compose_commands
+from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.record import Choices, Endpoints, Record
 from labctl.stack.stack import launch_of
 from labctl.workspace import Workspace
@@ -34,9 +34,9 @@ def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings:
     )  # fmt: skip
     launch = launch_of(workspace.folder(name), plan, record)
     override = projects.override_path(name)
-    projects.write_override(name, calls.services(projects, launch))
-    serve = calls.serve(projects, launch)
-    build = next(iter(calls.builds(projects, "gpu", plan.image).values()))
+    projects.write_override(name, compose_commands.services(projects, launch))
+    serve = compose_commands.serve(projects, launch)
+    build = next(iter(compose_commands.builds(projects, "gpu", plan.image).values()))
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in {**build.env, **serve.env}.items():
             patch.setenv(variable, value)
@@ -115,10 +115,12 @@ def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_pa
 
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     projects = Projects(Workspace(ROOT, tmp_path))
-    command = calls.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
+    command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
     assert "GPU 3" in command.container
-    assert str(projects.override_path(calls.BUILDER)) in command.argv
-    assert calls.reserved(("3",))["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] == ["3"]
+    assert str(projects.override_path(compose_commands.BUILDER)) in command.argv
+    assert compose_commands.gpu_reservation(("3",))["deploy"]["resources"]["reservations"]["devices"][0][
+        "device_ids"
+    ] == ["3"]
 
 
 def test_plain_down_knows_the_chat_page_and_the_guard_and_plain_up_starts_neither() -> None:

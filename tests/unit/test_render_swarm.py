@@ -9,8 +9,8 @@ import pytest
 from programs import needs
 from rendered_targets import STACKS, composed, rendered
 
-from labctl import yamlfile
 from labctl.deploy import swarm
+from labctl.texts import parse_yaml
 
 REFUSED = {
     "build", "container_name", "depends_on", "extends", "mem_limit", "network_mode", "pids_limit", "profiles",
@@ -19,7 +19,7 @@ REFUSED = {
 
 
 def document(stack: str, profile: str = "cpu") -> dict[str, Any]:
-    found: dict[str, Any] = yamlfile.parse((rendered(stack, "swarm", profile) / swarm.FILE).read_text())
+    found: dict[str, Any] = parse_yaml((rendered(stack, "swarm", profile) / swarm.FILE).read_text())
     return found
 
 

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import random
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Self
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Self
 
+import psutil
+
+from labctl import repository
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
-from labctl.runtimes.base import Launch, Runtime
-from labctl.runtimes.record import Record, UpOptions
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.record import Endpoints, Launch, Record, Replica, UpOptions
 from labctl.stack.session import Session
-from labctl.stackfolder import StackFolder
+from labctl.workspace import StackFolder
+from labkit.errors import LabError
+
+FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}  # those not named as their field
+GUARDED = ("l7", "hash")  # the policies under which every request passes the guard
+NAMES = ("HTTP", "gRPC", "metrics")
+LOWEST, ENOUGH = 10_000, 1_000
+CLIENTS_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports of connections to elsewhere, see ip(7)
+CLIENTS_FROM = 32_768  # where nothing says so
 
 
 @dataclass(frozen=True)
@@ -32,9 +49,7 @@ class Stack:
     @cached_property
     def plan(self) -> Plan:
         """Everything that follows from the manifest and the options; made once. Raises LabError."""
-        return make_plan(
-            self.session.workspace, self.lab, self.name, self.options.choices, self.runtime.server_path
-        )  # fmt: skip
+        return make_plan(self.session.workspace, self.lab, self.name, self.options.choices, self.runtime.server_path)
 
     def planned_again(self) -> Plan:
         """The plan, made anew: weights that have come since say how large their vocabulary is."""
@@ -66,7 +81,211 @@ def launch_of(folder: StackFolder, plan: Plan, record: Record, only: tuple[int, 
     """All that a runtime needs to start the servers of a plan, or only those of these numbers."""
     server = plan.stack.server
     return Launch(
-        record=record, repository=folder.repository, run_dir=folder.run_dir(), server_args=plan.server_args,
-        env=plan.server_env, shm_size=server.shm_size, exit_timeout=server.exit_timeout, image=plan.image,
-        ranks=plan.ranks, devices=plan.devices, launcher=plan.release.launcher if plan.release else "", only=only,
-    )  # fmt: skip
+        record=record,
+        repository=folder.repository,
+        run_dir=folder.run_dir(),
+        server_args=plan.server_args,
+        env=plan.server_env,
+        shm_size=server.shm_size,
+        exit_timeout=server.exit_timeout,
+        image=plan.image,
+        ranks=plan.ranks,
+        devices=plan.devices,
+        launcher=plan.release.launcher if plan.release else "",
+        only=only,
+    )
+
+
+def balancing_policy(plan: Plan, count: int | None, asked: str, exposed: bool) -> str:
+    """How requests are spread; "" for a stack that is one server and has no balancer.
+
+    Raises:
+        LabError: strangers would get past the guard, or GPUs would be shared.
+    """
+    chosen = asked or (("hash" if has_sequences(plan) else "l7") if (count or 1) > 1 else "")
+    if chosen and plan.profile == "gpu":
+        raise LabError(
+            "replicas need a GPU each", "on one machine they would share its GPUs", "--profile cpu, or many machines"
+        )
+    if exposed and chosen and chosen not in GUARDED:
+        raise LabError(
+            f"--expose does not go with --balance {chosen}",
+            "requests would pass by the guard, and one request can end this Triton (docs/operate/security.md)",
+            f"--balance {' or '.join(GUARDED)}",
+        )
+    return chosen
+
+
+def has_sequences(plan: Plan) -> bool:
+    """Whether requests of one client belong together: a model has Triton's sequence batcher, and not for itself."""
+    with contextlib.suppress(LabError, OSError):
+        texts = (
+            path.read_text(encoding="utf-8")
+            for place, path in repository.origins(plan.request).items()
+            if place.endswith("config.pbtxt")
+        )
+        return any("sequence_batching" in text and "iterative_sequence" not in text for text in texts)
+    return False
+
+
+def gathered_endpoints(endpoints: Endpoints, servers: Sequence[Replica]) -> Endpoints:
+    """Endpoints for clients that spread their requests themselves: gRPC's name for several addresses."""
+    return replace(endpoints, grpc="ipv4:" + ",".join(server.endpoints.grpc for server in servers))
+
+
+def settle_options(options: UpOptions, plan: Plan) -> UpOptions:
+    """The options with the release and the GPUs that the plan chose for them."""
+    release = plan.release.name if plan.release else ""
+    return replace(options, choices=replace(options.choices, release=release, gpus=tuple(plan.gpus)))
+
+
+def differences(plan: Plan, options: UpOptions, record: Record) -> list[str]:
+    """How a running stack differs from what is asked for now, one line for each option; [] where it does not.
+
+    What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
+    time to wait are no reason to refuse a stack that runs.
+    """
+    runs, wanted = record.asked, settle_options(options, plan)
+    settings = plan.stack_settings
+    runs = replace(runs, choices=replace(runs.choices, set={key: runs.choices.set.get(key) for key in settings}))
+    wanted = replace(
+        wanted,
+        choices=replace(wanted.choices, set=settings),
+        ports=runs.ports,
+        timeout=runs.timeout,
+        runtime=runs.runtime if wanted.runtime == "auto" else wanted.runtime,
+        supervise=wanted.supervise or runs.supervise,
+    )
+    if wanted.replicas is None and not wanted.balance:
+        wanted = replace(wanted, replicas=runs.replicas, balance=runs.balance)
+    else:
+        policy = balancing_policy(plan, wanted.replicas, wanted.balance, wanted.expose)
+        wanted = replace(wanted, replicas=wanted.replicas or 1, balance=policy)
+    if runs == wanted:
+        return []
+    now, then = _by_name(runs), _by_name(wanted)
+    return [
+        f"{name}: it runs with {_in_words(now[name])}, you asked for {_in_words(then[name])}"
+        for name in then
+        if now[name] != then[name]
+    ]
+
+
+def _by_name(options: UpOptions) -> Mapping[str, Any]:
+    """Every setting and every option, by its name on the command line."""
+    every = {**vars(options.choices), **vars(options)}
+    flags = {FLAGS.get(name, f"--{name}"): every[name] for name in every if name not in ("choices", "set")}
+    return {**options.choices.set, **flags}
+
+
+def _in_words(value: object) -> object:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value in ("", None, ()) else value
+
+
+def parse_ports(text: str) -> tuple[int, int, int] | None:
+    """``8000,8001,8002``; None for ``auto``. Raises LabError."""
+    if text == "auto":
+        return None
+    try:
+        numbers = [int(item) for item in text.split(",")]
+        good = len(numbers) == 3 and len(set(numbers)) == 3 and all(0 < n < 65536 for n in numbers)
+    except ValueError:
+        good, numbers = False, []
+    if not good:
+        raise LabError(
+            f"--ports {text} cannot be used",
+            "it takes three different ports (HTTP, gRPC, metrics) or auto",
+            "--ports 8000,8001,8002, or --ports auto",
+        )
+    return numbers[0], numbers[1], numbers[2]
+
+
+def chosen_endpoints(wanted: str, bind: str) -> Endpoints:
+    """The endpoints that ``--ports`` stands for, taken or not. Raises LabError for a text that is no three ports."""
+    host = "127.0.0.1" if bind == "0.0.0.0" else bind
+    return Endpoints(*(f"{host}:{port}" for port in parse_ports(wanted) or _three_ports(bind)))
+
+
+def claim_endpoints(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
+    """The endpoints for a new stack. Raises LabError as :func:`require_endpoints` does."""
+    endpoints = chosen_endpoints(wanted, bind)
+    require_endpoints(endpoints, bind, running)
+    return endpoints
+
+
+def require_endpoints(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
+    """Raise LabError where one of these is taken; it is named, with who listens there."""
+    numbers = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
+    named = dict(zip(NAMES, numbers, strict=True))
+    require_free(named, bind, running, "--ports auto takes free ones, --ports H,G,M takes yours")
+
+
+def require_free(named: Mapping[str, int], bind: str, running: Sequence[Record], remedy: str) -> None:
+    """Raise LabError where one of these ports is taken; it is named, with who listens there."""
+    taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(bind, port)]
+    if taken:
+        raise LabError(f"{taken[0]} is already in use", "; ".join(f"so is {text}" for text in taken[1:]), remedy)
+
+
+def _is_free(bind: str, port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((bind, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_endpoints(count: int) -> list[Endpoints]:
+    """Endpoints on loopback for that many servers, no port twice."""
+    picked = free_ports("127.0.0.1", 3 * count)
+    return [Endpoints(*(f"127.0.0.1:{port}" for port in picked[i : i + 3])) for i in range(0, 3 * count, 3)]
+
+
+def are_still_free(endpoints: Endpoints) -> bool:
+    """Whether nobody has taken the ports of a server that has gone."""
+    return all(_is_free("127.0.0.1", int(endpoint.rpartition(":")[2])) for endpoint in vars(endpoints).values())
+
+
+def _three_ports(bind: str) -> tuple[int, int, int]:
+    http, grpc, metrics = free_ports(bind, 3)
+    return http, grpc, metrics
+
+
+def free_ports(bind: str, count: int) -> list[int]:
+    """Free ports, none of them twice in this process."""
+    offered, most = _offered()
+    picked: list[int] = []
+    for port in itertools.islice(offered, most):
+        if _is_free(bind, port):
+            picked.append(port)
+        if len(picked) == count:
+            return picked
+    raise LabError(f"no {count} ports are free", f"{most} were tried", "labctl down --all")
+
+
+@cache
+def _offered() -> tuple[Iterator[int], int]:
+    """Ports in random order, and how many: above the usual ones, which the next stack may be about to take.
+
+    None of those that connections to elsewhere are given: seconds pass until a server listens on what was picked.
+    """
+    first = CLIENTS_FROM
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        first = int(CLIENTS_RANGE.read_text(encoding="ascii").split()[0])
+    numbers = range(LOWEST, first if first - LOWEST >= ENOUGH else 2**16)
+    return itertools.cycle(random.SystemRandom().sample(numbers, len(numbers))), len(numbers)
+
+
+def _who(port: int, running: Sequence[Record]) -> str:
+    for record in running:
+        if f":{port}" in (f":{e.rpartition(':')[2]}" for e in vars(record.endpoints).values()):
+            return f" (by stack {record.stack}: labctl down {record.stack})"
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
+                return f" (by {psutil.Process(connection.pid).name()}, pid {connection.pid})"
+    return ""
