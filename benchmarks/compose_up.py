@@ -17,7 +17,7 @@ from typing import Any
 
 from labctl.listener import Silent
 from labctl.runtimes import images
-from labctl.stack import ports
+from labctl.stack.ports import claim_endpoints
 from labctl.stack.session import Session
 from labctl.triton.server_api import call
 from labkit.errors import LabError
@@ -57,7 +57,7 @@ def by_labctl(session: Session) -> float:
 def by_hand(session: Session) -> float:
     """Seconds of ``docker compose up --wait`` on what ``labctl render`` has written."""
     _labctl(session, "render", STACK, "--runtime", "compose")
-    endpoints = ports.claim("auto", "127.0.0.1", [])
+    endpoints = claim_endpoints("auto", "127.0.0.1", [])
     environment = {
         **os.environ,
         "LABS_SERVER_IMAGE": images.server_image(session.workspace, "cpu"),

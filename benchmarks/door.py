@@ -53,7 +53,7 @@ def served() -> Iterator[tuple[str, int]]:
     lab, _ = session.catalog.stack(STACK)
     options = UpOptions(Choices(set={"max_batch_size": MANY}), "local", "auto", 300.0)
     with ephemeral(session, lab, STACK, options) as handle:
-        (port,) = ports.free("127.0.0.1", 1)
+        (port,) = ports.free_ports("127.0.0.1", 1)
         door.beside(session.workspace, handle.record, port).do(Silent())
         yield handle.record.endpoints.grpc, port
 

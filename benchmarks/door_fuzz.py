@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from benchmarks.door import MODEL, served
-from labctl.runtimes.marks import DOOR
+from labctl.runtimes.leftovers import DOOR
 from labkit.tables import table
 
 COUNT, SEED, CLIENTS, SILENCE_S, BLOCK = 10_000, 28, 8, 60.0, 500

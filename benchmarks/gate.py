@@ -10,7 +10,7 @@ from pathlib import Path
 from labctl.learn import judge
 from labctl.learn.exercise import Exercise
 from labctl.stack.session import Session
-from labctl.workspace import replace_dir
+from labctl.unfinished import replace_dir
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,10 @@ from typing import Any
 import psutil
 
 from labctl import unfinished
-from labctl.artifacts.store import STORES
 from labctl.cli.commands import COMMANDS
 from labctl.cli.main import main
+from labctl.runtimes.leftovers import regions
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.marks import regions
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,6 +118,6 @@ def _processes(workspace: Workspace) -> list[str]:
 
 
 def left(workspace: Workspace) -> list[str]:
-    caches = (*(store.folder(workspace) for store in STORES), workspace.backends_cache)
+    caches = workspace.caches
     folders = [path for place in (*workspace.state.glob("*"), *caches) for path in place.glob(f".*{unfinished.NEW}*")]
     return [*_processes(workspace), *LocalRuntime(workspace).leftovers(STACK), *map(str, folders)]

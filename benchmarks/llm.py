@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from labctl.labs import against
+from labctl.labs import bench
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
 from labctl.runtimes.record import Choices, UpOptions
@@ -95,7 +95,7 @@ def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRe
 def served_over_alone(session: Session, handle: RunningStack, items: list[dataset.Item]) -> float:
     """The workload through the server, then by its engine alone (the idle servers stay up): work per second."""
     lab, name = session.catalog.stack(handle.record.stack)
-    work = against.Work(session, lab, handle, against.engine_of(lab, name, "cpu"), lambda count: items)
+    work = bench.Work(session, lab, handle, bench.engine_of(lab, name, "cpu"), lambda count: items)
     through, _ = work.served()
     return work.alone().seconds / through.seconds
 

@@ -15,10 +15,9 @@ from labctl import repository
 from labctl.listener import Silent
 from labctl.plan import make_plan
 from labctl.runtimes import wheel
-from labctl.runtimes.record import Choices
-from labctl.stack import ports
+from labctl.runtimes.record import Choices, Launch, Record
+from labctl.stack.ports import claim_endpoints
 from labctl.stack.session import Session
-from labctl.triton.arguments import server_arguments
 from labctl.triton.server_api import Unreachable, call
 from labkit.tables import table
 
@@ -78,15 +77,15 @@ def by_hand(session: Session) -> float:
         repository.render(plan.request)
         found = wheel.find_wheel()
         session.workspace.folder(STACK).run_dir().mkdir(parents=True, exist_ok=True)
-        endpoints = ports.claim("auto", "127.0.0.1", [])
+        endpoints = claim_endpoints("auto", "127.0.0.1", [])
         http, grpc, metrics = (int(e.rpartition(":")[2]) for e in vars(endpoints).values())
-        argv = [
-            str(found.binary),
-            *server_arguments(
-                str(plan.request.output), ports=(http, grpc, metrics), shm_prefix="by-hand-", exit_timeout=5,
-                backends=str(wheel.backends(found, session.workspace.backends_cache)), extra=plan.server_args,
-            ),
-        ]  # fmt: skip
+        record = Record(STACK, lab.folder, "local", plan.profile, plan.settings, plan.stack.models, endpoints)
+        launch = Launch(record, plan.request.output, Path(folder), plan.server_args, {}, exit_timeout=5)
+        backends = str(wheel.backends(found, session.workspace.backends_cache))
+        arguments = launch.arguments(
+            str(plan.request.output), "127.0.0.1", (http, grpc, metrics), "by-hand-", backend=backends
+        )
+        argv = [str(found.binary), *arguments]
         with (Path(folder) / "log").open("wb") as log:
             began = time.monotonic()
             process = subprocess.Popen(argv, env=wheel.environment(found), stdout=log, stderr=log)

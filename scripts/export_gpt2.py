@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from labctl.artifacts import weights
-from labctl.artifacts.gpt2_export import TOLERANCE, Gpt2Export, Onnx, TorchScript
+from labctl.artifacts.exports import TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

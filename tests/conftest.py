@@ -21,7 +21,7 @@ from filelock import FileLock
 from timetable import Skipped, Timetable
 
 from labctl.listener import Silent
-from labctl.runtimes.actions import carry_out
+from labctl.runtimes.processes import carry_out
 from labserve import serving
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,7 +16,7 @@ from waiting import eventually
 
 from labctl.guard import admin, envoy
 from labctl.guard.envoy import Address, Balance, Front, Server, assignments
-from labctl.stack import ports
+from labctl.stack.ports import free_endpoints
 
 
 class Counting(ThreadingHTTPServer):
@@ -69,7 +69,7 @@ class Balanced:
     servers: list[Counting] = field(default_factory=lambda: [Counting(), Counting()])
 
     def __post_init__(self) -> None:
-        self.place = ports.places(1)[0]
+        self.place = free_endpoints(1)[0]
 
     def configure(self) -> Path:
         self.name_servers()

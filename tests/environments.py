@@ -18,7 +18,7 @@ import pytest
 import uv
 from filelock import FileLock
 
-from labctl.workspace import replace_dir
+from labctl.unfinished import replace_dir
 
 # One reason for all that costs more than 20 s, or an environment of its own: CI runs it, `make test` stays quick.
 COSTLY = pytest.mark.skipif(

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from labctl.artifacts import engines
-from labctl.artifacts.__main__ import skip_unused_imports
 from labctl.artifacts.engines import Build
+from labctl.startup import skip_unused_imports
 from labctl.workspace import Workspace
 from labserve import serving
 

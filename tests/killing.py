@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from labctl.runtimes import docker_engine
-from labctl.runtimes.marks import REPLICA, SERVER
-from labctl.runtimes.marks import ROOT as OF_CHECKOUT
+from labctl.runtimes.leftovers import REPLICA, SERVER
+from labctl.runtimes.leftovers import ROOT as OF_CHECKOUT
 
 
 def kill_server(root: Path, stack: str, where: str, number: int = 0) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
 from labctl.stack.session import Session
@@ -38,7 +38,7 @@ def rendered(stack: str, target: str = "kubernetes", profile: str = "cpu", **set
     lab, name = opened.catalog.stack(stack)
     chosen = [f"{key}={value}".replace("/", "_") for key, value in settings.items()]
     folder = Path(_scratch.name) / "-".join((target, stack, profile, *chosen))
-    (action,) = targets.rendering(opened, lab, name, Choices(profile, settings), target, folder).actions
+    (action,) = targets.render_for_target(opened, lab, name, Choices(profile, settings), target, folder).actions
     action.do(Silent())
     return folder
 
@@ -72,7 +72,7 @@ def composed(stack: str, profile: str) -> dict[str, Any]:
     opened, projects = session(), Projects(WORKSPACE)
     lab, name = opened.catalog.stack(stack)
     plan = targets.plan_for(opened, lab, name, Choices(), profile)
-    env, override = targets.launched(opened, plan)
+    env, override = targets.launch_values(opened, plan)
     path = Path(_scratch.name) / f"{stack}-{profile}.json"
     path.write_text(json.dumps({"services": {"triton": override}}).replace("$", "$$"))
     files = [word for file in projects.compose_files(profile, path) for word in ("--file", str(file))]

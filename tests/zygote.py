@@ -24,7 +24,7 @@ from pathlib import Path
 LARGEST = 1 << 20  # bytes of a command with its environment
 LARGE = "exercise"  # it imports gRPC
 # What most commands import when they are called: two thirds of what `labctl status` takes.
-COMMON = ("labctl.learn.idle", "labctl.learn.server", "labctl.stack.tidy", "labctl.runtimes.orphans",
+COMMON = ("labctl.learn.idle", "labctl.learn.server", "labctl.runtimes.leftovers",
           "prometheus_client.parser", "encodings.idna")  # fmt: skip
 Ended = subprocess.CompletedProcess[str]
 
@@ -69,7 +69,7 @@ def _serve(place: str) -> int:
     """Until stdin ends: a fork for each command. In a fork this returns the command's exit status."""
     from labctl.cli.commands import COMMANDS
     from labctl.manifest.catalog import load
-    from labctl.repository import schema
+    from labctl.repository import config
     from labctl.workspace import Workspace
 
     modules = {f"labctl.cli.{listed.module}" for listed in COMMANDS.values() if listed.module != LARGE}
@@ -77,7 +77,7 @@ def _serve(place: str) -> int:
         importlib.import_module(module)
     assert not {"grpc", "torch"} & set(sys.modules), "they do not survive a fork"
     load(Workspace.find(Path(__file__).parent))  # of a manifest that says the same nothing is worked out again
-    schema.parse("config.pbtxt", "")  # imports protobuf
+    config.parse_config("config.pbtxt", "")  # imports protobuf
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for the commands
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, selectors.DefaultSelector() as either:

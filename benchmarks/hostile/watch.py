@@ -12,8 +12,8 @@ import psutil
 from benchmarks.hostile.models import Model
 from benchmarks.hostile.send import ANSWERED, PATIENCE_S, Client
 from benchmarks.hostile.sent import Sent
+from labctl.runtimes.leftovers import REPLICA, ROOT, SERVER, STACK, STUB, regions
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.marks import REPLICA, ROOT, SERVER, STACK, STUB, regions
 from labctl.runtimes.record import Endpoints, Record
 from labctl.triton import server_api
 from labkit.evidence import metrics
@@ -101,9 +101,9 @@ class Watch:
             whole = again.keys() == self._servers.keys() and again != self._servers
             if whole and all(server_api.is_live(one.endpoints.http) for one in self.record.servers):
                 self._meet(again)
-                return self._runtime.ended(self.record.stack) or "started again"
+                return self._runtime.death_of(self.record.stack) or "started again"
             time.sleep(POLL_S)
-        return self._runtime.ended(self.record.stack) or "gone"
+        return self._runtime.death_of(self.record.stack) or "gone"
 
     def leaked(self, models: list[Model]) -> dict[str, int]:
         """Slots that are held, and requests that wait, although everybody has left; by model."""

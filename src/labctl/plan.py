@@ -14,14 +14,12 @@ from labctl import repository
 from labctl.artifacts import engines, weights
 from labctl.artifacts.tensorrt_llm import TensorRtLlm
 from labctl.guard.envoy import receiver
-from labctl.manifest.overlays import overlaid, probes
-from labctl.manifest.references import expand, holds
-from labctl.manifest.schema import Artifact, Lab, Stack
-from labctl.manifest.settings import resolve
-from labctl.replacement import Replacement
+from labctl.manifest.schema import Artifact, Lab, StackSpec, lay_overlays, probes
+from labctl.manifest.settings import expand, holds, resolve
 from labctl.repository import RenderRequest
-from labctl.runtimes import nvidia
+from labctl.runtimes.nvidia import MIG
 from labctl.runtimes.record import Choices
+from labctl.texts import Replacement
 from labctl.triton.arguments import trace_arguments
 from labctl.trtllm import llmapi, releases
 from labctl.trtllm.releases import Release
@@ -66,7 +64,7 @@ class Plan:
 
     lab: Lab
     name: str
-    stack: Stack
+    stack: StackSpec
     profile: str
     settings: Mapping[str, Any]
     steps: Sequence[Step]
@@ -143,7 +141,7 @@ def make_plan(
     """
     stack = lab.stacks[name]
     settings = resolve(lab.settings, choices.profile, stack.settings, choices.set, what=f"stack {name}")
-    stack = overlaid(stack, choices.profile, settings)
+    stack = lay_overlays(stack, choices.profile, settings)
     release = _release(stack, choices)
     usual: list[str] = []
     if release and (model := _engine_model(stack)):
@@ -184,7 +182,7 @@ def make_plan(
             *(
                 Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
                 for r in stack.replacements
-                if holds(r.when, settings)
+                if holds(r.when, {**settings, "profile": choices.profile})
             ),
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
@@ -223,11 +221,34 @@ def make_plan(
         notices=[*usual, *(release.check_combination(serving) if serving else ())] if release else (),
         gpus=choices.gpus if choices.profile == "gpu" else (),
     )
-    nvidia.require_choice(plan.gpus, plan.ranks)
+    _require_choice(plan.gpus, plan.ranks)
     return plan
 
 
-def _release(stack: Stack, choices: Choices) -> Release | None:
+def _require_choice(gpus: Sequence[str], ranks: int) -> None:
+    """Refuse a choice of GPUs that does not hold an engine of that many ranks.
+
+    Args:
+        gpus: numbers or UUIDs; () is no choice.
+
+    Raises:
+        LabError: too few, or slices for more than one rank.
+    """
+    if gpus and len(gpus) < ranks:
+        raise LabError(
+            f"the engine is spread over {ranks} GPUs, but --gpus names {len(gpus)}",
+            f"--gpus {','.join(gpus)} (or CUDA_VISIBLE_DEVICES)",
+            f"name {ranks}, or a smaller tp_size",
+        )
+    if ranks > 1 and any(name.startswith(MIG) for name in gpus[:ranks]):
+        raise LabError(
+            "an engine cannot be spread over MIG slices",
+            "its ranks reach each other through NCCL, which joins whole GPUs only",
+            "--set tp_size=1, or whole GPUs",
+        )
+
+
+def _release(stack: StackSpec, choices: Choices) -> Release | None:
     if stack.tensorrt_llm is not None or stack.llmapi is not None:
         release = releases.release(choices.release)
         if stack.tensorrt_llm is not None and not release.steps:
@@ -246,20 +267,20 @@ def _release(stack: Stack, choices: Choices) -> Release | None:
     return None
 
 
-def _templates(release: Release, stack: Stack) -> str:
+def _templates(release: Release, stack: StackSpec) -> str:
     """Where the release's image has the templates of this stack's models; the folder is their family."""
     if stack.llmapi is not None:
         return release.llmapi.templates if release.llmapi else ""
     return release.templates
 
 
-def _engine_model(stack: Stack) -> str:
+def _engine_model(stack: StackSpec) -> str:
     """Which architecture the stack's TensorRT-LLM engine is built for; "" where it has none."""
     built = (a for a in stack.artifacts.values() if a.engine == TensorRtLlm.name)
     return next((str(a.options.get("model", TensorRtLlm.options["model"].default)) for a in built), "")
 
 
-def _image(stack: Stack, release: Release | None, profile: str) -> str:
+def _image(stack: StackSpec, release: Release | None, profile: str) -> str:
     """The image that the server's is made of; on the cpu profile it is made from nothing."""
     if release:
         return release.image

@@ -1,20 +1,25 @@
-"""Folders in the making: each is locked by its maker, so that what a killed one left is known, and swept."""
+"""Folders in the making: each is locked by its maker, so that what a killed one left is known, and swept.
+
+A folder is exchanged for another in one step where the file system can do that, else in two renames.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import fcntl
-import glob
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+from labkit.disk import disk_errors
 
 NEW, OLD = ".new-", ".old-"
 HELD = f"{NEW}held-"  # made under a lock
-STALE_S = 3600.0  # a folder whose name promises no lock (an earlier version's) may be in the making until then
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 @contextlib.contextmanager
@@ -23,7 +28,7 @@ def making(target: Path) -> Iterator[Path]:
     while True:
         fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{HELD}"))
         handle = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY)
-        _lock(handle, wait=True)
+        lock_folder(handle, wait=True)
         if fresh.exists():  # else it was swept before it was locked
             break
         os.close(handle)
@@ -39,51 +44,68 @@ def aside(target: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{OLD}"))
 
 
-def sweep(parents: Iterable[Path]) -> list[str]:
-    """Remove what killed makers left in these folders, and put back what they had moved aside; the paths."""
-    swept = []
-    for parent in parents:
-        swept += [str(left) for left in sorted(parent.glob(f".*{NEW}*")) if _swept(left)]
-        for left in sorted(parent.glob(f".*{OLD}*")):
-            target = parent / left.name[1:].rpartition(OLD)[0]
-            with contextlib.suppress(OSError):
-                if target.exists() or not any(left.iterdir()):
-                    shutil.rmtree(left)
-                else:
-                    left.rename(target)
-                swept.append(str(left))
-    return swept
-
-
-def sweep_beside(target: Path, first: Callable[[Path], None]) -> list[str]:
-    """Remove what killed makers of ``target`` left beside it, wherever that is; the paths.
-
-    Args:
-        first: called with each such folder before it goes.
-    """
-    left = sorted(target.parent.glob(f".{glob.escape(target.name)}{HELD}*"))
-    return [str(folder) for folder in left if _swept(folder, first)]
-
-
-def _swept(left: Path, first: Callable[[Path], None] = lambda folder: None) -> bool:
-    """Whether the folder was a killed maker's, and has gone."""
-    with contextlib.suppress(OSError):
-        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            promised = HELD in left.name or time.time() - os.fstat(handle).st_mtime > STALE_S
-            if promised and _lock(handle, wait=False):
-                first(left)
-                shutil.rmtree(left)
-                return True
-        finally:
-            os.close(handle)
-    return False
-
-
-def _lock(handle: int, wait: bool) -> bool:
+def lock_folder(handle: int, wait: bool) -> bool:
     """Whether the lock was had; a file system without locks has none to wait for."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def replace_dir(target: Path) -> Iterator[Path]:
+    """Yield an empty sibling folder that takes the place of ``target`` on success and vanishes on failure.
+
+    The old folder stays whole until the new one is complete; a reader sees either the one or the other (see ``_swap``).
+    Everybody may read what is in it: a server in a container may be nobody.
+    """
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with making(target) as fresh:
+            fresh.chmod(0o755)
+            yield fresh
+            for path in fresh.rglob("*"):  # some libraries make files that are their owner's alone
+                mode = path.lstat().st_mode
+                wanted = mode | (0o755 if path.is_dir() else 0o444)
+                if mode != wanted and not path.is_symlink():
+                    path.chmod(wanted)
+            _swap(fresh, target)
+
+
+def _swap(fresh: Path, target: Path) -> None:
+    """Put ``fresh`` where ``target`` is; what was there goes only after the new one stands.
+
+    Both change places in one step. A file system that cannot do that (some network file systems) takes two renames,
+    and between them a reader sees neither. Another process may do the same at the same time: whoever is later wins, and
+    neither fails.
+    """
+    while True:
+        with contextlib.suppress(OSError):  # an empty folder may be renamed over, another one not
+            fresh.rename(target)
+            return
+        if _exchange(fresh, target):
+            return  # what was there has the name of ``fresh`` now, and goes with its maker's block
+        old = aside(target)
+        try:
+            target.rename(old)
+        except FileNotFoundError:
+            old.rmdir()
+            continue
+        try:
+            fresh.rename(target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                old.rename(target)
+                raise
+        finally:
+            if target.exists():
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Whether two folders have changed places in one step."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every libc
+    paths = (AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other))
+    return rename is not None and rename(*paths, RENAME_EXCHANGE) == 0

@@ -1,15 +1,16 @@
-"""Every path the program writes, under one root, and the few ways in which it writes.
+"""Every path that labctl writes, under one root.
 
-Three rules hold for all of them: a file appears whole or not at all (temporary name, then rename), a folder is
-exchanged for another in one step (where the file system can; else in two renames), and whatever is made once per key
-is made under that key's lock.
+What is below a stack's ``run_dir`` may have been put there by a model, so it is opened without following links
+(``nofollow``). All the rest of a stack's folder is the caller's own, and ``require_own`` refuses anything else before
+it is changed.
 """
 
 from __future__ import annotations
 
-import errno
+import functools
+import hashlib
 import os
-import shutil
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +18,130 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from labctl import unfinished
-from labctl.stackfolder import StackFolder
 from labkit.disk import cache_folder, disk_errors
 from labkit.errors import LabError
+from labkit.nofollow import read_text, require_own
 
 INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl is installed editable
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 MARKER = "model_repos"  # a folder that only a checkout of the labs has beside pyproject.toml
+
+
+class _Own:
+    """A path by its name; ``kind`` (file or folder) is what must be there, if anything is."""
+
+    def __init__(self, name: str, kind: str = "file") -> None:
+        self.name, self.kind = name, kind
+
+    def __get__(self, folder: StackFolder, owner: type) -> Path:
+        return folder.path / self.name
+
+
+@dataclass(frozen=True)
+class StackFolder:
+    """The paths of one stack; none of them need exist.
+
+    Attributes:
+        state_file: the record of the stack that was brought up last: a memory of it, never the proof that it runs.
+        lock_note: who holds the lock.
+        secret: the text by which Triton tells labctl from a stranger (``labctl.triton.arguments``).
+        repository: the rendered model repository that the server reads.
+        front: the folder from which a balancer reads its servers.
+        envoy_file: Envoy's configuration (local runtime).
+        compose_file: what this stack has otherwise than the Compose files of the checkout.
+        observe: what Prometheus has, and Grafana's password: gone with the stack.
+        scale_log: the decisions of ``labctl scale --auto``.
+        overlay: the learner's files, as a repository over the lab's (of the exercises' own stack, as all that follow).
+        asked_runtime: the runtime that was asked for last.
+        purpose_file: what the server was brought up for.
+        used_file: touched at every check: the server goes when this is old. Its text says which watcher looks at it.
+        clean_file: exists while the models hold nothing of an earlier check that failed.
+    """
+
+    path: Path
+
+    lock, lock_note, state_file = _Own("lock"), _Own("lock.json"), _Own("state.json")
+    compose_file, envoy_file, secret = _Own("compose.json"), _Own("envoy.json"), _Own("secret")
+    scale_log, idle_log = _Own("scale.log"), _Own("idle.log")
+    asked_runtime, purpose_file = _Own("runtime"), _Own("purpose.json")
+    used_file, clean_file = _Own("used"), _Own("clean")
+    repository, front = _Own("repository", "folder"), _Own("front", "folder")
+    observe, overlay = _Own("observe", "folder"), _Own("overlay", "folder")
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def was_up(self) -> bool:
+        """Whether the stack was brought up and not taken down, as far as its state file tells."""
+        return os.path.lexists(self.state_file)
+
+    def run_dir(self, replica: int = 0) -> Path:
+        """What the server itself writes (step logs): the one writable mount of a container.
+
+        A replica writes into a folder of its own in it; 0 is the stack's.
+        """
+        folder = self.path / "run"
+        return folder / f"replica-{replica}" if replica else folder
+
+    def log_file(self, replica: int = 0) -> Path:
+        """The log of the server and its guard; where there are replicas, of the balancer, and one of each replica."""
+        return self.path / (f"server-{replica}.log" if replica else "server.log")
+
+    @property
+    def replica_logs(self) -> list[Path]:
+        return sorted(self.path.glob("server-*.log"))
+
+    def ended_file(self, replica: int = 0) -> Path:
+        """How the server died, as its keeper says (local runtime)."""
+        return self.path / (f"ended-{replica}.json" if replica else "ended.json")
+
+    @property
+    def ended_files(self) -> list[Path]:
+        """The ended files of the stack's replicas."""
+        return sorted(self.path.glob("ended-*.json"))
+
+    def address_file(self, page: str) -> Path:
+        """Where one of the stack's pages (chat, watch) listens."""
+        return self.path / f"{page}.address"
+
+    def hub_token(self) -> Path:
+        """The pipe through which this process gives a builder's container the Hub token."""
+        return self.path / f"hub-token-{os.getpid()}"
+
+    def make_secret(self) -> str:
+        """A new secret for a server that is about to start; the old one is worth nothing any more."""
+        text = secrets.token_urlsafe(24)
+        with disk_errors(self.secret):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.secret.unlink(missing_ok=True)
+            with os.fdopen(os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(text)
+        return text
+
+    def read_secret(self) -> str:
+        """The running server's; "" where there is none, or it is somebody else's."""
+        try:
+            return read_text(self.secret)
+        except (OSError, ValueError):
+            return ""
+
+    def require_own(self) -> None:
+        """Refuse a folder in which something is not the caller's own file or folder.
+
+        Raises:
+            LabError: a link, a FIFO, a folder in a file's place, or another user's file; it is named, and nothing is
+                touched.
+        """
+        for path in (self.path.parent, self.path, self.run_dir()):
+            require_own(path, "folder")
+        for own in vars(StackFolder).values():
+            if isinstance(own, _Own) and own.name != "secret":  # a server in a container may own it
+                require_own(self.path / own.name, own.kind)
+        for path in (self.log_file(), *self.replica_logs):
+            require_own(path, "file")
+        for path in self.path.iterdir() if self.path.is_dir() else ():
+            require_own(path, "")
 
 
 @dataclass(frozen=True)
@@ -76,10 +193,6 @@ class Workspace:
         return self.root / "models"
 
     @property
-    def scripts(self) -> Path:
-        return self.root / "scripts"
-
-    @property
     def state(self) -> Path:
         return self.root / ".labs"
 
@@ -93,6 +206,11 @@ class Workspace:
         """Model templates copied out of the images that serve them, one folder per release."""
         return self.cache / "templates"
 
+    @property
+    def caches(self) -> list[Path]:
+        """Every folder of the cache in which something is made."""
+        return [self.cache / name for name in ("weights", "engines")] + [self.templates_cache, self.backends_cache]
+
     def folder(self, stack: str) -> StackFolder:
         """State, log, rendered repository and run folder of one stack."""
         return StackFolder(self.state / stack)
@@ -104,69 +222,6 @@ class Workspace:
 
     def results_dir(self, lab: str) -> Path:
         return self.root / "results" / lab
-
-
-@contextmanager
-def replace_dir(target: Path) -> Iterator[Path]:
-    """Yield an empty sibling folder that takes the place of ``target`` on success and vanishes on failure.
-
-    The old folder stays whole until the new one is complete; a reader sees either the one or the other (see ``_swap``).
-    Everybody may read what is in it: a server in a container may be nobody.
-    """
-    with disk_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.making(target) as fresh:
-            fresh.chmod(0o755)
-            yield fresh
-            for path in fresh.rglob("*"):  # some libraries make files that are their owner's alone
-                mode = path.lstat().st_mode
-                wanted = mode | (0o755 if path.is_dir() else 0o444)
-                if mode != wanted and not path.is_symlink():
-                    path.chmod(wanted)
-            _swap(fresh, target)
-
-
-def _swap(fresh: Path, target: Path) -> None:
-    """Put ``fresh`` where ``target`` is; what was there goes only after the new one stands.
-
-    Both change places in one step. A file system that cannot do that (some network file systems) takes two renames,
-    and between them a reader sees neither. Another process may do the same at the same time: whoever is later wins, and
-    neither fails.
-    """
-    while True:
-        try:
-            fresh.rename(target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        if _exchange(fresh, target):
-            return  # what was there has the name of ``fresh`` now, and goes with its maker's block
-        old = unfinished.aside(target)
-        try:
-            target.rename(old)  # an empty folder may be renamed over
-        except FileNotFoundError:
-            old.rmdir()
-            continue
-        try:
-            fresh.rename(target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                old.rename(target)
-                raise
-        finally:
-            if target.exists():
-                shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Whether two folders have changed places in one step."""
-    import ctypes
-
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every libc
-    paths = (AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other))
-    return rename is not None and rename(*paths, RENAME_EXCHANGE) == 0
 
 
 @contextmanager
@@ -188,3 +243,15 @@ def key_lock(path: Path, timeout: float = -1) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file (hex). A file that has not been touched since is not read again by the same process."""
+    now = path.stat()
+    return _sha256(path, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _sha256(path: Path, *_: int) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

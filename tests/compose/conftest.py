@@ -10,7 +10,7 @@ import pytest
 from machinery import ROOT, copy_of_the_checkout, labctl, runtime, status, taken_down, with_faults_lab
 
 from labctl.runtimes import images
-from labctl.stack import ports
+from labctl.stack.ports import claim_endpoints
 from labctl.workspace import Workspace
 
 
@@ -80,7 +80,7 @@ def docker_compose_file(rendered: Path) -> str:
 @pytest.fixture(scope="session")
 def docker_setup(snapshot: Path) -> Iterator[str]:
     """The plain command, once for all. Only the image that is there already and free ports are not left at defaults."""
-    free = vars(ports.claim("auto", "127.0.0.1", [])).items()
+    free = vars(claim_endpoints("auto", "127.0.0.1", [])).items()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABS_SERVER_IMAGE", images.server_image(Workspace(snapshot, ROOT), "cpu"))
         for name, endpoint in free:

@@ -15,7 +15,7 @@ from machinery import ROOT
 from pytest_docker.plugin import Services
 
 from labctl.runtimes import docker_engine, images
-from labctl.stack import ports
+from labctl.stack.ports import claim_endpoints
 from labctl.triton.server_api import call
 from labctl.workspace import Workspace
 
@@ -30,7 +30,7 @@ def page(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where the page is, and what the engine says of its container, of which nothing is left afterwards."""
     image = images.client_image(Workspace(snapshot, ROOT)).replace("labs-client", "labs-chat")  # of the same sources
-    endpoint = ports.claim("auto", "127.0.0.1", []).http
+    endpoint = claim_endpoints("auto", "127.0.0.1", []).http
     chosen = {"LABS_CHAT_IMAGE": image, "LABS_CHAT_PORT": endpoint.rpartition(":")[2], **images.build_environment()}
 
     def compose(*words: str) -> None:

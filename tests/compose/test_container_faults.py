@@ -163,7 +163,7 @@ def test_what_a_killed_labctl_left_of_its_builder_goes_with_down_all(own: Path) 
     script = "import sys, time; print('begun', file=sys.stderr, flush=True); time.sleep(600)"
     code = (
         "import sys; from pathlib import Path; from machinery import runtime; from labctl.listener import Silent\n"
-        "from labctl.runtimes.actions import carry_out\n"
+        "from labctl.runtimes.processes import carry_out\n"
         "r = runtime(Path(sys.argv[1])); carry_out(r.prepare('cpu'), Silent())\n"
         f"r.tool('a tool', ['-c', {script!r}]).do(Silent())"
     )

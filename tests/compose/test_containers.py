@@ -12,7 +12,7 @@ from machinery import container, labctl, runtime
 
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine
-from labctl.runtimes.actions import carry_out
+from labctl.runtimes.processes import carry_out
 from labctl.stack.session import Session
 from labctl.triton.server_api import call
 

@@ -19,8 +19,8 @@ from machinery import copy_of_the_checkout, labctl, runtime
 from waiting import eventually
 
 from labctl.listener import Silent
-from labctl.runtimes.actions import carry_out
-from labctl.stack import ports
+from labctl.runtimes.processes import carry_out
+from labctl.stack.ports import claim_endpoints
 
 PATIENCE_S = 240.0
 NAME = f"labs-test-{os.getpid()}"
@@ -43,7 +43,7 @@ def deployed(engine: docker.DockerClient, snapshot: Path, tmp_path: Path) -> Ite
     carry_out(runtime(snapshot).prepare("cpu", guarded=True), Silent())
     root = copy_of_the_checkout(tmp_path / "checkout", snapshot)
     labctl("render", "iterative", "--target", "swarm", "--output", str(tmp_path / "deploy"), root=root)
-    where = vars(ports.claim("auto", "127.0.0.1", []))
+    where = vars(claim_endpoints("auto", "127.0.0.1", []))
     env = {**os.environ, **{f"LABS_{name.upper()}_PORT": end.rpartition(":")[2] for name, end in where.items()}}
     swarm("swarm", "init", "--advertise-addr", "127.0.0.1", "--listen-addr", "127.0.0.1")
     try:

@@ -13,7 +13,7 @@ from lab_server import LabServer
 from layer import require_vllm
 from machinery import PARTS, ROOT, labctl, taken_down
 
-from labctl.stack.stuck import stuck
+from labctl.stack import faults
 from labctl.triton import server_api
 
 __all__ = ["browser"]
@@ -31,7 +31,7 @@ def unstuck(checkout: Path) -> Iterator[None]:
     """
     yield
     for stack, (_, server) in UP.items():
-        if said := stuck(server.run_dir):
+        if said := faults.stuck_sentences(server.run_dir):
             print(f"{stack} is restarted: {'; '.join(said)}")
             labctl("restart", stack, root=checkout)
 

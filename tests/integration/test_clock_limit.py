@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from labctl.clock.clock import Clock
-from labctl.clock.pause import SHARE, pause_limit
+from labctl.clock.clock import SHARE, Clock, pause_limit
 from labkit.clients.stream import TextStream
 
 pytestmark = pytest.mark.xdist_group("iterative")

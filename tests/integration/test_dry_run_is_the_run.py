@@ -14,8 +14,8 @@ import pytest
 from machinery import copy_of_the_checkout, labctl, share_server, taken_down, with_faults_lab
 
 from labctl.runtimes.local import LocalRuntime
-from labctl.stack import ports
-from labctl.triton import secret
+from labctl.stack.ports import claim_endpoints
+from labctl.triton import arguments
 from labctl.workspace import Workspace
 
 STACK = "quick"
@@ -30,7 +30,7 @@ def own(tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def free_ports() -> list[str]:
-    return ["--ports", ",".join(e.rpartition(":")[2] for e in vars(ports.claim("auto", "127.0.0.1", [])).values())]
+    return ["--ports", ",".join(e.rpartition(":")[2] for e in vars(claim_endpoints("auto", "127.0.0.1", [])).values())]
 
 
 def files_of(*folders: Path) -> set[str]:
@@ -51,7 +51,7 @@ def ran(stderr: str) -> list[str]:
 
 def told(argv: list[str]) -> list[str]:
     """A command line as it may be told: without the secret of this very start."""
-    return [re.sub(f"{secret.KEY}=.*", f"{secret.KEY}={secret.SHOWN}", word) for word in argv]
+    return [re.sub(f"{arguments.KEY}=.*", f"{arguments.KEY}={arguments.SHOWN}", word) for word in argv]
 
 
 def test_up_starts_the_processes_and_writes_the_files_that_its_dry_run_lists(own: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from waiting import eventually
 
 from labctl.clock.clock import Clock
 from labctl.manifest.catalog import load
-from labctl.manifest.overlays import overlaid, probes
+from labctl.manifest.schema import lay_overlays, probes
 from labctl.pages.live.asking import Asker
 from labctl.workspace import Workspace
 from labkit.evidence import metrics
@@ -65,7 +65,7 @@ def test_fault_39_hundreds_of_clients_that_leave_before_their_first_answer_leave
     server = lab_server(stack, **settings)
     lab, name = load(Workspace.find(Path(__file__))).stack(stack)
     scope = {f"settings.{key}": value for key, value in server.settings.items()} | {"profile": "cpu", "stack": name}
-    for model, probe in probes(overlaid(lab.stacks[name], "cpu", server.settings), scope).items():
+    for model, probe in probes(lay_overlays(lab.stacks[name], "cpu", server.settings), scope).items():
         body = {**probe.body, **({"max_tokens": 20, "ignore_eos": True} if "gpt2" in model else {})}
         leave(server.http, f"/v2/models/{model}/{probe.path}", body, CLIENTS.get(stack, OTHERS))
     eventually(lambda: in_flight(server) == 0)

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from labctl.artifacts import engines, weights
-from labctl.artifacts.gpt2_export import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
+from labctl.artifacts.exports import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labserve.logits.ragged import cut, pad

@@ -20,7 +20,7 @@ from waiting import eventually
 from labctl.museum.exhibit import Exhibit, find_all
 from labctl.museum.visit import MENDED, PASSES, REPRODUCES, run
 from labctl.runtimes import bare, wheel
-from labctl.runtimes.marks import SHM
+from labctl.runtimes.leftovers import SHM
 from labctl.stack import ports
 from labctl.triton import readiness
 from labctl.workspace import Workspace
@@ -92,7 +92,7 @@ def test_the_text_for_upstream_reproduces_as_it_stands(tmp_path: Path, cache: Pa
     (folder / "model.py").write_text(model)
     (folder.parent / "config.pbtxt").write_text(config)
     (tmp_path / "client.py").write_text(client)
-    (endpoints,) = ports.places(1)
+    (endpoints,) = ports.free_endpoints(1)
     with bare.local(Workspace(tmp_path, cache), "museum", tmp_path, endpoints, []) as server:
         readiness.wait_ready(
             endpoints.http, ["steps"], {}, exited=lambda: server.ended() or None, tail=lambda: [server.log()],

@@ -154,7 +154,7 @@ def test_fault_4_a_taken_port_is_named_before_anything_is_made(own: Path, where:
 @pytest.fixture
 def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Another program, which takes the first HTTP port that was found free, before the server can."""
-    look, stolen = ports.require, list[int]()
+    look, stolen = ports.require_endpoints, list[int]()
     with socket.socket() as listener:
 
         def look_then_lose(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
@@ -165,7 +165,8 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
                 listener.bind(("127.0.0.1", stolen[0]))
                 listener.listen()
 
-        monkeypatch.setattr(ports, "require", look_then_lose)
+        monkeypatch.setattr("labctl.stack.up.require_endpoints", look_then_lose)
+        monkeypatch.setattr(ports, "require_endpoints", look_then_lose)
         yield stolen
 
 
@@ -188,7 +189,7 @@ def test_fault_4_an_automatic_port_that_is_taken_before_the_server_listens_is_re
 def test_fault_4_a_port_of_a_person_that_is_taken_before_the_server_listens_is_named(
     own: Path, where: str, thief: list[int]
 ) -> None:
-    wanted = ",".join(map(str, ports.free("127.0.0.1", 3)))
+    wanted = ",".join(map(str, ports.free_ports("127.0.0.1", 3)))
     with pytest.raises(LabError, match=r"HTTP port \d+ .*is already in use"):
         brought_up(own, where, wanted)
     assert nothing_left(own, where)

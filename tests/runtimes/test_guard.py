@@ -26,7 +26,7 @@ from benchmarks.hostile import http2
 from benchmarks.hostile.framing import SERVICE, pseudo
 from benchmarks.hostile.messages import message
 from labctl.runtimes import docker_engine
-from labctl.runtimes.marks import ROOT as OF_CHECKOUT
+from labctl.runtimes.leftovers import ROOT as OF_CHECKOUT
 from labctl.triton.server_api import is_live
 
 STACK = "quick"

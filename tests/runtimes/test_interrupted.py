@@ -14,7 +14,7 @@ import pytest
 from machinery import labctl, runtime, started, status
 from waiting import DEADLINE_S, eventually
 
-from labctl.stack.lock import holder
+from labctl.runtimes.lock import holder
 from labctl.triton import server_api
 from labctl.workspace import Workspace
 

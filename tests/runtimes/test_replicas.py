@@ -22,9 +22,9 @@ from machinery import copy_of_the_checkout, labctl, processes_about, runtime, st
 from waiting import eventually
 
 from labctl.runtimes import docker_engine
-from labctl.runtimes.marks import ROOT as OF_CHECKOUT
-from labctl.runtimes.marks import SERVER
-from labctl.runtimes.yielding import NICE
+from labctl.runtimes.leftovers import ROOT as OF_CHECKOUT
+from labctl.runtimes.leftovers import SERVER
+from labctl.runtimes.local_server import NICE
 from labkit.evidence import metrics
 
 STACK, MODEL = "quick", "echo"

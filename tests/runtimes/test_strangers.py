@@ -12,8 +12,8 @@ import pytest
 from machinery import container, labctl, status
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from labctl.runtimes.marks import regions
-from labctl.triton import secret
+from labctl.runtimes.leftovers import regions
+from labctl.triton import arguments
 from labctl.triton.server_api import call, model_states
 from labctl.workspace import Workspace
 
@@ -44,7 +44,7 @@ def grpc_code(endpoint: str, method: str, message: object, key: str = "") -> grp
     with grpc.insecure_channel(endpoint) as channel:
         try:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            getattr(stub, method)(message, timeout=20, metadata=[(f"triton-grpc-protocol-{secret.KEY}", key)])
+            getattr(stub, method)(message, timeout=20, metadata=[(f"triton-grpc-protocol-{arguments.KEY}", key)])
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK
@@ -59,7 +59,7 @@ def test_fault_35_what_writes_to_triton_is_closed_to_strangers_and_open_to_labct
     for method, message in CLOSED_CALLS.items():
         assert grpc_code(endpoints["grpc"], method, message) == grpc.StatusCode.UNAVAILABLE, method
 
-    key = secret.read(Workspace(own, own / "cache"), STACK)
+    key = Workspace(own, own / "cache").folder(STACK).read_secret()
     assert {state.name for state in model_states(endpoints["http"], key)} == {"echo", "moody"}
     assert grpc_code(endpoints["grpc"], "RepositoryIndex", CLOSED_CALLS["RepositoryIndex"], key) == grpc.StatusCode.OK
     assert call(endpoints["http"], "GET", "/v2/models/echo/stats")[0] == 200

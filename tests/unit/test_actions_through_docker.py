@@ -19,8 +19,7 @@ from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack import replicas
 from labctl.stack.down import take_down
-from labctl.stack.session import Session
-from labctl.stack.todo import Todo
+from labctl.stack.session import Session, Todo
 from labctl.stack.up import up
 from labctl.workspace import Workspace
 

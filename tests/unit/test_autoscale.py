@@ -15,10 +15,10 @@ from labctl.cli import options
 from labctl.cli.edit import scale_command
 from labctl.guard.admin import Seen
 from labctl.listener import Listener, Silent
-from labctl.replicas.autoscale import Scaler, bounds, follow
-from labctl.runtimes.actions import Action
+from labctl.replicas.scale import Scaler, bounds, follow
+from labctl.runtimes.lock import stack_lock
+from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Record, Replica
-from labctl.stack.lock import stack_lock
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -66,14 +66,14 @@ class TwoReplicas:
     def find(self, stack: str) -> Record | None:
         return self.record
 
-    def front_ended(self, record: Record) -> str:
+    def front_death(self, record: Record) -> str:
         return ""
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         self._draining = draining or [1]
         self._there = [one.number for one in record.servers]
 
-    def seen(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, Seen]:
         self._looks += 1
         return {n: Seen(n, draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there}
 

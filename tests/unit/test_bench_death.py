@@ -16,7 +16,8 @@ from labctl.labs import bench
 from labctl.labs.servers import as_it_runs
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Choices, Endpoints, Record, UpOptions
-from labctl.stack import ports, up
+from labctl.stack import up
+from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import bring_up
@@ -39,7 +40,7 @@ def test_fault_19_a_request_that_failed_is_told_as_the_death_of_the_server_where
         raise LabError("echo had no first response")
 
     monkeypatch.setattr(bench, "ephemeral", brought_up)
-    monkeypatch.setattr("labctl.stack.running.explainer", lambda *_: str)
+    monkeypatch.setattr("labctl.stack.faults.stack_explainer", lambda *_: str)
     monkeypatch.setattr("labkit.workloads.bench.run", failed)
     monkeypatch.setattr(bench, "death", lambda *_: LabError("quick died: killed by SIGFPE") if dead else None)
     with pytest.raises(LabError, match=said):
@@ -79,7 +80,7 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
     given = UpOptions(Choices(set={"max_batch_size": "2"}), expose=True)
-    runs = bring_up(Stack(session, lab, stack, runtime, given), ports.places(1)[0]).record
+    runs = bring_up(Stack(session, lab, stack, runtime, given), free_endpoints(1)[0]).record
     there = RunningStack.of(session, lab, runtime, runs, already=True)
     monkeypatch.setattr(LocalRuntime, "find", lambda self, name: runs)
     monkeypatch.setattr("labctl.stack.replicas.await_ready", lambda *_: None)

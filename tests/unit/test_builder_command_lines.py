@@ -12,7 +12,7 @@ import yaml
 from machinery import ROOT
 
 from labctl.artifacts import engines
-from labctl.artifacts.tensorrt_llm_commands import commands
+from labctl.artifacts.tensorrt_llm import commands
 from labctl.trtllm.releases import release, table
 
 FLAGS = yaml.safe_load((Path(__file__).parent / "data/trtllm/flags.yaml").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.bundle import checkout, pack
+from labctl.bundle import pack
 from labctl.listener import Silent
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -149,7 +149,7 @@ def test_only_what_is_committed_or_staged_is_taken_from_a_clone(workspace: Works
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "README.md"], check=True)
     (workspace.root / "token.txt").write_text("secret")
-    assert checkout.files(workspace.root) == [Path("README.md")]
+    assert pack.checkout_files(workspace.root) == [Path("README.md")]
 
 
 def test_a_copy_without_git_keeps_the_folders_that_only_the_root_ignores(workspace: Workspace) -> None:
@@ -158,7 +158,7 @@ def test_a_copy_without_git_keeps_the_folders_that_only_the_root_ignores(workspa
                  "src/install", "m/model.py.yours-1"):  # fmt: skip
         (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
         (workspace.root / name).touch()
-    taken = {path.as_posix() for path in checkout.files(workspace.root)}
+    taken = {path.as_posix() for path in pack.checkout_files(workspace.root)}
     assert {"labs/02/exercises/02a/task.md", "src/install"} <= taken
     assert not taken & {"exercises/02a/mine.py", "labs/02/__pycache__/x.pyc", "install", "m/model.py.yours-1"}
 
@@ -166,11 +166,11 @@ def test_a_copy_without_git_keeps_the_folders_that_only_the_root_ignores(workspa
 def test_every_file_that_git_has_is_in_a_bundle_of_a_copy_without_git(tmp_path: Path) -> None:
     if not shutil.which("git") or not (ROOT / ".git").exists():
         pytest.skip("this checkout is no clone")
-    tracked = checkout.files(ROOT)
+    tracked = pack.checkout_files(ROOT)
     for path in tracked:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, tmp_path / path)
-    assert checkout.files(tmp_path) == tracked
+    assert pack.checkout_files(tmp_path) == tracked
 
 
 def test_fault_50_a_clone_without_git_is_told_before_anything_is_made(
@@ -179,7 +179,7 @@ def test_fault_50_a_clone_without_git_is_told_before_anything_is_made(
     (workspace.root / ".git").mkdir()
     monkeypatch.setenv("PATH", str(workspace.root))
     with pytest.raises(LabError, match="its files cannot be listed") as caught:
-        checkout.files(workspace.root)
+        pack.checkout_files(workspace.root)
     assert caught.value.why == "git is not installed"
 
 

@@ -10,12 +10,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from labctl import yamlfile
 from labctl.cli.main import cli
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog, load
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.session import Session
+from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -114,11 +114,11 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
         ("schema: [1", "lab.yaml: "),
         ("", "schema: Field required"),
         # settings
-        (changed("settings/size/only", {"enigne": "fast"}), "settings.size.only.enigne: not a setting of this lab"),
-        (changed("settings/size/only", {"engine": "fsat"}), "settings.size.only.engine: 'fsat' is not one of: fast"),
-        (changed("settings/size/only", "fast"), "settings.size.only: Input should be a valid dictionary"),
-        (changed("settings/loud/only", {"loud": True}), "settings.loud.only.loud: a setting cannot depend on itself"),
-        (changed("settings/size/instead", "width"), "'instead' belongs to a setting with 'only'"),
+        (changed("settings/size/when", {"enigne": "fast"}), "settings.size.when.enigne: not a setting of this lab"),
+        (changed("settings/size/when", {"engine": "fsat"}), "settings.size.when.engine: 'fsat' is not one of: fast"),
+        (changed("settings/size/when", "fast"), "settings.size.when: Input should be a valid dictionary"),
+        (changed("settings/loud/when", {"loud": True}), "settings.loud.when.loud: a setting cannot depend on itself"),
+        (changed("settings/size/instead", "width"), "'instead' belongs to a setting with 'when'"),
         (changed("settings/size/default", {"cpu": 1, "gup": 2}), "a default by profile is {cpu: ..., gpu: ...}"),
         (changed("*/settings", {"nope": 1}), "stacks.demo-stack.settings.nope: not a setting"),
         (changed("*/settings", {"size": "x"}), "stacks.demo-stack.settings.size: 'x' is not a whole number"),
@@ -144,14 +144,19 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
         (changed("*/tokenizer", "{artifacts.wieghts}"), "tokenizer: there is no '{artifacts.wieghts}' here"),
         (changed("*/probes", {"m": {"body": {"x": ["{setings.size}"]}}}), "probes.m.x: there is no '{setings.size}'"),
         (changed("*/place", {"m/{sizes}": "{artifacts.weights}/a"}), "place: there is no '{sizes}' here"),
-        (changed("*/profiles", {"gpu": {"parameters": {"n": "{x}"}}}), "profiles.gpu.parameters.n: there is no '{x}'"),
+        (
+            changed("*/variants/gpu", {"when": {"profile": "gpu"}, "parameters": {"n": "{x}"}}),
+            "variants.gpu.parameters.n: there is no '{x}'",
+        ),
+        (changed("settings/size/when", {"profile": "tpu"}), "size.when.profile: 'tpu' is not one of: cpu, gpu"),
+        (changed("*/parameters/n", {"setting": "profile", "map": {"cpu": 1}}), "n.map: nothing for profile=gpu"),
         (changed("*/variants/fast/tensorrt_llm", {"a": "{x}"}), "variants.fast.tensorrt_llm.a: there is no '{x}' here"),
         (
             changed("*/parameters/n", "{artifacts.built}"),
             "stacks.demo-stack: there is no '{artifacts.built}' on cpu with the default settings",
         ),
         (
-            changed("settings/size/only", {"engine": "fast"}),
+            changed("settings/size/when", {"engine": "fast"}),
             "stacks.demo-stack: there is no '{settings.size}' on cpu with engine=plain",
         ),
         # models, folders, links
@@ -271,9 +276,9 @@ def test_a_key_that_is_there_twice_is_refused_with_its_lines(tmp_path: Path) -> 
 
 def test_what_is_merged_from_an_anchor_may_be_overridden() -> None:
     text = "a: &a {x: 1, y: 2}\nin: {b: &b {<<: *a, x: 3}}\nc: {<<: *b, y: 4}"
-    assert yamlfile.parse(text) == {"a": {"x": 1, "y": 2}, "in": {"b": {"x": 3, "y": 2}}, "c": {"x": 3, "y": 4}}
+    assert parse_yaml(text) == {"a": {"x": 1, "y": 2}, "in": {"b": {"x": 3, "y": 2}}, "c": {"x": 3, "y": 4}}
     with pytest.raises(yaml.YAMLError, match="line 2: the key 'x' is there already, in line 1"):
-        yamlfile.parse("a: {x: 1,\n  x: 1}")
+        parse_yaml("a: {x: 1,\n  x: 1}")
 
 
 @pytest.fixture

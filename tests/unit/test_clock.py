@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from labctl.clock.clock import Clock as Remote
-from labctl.clock.pause import PauseLimit, pause_limit
+from labctl.clock.clock import PauseLimit, pause_limit
 from labctl.runtimes.record import Endpoints, Record, Replica
-from labctl.stack.running import standing_still
+from labctl.stack import faults
 from labctl.stack.session import Session
 from labkit.errors import LabError
 from labserve.observe.clock import Clock
@@ -291,11 +291,11 @@ def test_who_is_about_to_wait_is_told_that_the_clock_stands_still(session: Sessi
     record = Record("iterative", "02", "local", "cpu", {}, ["m", "n"], Endpoints("h:1", "h:2", "h:3"))
     run_dir = session.workspace.folder("iterative").run_dir()
     run_dir.mkdir(parents=True)
-    assert standing_still(session, record) == ""
+    assert faults.standing_still(session, record) == ""
     Remote(run_dir, ("m", "n")).pause("n")
-    assert "The clock of n stands still" in standing_still(session, record)
+    assert "The clock of n stands still" in faults.standing_still(session, record)
     replicas = [Replica(number, record.endpoints) for number in (1, 2)]
     Remote(run_dir, ("m", "n")).run()
     Remote(session.workspace.folder("iterative").run_dir(2), ("m", "n")).pause()
     record = dataclasses.replace(record, balance="l7", servers=replicas)
-    assert "The clock of m, n stands still" in standing_still(session, record)
+    assert "The clock of m, n stands still" in faults.standing_still(session, record)

@@ -13,9 +13,9 @@ import pytest
 from labctl.artifacts.store import WEIGHTS
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine, processes
-from labctl.runtimes.actions import Command
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes.compose_commands import Projects
+from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -71,16 +71,17 @@ def test_a_machine_without_engine_and_plugin_hears_of_both_and_of_the_script_tha
 def test_rendering_where_no_engine_listens_imports_nothing_large(tmp_path: Path) -> None:
     code = """
 import sys
-from labctl.repository import schema
+from labctl.repository import config
+from labctl.startup import import_alone
 from labctl.runtimes import docker_engine
-assert schema.parse("config.pbtxt", 'name: "m"')[0].name == "m"
+assert config.parse_config("config.pbtxt", 'name: "m"')[0].name == "m"
 try:
     docker_engine.containers("/checkout")
 except Exception as error:
     assert "no Docker engine answers" in str(error), error
 assert not {"docker", "grpc", "numpy"} & set(sys.modules)
 import tritonclient.grpc
-assert tritonclient.grpc.model_config_pb2 is schema._schema()
+assert tritonclient.grpc.model_config_pb2 is import_alone(config.MODULE)
 """
     env = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)

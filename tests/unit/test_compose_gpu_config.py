@@ -11,8 +11,8 @@ from machinery import PARTS
 
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
-from labctl.runtimes import calls
-from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes import compose_commands
+from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.record import Choices, Endpoints, Record
 from labctl.stack.stack import launch_of
 from labctl.workspace import Workspace
@@ -44,9 +44,9 @@ def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings:
     )  # fmt: skip
     launch = launch_of(workspace.folder(name), plan, record)
     override = projects.override_path(name)
-    projects.write_override(name, calls.services(projects, launch))
-    serve = calls.serve(projects, launch)
-    build = next(iter(calls.builds(projects, "gpu", plan.image).values()))
+    projects.write_override(name, compose_commands.services(projects, launch))
+    serve = compose_commands.serve(projects, launch)
+    build = next(iter(compose_commands.builds(projects, "gpu", plan.image).values()))
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in {**build.env, **serve.env}.items():
             patch.setenv(variable, value)
@@ -125,10 +125,12 @@ def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_pa
 
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     projects = Projects(of_its_own(tmp_path))
-    command = calls.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
+    command = compose_commands.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", 1, ("3",))
     assert "GPU 3" in command.container
-    assert str(projects.override_path(calls.BUILDER)) in command.argv
-    assert calls.reserved(("3",))["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] == ["3"]
+    assert str(projects.override_path(compose_commands.BUILDER)) in command.argv
+    assert compose_commands.gpu_reservation(("3",))["deploy"]["resources"]["reservations"]["devices"][0][
+        "device_ids"
+    ] == ["3"]
 
 
 def test_the_checkout_itself_is_left_alone(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_the_checkout_itself_is_left_alone(tmp_path: Path) -> None:
 
 def state_of(workspace: Workspace, stack: str) -> tuple[int | None, int | None]:
     """When the overrides of a stack and of the builder were written, in ns; None where there is none."""
-    paths = [Projects(workspace).override_path(name) for name in (stack, calls.BUILDER)]
+    paths = [Projects(workspace).override_path(name) for name in (stack, compose_commands.BUILDER)]
     first, second = (path.stat().st_mtime_ns if path.exists() else None for path in paths)
     return first, second
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from labctl.runtimes.streams import as_they_come
+from labctl.runtimes.processes import as_they_come
 from labkit.errors import LabError
 
 

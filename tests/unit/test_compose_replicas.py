@@ -12,11 +12,11 @@ from machinery import ROOT
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.runtimes import calls
+from labctl.runtimes import compose_commands
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_projects import Projects
+from labctl.runtimes.compose_commands import Projects
 from labctl.runtimes.record import Choices, UpOptions
-from labctl.stack import ports
+from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack
 from labctl.stack.up import bring_up
@@ -30,13 +30,13 @@ def services(tmp_path: Path, balance: str = "") -> dict[str, Any]:
     lab, name = session.catalog.stack("iterative")
     runtime = ComposeRuntime(workspace)
     stack = Stack(session, lab, name, runtime, UpOptions(Choices(), replicas=2, balance=balance))
-    steps = bring_up(stack, ports.places(1)[0])
+    steps = bring_up(stack, free_endpoints(1)[0])
     launch = stack.launch(steps.record)
     override = tmp_path / "override.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Projects, "override_path", lambda self, stack: override)
-        projects.write_override(name, calls.services(projects, launch))
-        for variable, value in calls.serve(projects, launch).env.items():
+        projects.write_override(name, compose_commands.services(projects, launch))
+        for variable, value in compose_commands.serve(projects, launch).env.items():
             patch.setenv(variable, value)
         return compose_view.services(
             projects.compose_files("cpu", override, guarded=True),
@@ -59,8 +59,8 @@ def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Pa
         one.pop("profiles", None)
     assert first == second
     guard = found["guard"]
-    assert guard["command"][-1] == calls.FRONT_DIR
-    assert [(mount["target"], mount["read_only"]) for mount in guard["volumes"]] == [(calls.FRONT_DIR, True)]
+    assert guard["command"][-1] == compose_commands.FRONT_DIR
+    assert [(mount["target"], mount["read_only"]) for mount in guard["volumes"]] == [(compose_commands.FRONT_DIR, True)]
 
 
 def test_replicas_share_the_machines_memory_and_all_logs_and_scratch_folders_have_an_end(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from labctl.listener import Silent
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.proc import Proc
-from labctl.runtimes.record import Choices, Endpoints, Record, UpOptions
+from labctl.runtimes.lock import holder
+from labctl.runtimes.record import Choices, Endpoints, Proc, Record, UpOptions
 from labctl.stack import down as taking_down
 from labctl.stack.down import down, down_all
-from labctl.stack.lock import holder
 from labctl.stack.session import Session
 from labctl.stack.status import status
 
@@ -132,7 +131,7 @@ def test_the_note_of_a_lock_and_of_a_death_may_hold_anything(here: Session, text
     for name in ("lock.json", "ended.json"):
         (here.workspace.folder(STACK).path / name).write_text(text)
     assert holder(here.workspace, STACK) == (0, "")
-    assert LocalRuntime(here.workspace).ended(STACK) == ""
+    assert LocalRuntime(here.workspace).death_of(STACK) == ""
 
 
 def test_fault_44_a_stack_whose_state_file_is_null_can_be_taken_down(

@@ -14,7 +14,8 @@ from labctl.artifacts import engines
 from labctl.cli import main as command_line
 from labctl.labs.run import results_folder
 from labctl.stack.session import Session
-from labctl.workspace import Workspace, replace_dir
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace
 from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError

@@ -14,9 +14,11 @@ from labctl import repository, unfinished
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
+from labctl.runtimes import leftovers
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Choices, UpOptions
-from labctl.stack import edits, faults, ports, shipped
+from labctl.stack import edits, faults, shipped
+from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import Stack
 from labctl.stack.up import bring_up
@@ -56,8 +58,8 @@ def test_the_shipped_file_comes_back_and_yours_is_kept(checkout: Workspace) -> N
 def test_templates_outside_of_the_checkout_are_nobodys_edits(checkout: Workspace, tmp_path: Path) -> None:
     inside = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
     inside.write_text("mine\n")
-    assert shipped.edited(checkout, [tmp_path.parent / "elsewhere.py"]) == []
-    assert shipped.edited(checkout, [tmp_path.parent / "elsewhere.py", inside]) == [inside]
+    assert shipped.edited_files(checkout, [tmp_path.parent / "elsewhere.py"]) == []
+    assert shipped.edited_files(checkout, [tmp_path.parent / "elsewhere.py", inside]) == [inside]
 
 
 def test_a_checkout_that_knows_nothing_of_what_was_shipped_says_so(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_fault_50_without_git_what_was_shipped_is_not_known_and_told(
     model.write_text("mine\n")
     monkeypatch.setenv("PATH", str(checkout.root))
     if (checkout.root / ".bundle").is_dir():
-        assert shipped.edited(checkout, [model]) == [model]
+        assert shipped.edited_files(checkout, [model]) == [model]
         return
     with pytest.raises(LabError, match="does not know which files were shipped") as caught:
         shipped.undo(checkout, [model])
@@ -100,10 +102,10 @@ def test_an_edit_that_is_committed_is_still_no_shipped_file(tmp_path: Path) -> N
     model.write_text("mine\n")
     git(clone, "commit", "-qam", "mine")
     workspace = Workspace(clone, tmp_path / "cache")
-    assert shipped.edited(workspace, [model]) == [model]
+    assert shipped.edited_files(workspace, [model]) == [model]
     shipped.undo(workspace, [model])
     assert model.read_text() == "shipped\n"
-    assert shipped.edited(workspace, [model]) == []
+    assert shipped.edited_files(workspace, [model]) == []
 
 
 def test_what_was_put_aside_is_not_served(tmp_path: Path) -> None:
@@ -171,11 +173,11 @@ def test_what_is_rendered_only_to_be_compared_is_held_by_its_maker(
     def render(request: repository.RenderRequest) -> Any:
         made.append(request.output.parent)
         assert unfinished.HELD in made[0].name
-        assert unfinished.sweep([tmp_path]) == []
+        assert leftovers.sweep([tmp_path]) == []
         raise LabError("enough")
 
     monkeypatch.setattr(repository, "render", render)
-    with pytest.raises(LabError, match="enough"), edits._fresh(plan):
+    with pytest.raises(LabError, match="enough"), edits._render_fresh(plan):
         pass
     assert made and not made[0].exists()
 
@@ -219,7 +221,7 @@ def test_a_reload_that_fails_says_which_version_serves(
     """One that loads, and then answers with an error."""
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
-    record = bring_up(Stack(session, lab, stack, runtime, UpOptions()), ports.places(1)[0]).record
+    record = bring_up(Stack(session, lab, stack, runtime, UpOptions()), free_endpoints(1)[0]).record
     plan = make_plan(session.workspace, lab, stack, Choices(), runtime.server_path)
     served = repository.render(plan.request).path / "simple-gpt2" / "config.pbtxt"
     served.write_text(f"{served.read_text()}# as it was loaded\n")

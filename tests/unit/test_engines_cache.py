@@ -19,6 +19,7 @@ from labctl.artifacts import engines, weights
 from labctl.artifacts.protocol import Option
 from labctl.artifacts.store import ENGINES, WEIGHTS, Artifact
 from labctl.cli.main import cli
+from labctl.runtimes import leftovers
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -186,7 +187,7 @@ def test_a_builder_that_makes_no_engine_has_failed(fake: Fake, workspace: Worksp
     assert cached_names(workspace) == []
 
 
-def test_a_killed_build_is_swept_by_the_next(fake: Fake, workspace: Workspace) -> None:
+def test_a_killed_build_is_swept_before_the_next(fake: Fake, workspace: Workspace) -> None:
     script = """if True:
         import os, signal, sys
         sys.path.insert(0, sys.argv[1])
@@ -206,6 +207,7 @@ def test_a_killed_build_is_swept_by_the_next(fake: Fake, workspace: Workspace) -
     build = engines.request("fake", SPEC, {})
     assert not build.ready(workspace)
     assert ENGINES.rows(workspace) == []
+    leftovers.sweep(workspace.caches)
     build.make(workspace, quiet)
     assert cached_names(workspace) == [build.key]
 

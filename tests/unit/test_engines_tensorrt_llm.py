@@ -12,8 +12,7 @@ import pytest
 
 from labctl.artifacts import engines, weights
 from labctl.artifacts.store import ENGINES
-from labctl.artifacts.tensorrt_llm import GpuInfo, check_rotary, check_target
-from labctl.artifacts.tensorrt_llm_commands import commands
+from labctl.artifacts.tensorrt_llm import GpuInfo, check_rotary, check_target, commands
 from labctl.trtllm.releases import table
 from labctl.workspace import Workspace
 from labkit.errors import LabError

@@ -23,8 +23,8 @@ from labctl.learn.outcome import Check, Explained, Slow, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
 from labctl.listener import Silent as Listener
+from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record
-from labctl.stack.lock import stack_lock
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.clients.base import InFlight
@@ -116,7 +116,7 @@ def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypa
         "Failed to process the request(s) for model 'm_0_0', message: KeyError: 'b'\n\nAt:\n"
         "  /lib/labserve/triton.py(76): respond\n  exercises/02a/model.py(40): one_step\n"
     )
-    monkeypatch.setattr(faults, "explainer", lambda *_: str)
+    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     monkeypatch.setattr("labctl.learn.server.lab_with", lambda *_: None)
     session: Any = SimpleNamespace(workspace=workspace)
     running: Any = (None, Record("exercise", "02", "local", "cpu", {}, ["m"], NOWHERE))
@@ -160,7 +160,7 @@ def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
     monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
     monkeypatch.setattr(server, "stop", lambda _: True)
-    monkeypatch.setattr(faults, "explainer", lambda *_: str)
+    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: check)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
     said = judge.check(session, exercise, "compose", [7]).sentence
@@ -184,7 +184,7 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
     nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], nowhere)
     monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
-    monkeypatch.setattr(faults, "explainer", lambda *_: str)
+    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     monkeypatch.setattr(judge, "_load", lambda _: check)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener(), find=lambda stack: (1, record))
     assert judge.check(session, exercise, "compose", [7]).passed
@@ -203,7 +203,7 @@ def judged(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], NOWHERE)
     monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
     monkeypatch.setattr(server, "stop", lambda _: True)
-    monkeypatch.setattr(faults, "explainer", lambda *_: str)
+    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
 
     def judged(check: Any, noted: list[dict[str, Any]] | None = None) -> judge.Outcome:

@@ -16,10 +16,10 @@ from labctl.learn import idle, server
 from labctl.learn.exercise import find_all, named
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog, load
-from labctl.runtimes.actions import Action
+from labctl.runtimes.lock import stack_lock
+from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints
 from labctl.stack.down import take_down
-from labctl.stack.lock import stack_lock
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -118,7 +118,7 @@ def test_a_server_that_died_between_two_checks_is_started_again(
     dead = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
     monkeypatch.setattr(Session, "find", lambda *_: (None, dead))
     monkeypatch.setattr(server, "_for_this", lambda *_: dead)
-    monkeypatch.setattr(server, "edited", lambda *_: [])
+    monkeypatch.setattr(server, "find_edits", lambda *_: [])
     monkeypatch.setattr(server, "stop", lambda _: done.append("stop"))
     monkeypatch.setattr(server, "up", up)
     with pytest.raises(LabError, match="enough"):
@@ -189,7 +189,7 @@ def test_a_server_with_a_request_of_an_earlier_check_is_not_used_again(
     monkeypatch.setattr(server, "_for_this", lambda *_: record)
     monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
     monkeypatch.setattr(metrics, "scrape", lambda _: waiting)
-    monkeypatch.setattr(server, "edited", lambda *_: [])
+    monkeypatch.setattr(server, "find_edits", lambda *_: [])
     monkeypatch.setattr(server, "stop", lambda _: done.append("stop"))
     monkeypatch.setattr(server, "up", up)
     with pytest.raises(LabError, match="enough"):

@@ -23,8 +23,8 @@ from labctl.learn.progress import PASSED, STARTED, Progress
 from labctl.learn.server import STACK, lab_with
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
+from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Choices
-from labctl.stack.lock import stack_lock
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

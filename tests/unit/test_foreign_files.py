@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.stack.lock import stack_lock
+from labctl.runtimes.lock import stack_lock
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

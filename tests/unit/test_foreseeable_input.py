@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 import pytest
 
-from labctl import workspace
+from labctl import unfinished
 from labctl.cli import clock
 from labctl.guard.envoy import receiver
 from labctl.manifest.settings import Setting
 from labctl.pages.gate import objection
 from labctl.runtimes import docker_engine
-from labctl.workspace import replace_dir
+from labctl.unfinished import replace_dir
 from labkit.errors import LabError
 
 
@@ -70,7 +70,7 @@ def test_a_reader_sees_the_old_folder_or_the_new_one_and_never_neither(
 def test_a_file_system_that_cannot_exchange_folders_takes_two_renames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(unfinished, "_exchange", lambda one, other: False)
     for text in ("old", "new"):
         with replace_dir(tmp_path / "out") as fresh:
             (fresh / "a").write_text(text)

@@ -16,13 +16,13 @@ from labctl.artifacts.store import measure
 from labctl.artifacts.tensorrt_llm import GpuInfo
 from labctl.cli.main import cli
 from labctl.doctor.gpu import driver, gpu_checks
-from labctl.labs.run import with_gpus
+from labctl.labs.run import add_gpus
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.runtimes import docker_engine, images, nvidia, wheel
 from labctl.runtimes.record import Choices
-from labctl.stack.prepare import check_machine
 from labctl.stack.session import Session
+from labctl.stack.up import check_machine
 from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -282,12 +282,12 @@ def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine:
 
 def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine: Any) -> None:
     result = {"settings": {"engine": "tensorrt-llm"}, "machine": {"cores": 8}, "metrics": {}}
-    found = with_gpus(result, Choices("gpu", release="0.17.0.post1"))
+    found = add_gpus(result, Choices("gpu", release="0.17.0.post1"))
     assert found["machine"]["cores"] == 8
     assert found["machine"]["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
     assert found["machine"]["gpus"][0]["driver"] == "550.54.15"
     assert found["settings"]["release"] == "0.17.0"
-    assert "release" not in with_gpus({"settings": {}, "machine": {}}, Choices("gpu"))["settings"]
+    assert "release" not in add_gpus({"settings": {}, "machine": {}}, Choices("gpu"))["settings"]
 
 
 def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:

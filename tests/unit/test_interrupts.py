@@ -16,11 +16,11 @@ from labctl.cli.main import Terminated
 from labctl.plan import Plan, make_plan
 from labctl.replicas import restart
 from labctl.replicas import scale as scaling
-from labctl.runtimes.actions import Action
+from labctl.runtimes.lock import hold_signals_back
+from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record, Replica
 from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
-from labctl.stack.interrupts import held_back
 from labctl.stack.session import Session
 from labctl.triton import readiness, server_api
 from labctl.triton.server_api import Unreachable
@@ -56,11 +56,11 @@ class Runtime:
     def find(self, stack: str) -> Record | None:
         return self.record
 
-    def seen(self, record: Record) -> dict[int, Any]:
+    def balancer_view(self, record: Record) -> dict[int, Any]:
         self._do("seen")
         return {}
 
-    def front_ended(self, record: Record) -> str:
+    def front_death(self, record: Record) -> str:
         return ""
 
     def leftovers(self, stack: str) -> list[str]:
@@ -89,7 +89,7 @@ def terminating() -> Iterator[None]:
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
 def test_a_signal_that_is_held_back_is_heard_after_the_block(number: int, raised: type[BaseException]) -> None:
     done = []
-    with pytest.raises(raised), held_back():
+    with pytest.raises(raised), hold_signals_back():
         signal.raise_signal(number)  # to this thread: another may hear os.kill, after the test
         done.append("the rest of the block")
     assert done
@@ -187,7 +187,7 @@ def reloaded(
 
 
 def differences(plan: Plan) -> list[edits.Edited]:
-    with edits._fresh(plan) as fresh:
+    with edits._render_fresh(plan) as fresh:
         return edits._differences(plan, fresh)
 
 
@@ -280,7 +280,7 @@ def replicated(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Sessi
     settings = make_plan(session.workspace, lab, name, Choices(), str).settings
     record = Record(name, lab.folder, "local", "cpu", settings, [MODEL], places[0], balance="l7", servers=servers)
     session.remember(record)
-    monkeypatch.setattr(replicas, "_drained", lambda *arguments: 0)
+    monkeypatch.setattr(replicas, "_await_drained", lambda *arguments: 0)
     monkeypatch.setattr(replicas, "await_ready", lambda *arguments: None)
     return session, record
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from labctl.runtimes import processes, stopping
+from labctl.runtimes import processes
+from labctl.runtimes.base import UNLOADED, unloaded_check
 
 LARGEST = 2**20
 
@@ -58,13 +59,13 @@ def test_the_last_words_of_a_server_that_dies_stand_before_how_it_ended(tmp_path
 def test_a_log_that_became_shorter_is_read_from_its_beginning(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text("old\n" * 1000)
-    said = stopping.from_now_on(log)
+    said = unloaded_check(log)
     turns = iter(range(5))  # after these pauses the writer has gone
     lines = processes.follow(log, lambda: next(turns, None) is not None, lambda seconds: None)
     assert next(lines) == "old"
-    log.write_text(f"{stopping.UNLOADED}\n")
+    log.write_text(f"{UNLOADED}\n")
     assert said()
-    assert list(lines)[-1] == stopping.UNLOADED
+    assert list(lines)[-1] == UNLOADED
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

@@ -13,7 +13,7 @@ from labctl.plan import Plan, make_plan
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Choices
 from labctl.stack import faults
-from labctl.triton import server_log
+from labctl.triton import server_api
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -46,11 +46,12 @@ def plan(tmp_path: Path) -> Plan:
 
 
 @pytest.fixture
-def explain(plan: Plan) -> faults.Explain:
+def explain(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> faults.Explain:
     root = plan.request.output
     old, new = (TRACEBACK.format(root=root, line=n, key=key) for n, key in ((7, "a"), (101, "b")))
     log = [line(ENTRY.format(1) + old), "printed", line(ENTRY.format(1) + new), line("KeyError: 'c'")]
-    return faults.explainer(plan, LocalRuntime(Workspace(ROOT, ROOT)), lambda: log)
+    monkeypatch.setattr(faults, "whole_log", lambda runtime, stack: log)
+    return faults.explainer(plan, LocalRuntime(Workspace(ROOT, ROOT)))
 
 
 def test_an_entry_of_the_log_becomes_type_message_and_the_line_that_a_person_edits(explain: faults.Explain) -> None:
@@ -65,7 +66,7 @@ def test_an_entry_that_the_log_does_not_have_stays_as_it_is(explain: faults.Expl
 
 
 def test_every_part_of_an_error_is_explained(explain: faults.Explain) -> None:
-    told = faults.explained(LabError("a", ENTRY.format(1), "c", [ENTRY.format(1)]), explain)
+    told = faults.explain_error(LabError("a", ENTRY.format(1), "c", [ENTRY.format(1)]), explain)
     assert (told.what, told.remedy) == ("a", "c")
     assert told.why == told.details[0] == "KeyError: 'b' (model_repos/iterative/iterative-gpt2/1/model.py:101)"
 
@@ -80,5 +81,5 @@ def test_the_guard_writes_what_is_looked_for_here() -> None:
 
 
 def test_the_log_shows_a_traceback_line_by_line_and_no_control_character() -> None:
-    shown = list(server_log.readable([line("a \"quoted\"\nKeyError: 'b'"), line("\x1b[2J\nb"), "printed"]))
+    shown = list(server_api.readable([line("a \"quoted\"\nKeyError: 'b'"), line("\x1b[2J\nb"), "printed"]))
     assert shown == [f"{HEAD}a \"quoted\"\nKeyError: 'b'", f"{HEAD}\\u001b[2J\nb", "printed"]

@@ -18,8 +18,7 @@ from click.testing import CliRunner
 from labctl.cli.main import cli
 from labctl.museum import visit
 from labctl.museum.exhibit import Exhibit, find_all, named
-from labctl.runtimes.actions import Command
-from labctl.runtimes.processes import run_together
+from labctl.runtimes.processes import Command, run_together
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.exhibit import CannotTell, Found, Server

@@ -15,7 +15,7 @@ PACKAGES = ("labctl", "labkit")
 IMPORTED = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 TENSOR = re.compile(r'name: *"([^"$]+)"')
 # What TensorRT-LLM and Hugging Face's exporters call things in every release.
-UPSTREAM = ("labctl/trtllm/", "labctl/artifacts/gpt2_export.py", "labkit/clients/trtllm.py")
+UPSTREAM = ("labctl/trtllm/", "labctl/artifacts/exports.py", "labkit/clients/trtllm.py")
 # labctl's own words, which some model uses for a tensor as well; a key of manifests; and the names that vLLM's and
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
 OWN = {

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from board_tables import dashboards
 
-from labctl.runtimes import observers
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
 from labctl.stack import observe
@@ -124,7 +123,7 @@ def test_a_machine_without_prometheus_is_told_where_it_comes_from(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LabError, match="not installed") as refused:
-        observers.as_process(Workspace(ROOT, tmp_path), RECORD, 9090)
+        observe.as_process(Workspace(ROOT, tmp_path), RECORD, 9090)
     assert "apt-get install prometheus" in refused.value.remedy
 
 
@@ -141,11 +140,11 @@ def scraped(config: dict[str, Any]) -> dict[str, list[str]]:
 def test_replicas_that_come_later_are_scraped_too(session: Session) -> None:
     session.workspace.folder("iterative").observe.mkdir(parents=True)
     (session.workspace.root / "observe").symlink_to(OBSERVE)
-    config = observers.local_config(session.workspace, RECORD)
-    session.remember(RECORD)
+    config = observe.local_config(session.workspace, RECORD)
+    observe.follow_servers(session.workspace, RECORD)
     assert scraped(config) == {"triton": ["127.0.0.1:3"], "envoy": []}
     servers = [Replica(n, Endpoints(f"127.0.0.1:{n}1", f"127.0.0.1:{n}2", f"127.0.0.1:{n}3")) for n in (1, 2)]
-    session.remember(dataclasses.replace(RECORD, balance="l7", servers=servers))
+    observe.follow_servers(session.workspace, dataclasses.replace(RECORD, balance="l7", servers=servers))
     assert scraped(config) == {"triton": ["127.0.0.1:13", "127.0.0.1:23"], "envoy": ["127.0.0.1:3"]}
 
 
@@ -178,6 +177,6 @@ def test_a_port_that_is_taken_is_named_as_prometheuss(session: Session, monkeypa
 
 
 def test_on_the_local_runtime_it_scrapes_the_stacks_own_address(tmp_path: Path) -> None:
-    config = observers.local_config(Workspace(ROOT, tmp_path), RECORD)
+    config = observe.local_config(Workspace(ROOT, tmp_path), RECORD)
     assert "dns_sd_configs" not in json.dumps(config)
     assert all(Path(path).is_file() for path in config["rule_files"])

@@ -17,7 +17,7 @@ from fake_backend import RESCHEDULE, START, Request
 
 from labctl.learn import faults
 from labctl.learn.exercise import named
-from labctl.stack import stuck
+from labctl.stack.faults import stuck_sentences
 from labkit.evidence import steplog
 from labserve.observe import exercise as module
 from labserve.observe.exercise import DROPPED, FINISHED, observed
@@ -240,10 +240,10 @@ class TritonPythonModel:
     loading.start()
     try:
         deadline = time.monotonic() + DEADLINE_S
-        while not (said := stuck.stuck(tmp_path / "run")):
+        while not (said := stuck_sentences(tmp_path / "run")):
             assert time.monotonic() < deadline
     finally:
         go_on.touch()
         loading.join()
     assert any(f"{tmp_path}/learner.py:{line}: is there a loop without an end?" in said[0] for line in (4, 5))
-    assert stuck.stuck(tmp_path / "run") == [], "it is loaded"
+    assert stuck_sentences(tmp_path / "run") == [], "it is loaded"

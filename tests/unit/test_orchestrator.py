@@ -16,12 +16,12 @@ import pytest
 from labctl.labs.verdicts import judge
 from labctl.listener import Silent
 from labctl.manifest.schema import Verdict
-from labctl.runtimes import processes
-from labctl.runtimes.actions import Command
-from labctl.runtimes.proc import Proc
-from labctl.runtimes.record import Endpoints, Record
-from labctl.stack import lock, ports
-from labctl.stack.lock import holder, stack_lock
+from labctl.runtimes import lock, processes
+from labctl.runtimes.lock import holder, stack_lock
+from labctl.runtimes.processes import Command
+from labctl.runtimes.record import Endpoints, Proc, Record
+from labctl.stack import ports
+from labctl.stack.ports import claim_endpoints, free_endpoints, parse_ports
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -40,51 +40,51 @@ def taken() -> Any:
 
 
 def test_fault_4_a_taken_port_is_named_with_who_has_it_and_the_way_out(taken: int) -> None:
-    free = ports.claim("auto", "127.0.0.1", [])
+    free = claim_endpoints("auto", "127.0.0.1", [])
     grpc, metrics = free.grpc.split(":")[1], free.metrics.split(":")[1]
     with pytest.raises(LabError, match=f"HTTP port {taken}") as caught:
-        ports.claim(f"{taken},{grpc},{metrics}", "127.0.0.1", [])
+        claim_endpoints(f"{taken},{grpc},{metrics}", "127.0.0.1", [])
     assert "--ports auto" in caught.value.remedy
     with pytest.raises(LabError, match="labctl down other"):
-        ports.claim(f"{taken},{grpc},{metrics}", "127.0.0.1", [record(taken)])
+        claim_endpoints(f"{taken},{grpc},{metrics}", "127.0.0.1", [record(taken)])
 
 
 def test_automatic_ports_are_three_different_ones() -> None:
-    assert len(set(vars(ports.claim("auto", "127.0.0.1", [])).values())) == 3
+    assert len(set(vars(claim_endpoints("auto", "127.0.0.1", [])).values())) == 3
 
 
 def test_an_automatic_port_is_none_that_a_connection_may_be_given_before_a_server_listens_on_it() -> None:
     first, last = (int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    picked = [int(end.rpartition(":")[2]) for place in ports.places(40) for end in vars(place).values()]
+    picked = [int(end.rpartition(":")[2]) for place in free_endpoints(40) for end in vars(place).values()]
     assert len(set(picked)) == 120
     assert not [port for port in picked if first <= port <= last or port <= 8002]
 
 
 def test_fault_4_a_port_that_another_labctl_has_picked_is_not_picked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    offered = [int(end.rpartition(":")[2]) for place in ports.places(2) for end in vars(place).values()]
+    offered = [int(end.rpartition(":")[2]) for place in ports.free_endpoints(2) for end in vars(place).values()]
     for reserved in ports._reserved:
         reserved.close()
     ports._reserved.clear()
     pick = (
         "import sys; from labctl.stack import ports; offered = [int(word) for word in sys.argv[1:]]\n"
         "ports._offered = lambda: (iter(offered), len(offered))\n"
-        "print(*ports.free('127.0.0.1', 3), flush=True); sys.stdin.read()"
+        "print(*ports.free_ports('127.0.0.1', 3), flush=True); sys.stdin.read()"
     )
     monkeypatch.setattr(ports, "_offered", lambda: (iter(offered), len(offered)))
     arguments = [sys.executable, "-c", pick, *map(str, offered)]
     with subprocess.Popen(arguments, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
         theirs = [int(word) for word in other.stdout.readline().split()]
-        mine = ports.free("127.0.0.1", 3)
+        mine = ports.free_ports("127.0.0.1", 3)
         other.communicate()
     assert (theirs, mine) == (offered[:3], offered[3:])
-    assert ports.free("127.0.0.1", 3) == theirs, "the other one has gone"
+    assert ports.free_ports("127.0.0.1", 3) == theirs, "the other one has gone"
 
 
 @pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])
 def test_ports_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LabError, match="--ports"):
-        ports.parse(text)
+        parse_ports(text)
 
 
 def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_fault_17_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> No
 def test_fault_17_the_lock_of_a_command_that_was_killed_is_free(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, tmp_path)
     code = (
-        "import sys, time; from pathlib import Path; from labctl.stack.lock import stack_lock\n"
+        "import sys, time; from pathlib import Path; from labctl.runtimes.lock import stack_lock\n"
         "from labctl.workspace import Workspace; place = Path(sys.argv[1])\n"
         "with stack_lock(Workspace(place, place), 's', 'up'): print('held', flush=True); time.sleep(600)"
     )

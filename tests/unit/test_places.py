@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from labctl.cli.main import cli
 from labctl.listener import Silent
-from labctl.runtimes import compose_images, wheel
+from labctl.runtimes import wheel
+from labctl.runtimes.images import _pull
 from labctl.runtimes.local import LocalRuntime
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -134,6 +135,6 @@ def test_fault_22_an_image_that_cannot_be_pulled_is_named_with_the_engines_words
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(LabError, match="image registry/x:1 cannot be pulled") as refused:
-        compose_images._pull("registry/x:1").do(Silent())
+        _pull("registry/x:1").do(Silent())
     assert "manifest unknown" in "\n".join(refused.value.details)
     assert refused.value.remedy

@@ -169,8 +169,8 @@ def test_any_error_to_the_tiny_question_is_told_and_a_dead_stub_is_named_where_a
     fake.answers["/v2/models/e/infer"] = (500, '{"error": "' + words + '"}')
     fake.answers["/v2/models/full/infer"] = (400, '{"error": "all slots are taken"}')
     probes = {"e": Probe(body={}), "full": Probe(body={})}
-    assert readiness.failing(endpoint, probes) == {"step_one": words, "full": "all slots are taken"}
-    assert readiness.failing("127.0.0.1:9", probes) == {}  # no answer (yet) is no error
+    assert readiness.failing_models(endpoint, probes) == {"step_one": words, "full": "all slots are taken"}
+    assert readiness.failing_models("127.0.0.1:9", probes) == {}  # no answer (yet) is no error
 
 
 def failed(reason: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labctl.manifest.references import expand, holds, same
+from labctl.manifest.settings import expand, holds, same
 from labkit.errors import LabError
 
 SCOPE = {"settings.on": True, "settings.n": 3, "settings.sizes": [8, 32], "run_dir": "/run"}
@@ -41,3 +41,8 @@ def test_a_condition_holds_with_any_of_its_values() -> None:
     assert holds({"a": ["x", "y"], "b": [True]}, {"a": "y", "b": True})
     assert not holds({"a": ["x"], "b": [True]}, {"a": "x", "b": False})
     assert holds({}, {})
+
+
+def test_a_choice_may_depend_on_the_profile() -> None:
+    choice = {"setting": "profile", "map": {"cpu": "KIND_CPU", "gpu": "KIND_GPU"}}
+    assert [expand(choice, {"profile": profile}) for profile in ("cpu", "gpu")] == ["KIND_CPU", "KIND_GPU"]

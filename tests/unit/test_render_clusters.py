@@ -13,12 +13,13 @@ from programs import needs
 from prometheus_here import prometheus
 from rendered_targets import ROOT, built, of_kind, pods, rendered, session
 
-from labctl import yamlfile
-from labctl.deploy import files
+from labctl.deploy import stack
 from labctl.listener import Silent
 from labctl.runtimes import images
 from labctl.runtimes.record import Choices
-from labctl.stack import node_images, targets
+from labctl.stack import targets
+from labctl.stack.targets import images_to_build
+from labctl.texts import parse_yaml
 from labkit.errors import LabError
 
 __all__ = ["prometheus"]
@@ -28,15 +29,15 @@ PRODUCT = "nvidia.com/gpu.product"
 
 def test_a_placeholder_without_a_value_is_refused_with_its_line_and_an_empty_value_leaves_its_key_out() -> None:
     with pytest.raises(LabError, match=r"swarm\.yaml cannot be filled") as refused:
-        files.fill("swarm.yaml", {"stack": "iterative"})
+        stack.fill("swarm.yaml", {"stack": "iterative"})
     assert any("swarm.yaml:6: image: no value is given" in line for line in refused.value.details)
     text = 'a: ""\nb: [{name: ""}]\nc: {}\nd: []\ne: {f: null, g: 0, h: false}\n'
-    assert files.parse(text) == {"c": {}, "d": [], "e": {"g": 0, "h": False}}
+    assert stack.parse(text) == {"c": {}, "d": [], "e": {"g": 0, "h": False}}
 
 
 def jobs(folder: Path) -> dict[str, Any]:
     """The Jobs of both overlays, by name."""
-    documents = (yamlfile.parse(path.read_text()) for path in folder.glob("overlays/*/prepare.yaml"))
+    documents = (parse_yaml(path.read_text()) for path in folder.glob("overlays/*/prepare.yaml"))
     return {document["metadata"]["name"]: document["spec"] for document in documents}
 
 
@@ -46,7 +47,9 @@ def test_a_job_of_one_name_is_always_the_same_job(tmp_path: Path, monkeypatch: p
     lab, name = opened.catalog.stack(LLM)
 
     def render(folder: str, **settings: str) -> dict[str, Any]:
-        (action,) = targets.rendering(opened, lab, name, Choices(set=settings), "kubernetes", tmp_path / folder).actions
+        (action,) = targets.render_for_target(
+            opened, lab, name, Choices(set=settings), "kubernetes", tmp_path / folder
+        ).actions
         action.do(Silent())
         return jobs(tmp_path / folder)
 
@@ -102,7 +105,7 @@ def test_images_build_makes_each_image_of_an_overlay_and_pushes_it_where_the_ove
     for chosen in ("", registry):
         documents = built(LLM, profile, **({"registry": chosen} if chosen else {}))
         asked = {c["image"] for _, pod in pods(documents) for c in (*pod.get("initContainers", ()), *pod["containers"])}
-        todo, names = node_images.building(opened, lab, name, Choices(profile), chosen)
+        todo, names = images_to_build(opened, lab, name, Choices(profile), chosen)
         assert asked <= set(names) and len(names) == (3 if profile == "cpu" else 4)
         pushed = {command.argv[-1] for action in todo.actions for command in action.commands
                   if command.argv[:2] == ("docker", "push")}  # fmt: skip
@@ -139,7 +142,7 @@ def test_resources_of_operators_are_there_only_where_the_cluster_has_them() -> N
     assert not of_kind(documents, "HorizontalPodAutoscaler"), "KEDA makes its own"
     monitor, rule, scaled = (of_kind(documents, kind)[0] for kind in ("PodMonitor", "PrometheusRule", "ScaledObject"))
     assert monitor["metadata"]["labels"]["release"] == rule["metadata"]["labels"]["release"] == "kps"
-    assert rule["spec"]["groups"] == yamlfile.parse((ROOT / "observe" / "rules.yaml").read_text())["groups"]
+    assert rule["spec"]["groups"] == parse_yaml((ROOT / "observe" / "rules.yaml").read_text())["groups"]
     for deployment in of_kind(documents, "Deployment"):  # both are scraped, under the names that the rules know
         template = deployment["spec"]["template"]
         assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
@@ -156,7 +159,7 @@ def test_resources_of_operators_are_there_only_where_the_cluster_has_them() -> N
 
 def test_kedas_query_is_one_number_and_prometheus_reads_it(prometheus: Path) -> None:
     folder = rendered("iterative", keda="http://prometheus.monitoring:9090") / "base"
-    (trigger,) = yamlfile.parse((folder / "autoscaler.yaml").read_text())["spec"]["triggers"]
+    (trigger,) = parse_yaml((folder / "autoscaler.yaml").read_text())["spec"]["triggers"]
     test = {
         "evaluation_interval": "10s",
         "tests": [{"interval": "10s",

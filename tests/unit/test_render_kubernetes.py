@@ -17,14 +17,15 @@ from kubernetes_validate import utils as validator
 from programs import needs
 from rendered_targets import STACKS, built, composed, kustomized, of_kind, pods, rendered, session
 
-from labctl import repository, yamlfile
+from labctl import repository
 from labctl.deploy import kustomize
 from labctl.deploy import stack as stack_
-from labctl.deploy.files import FOLDER
+from labctl.deploy.stack import FOLDER
 from labctl.guard import envoy
 from labctl.listener import Silent
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
+from labctl.texts import parse_yaml
 from labkit.errors import LabError
 
 VERSIONS = ("1.32.0", "1.36.0")  # the oldest and the newest that are in use
@@ -45,7 +46,7 @@ def server(stack: str, profile: str) -> dict[str, Any]:
 def test_every_file_is_a_whole_manifest_of_kubernetes_own_api_or_says_in_its_name_what_it_is(stack: str) -> None:
     for path in rendered(stack).rglob("*.yaml"):
         if path.name != "kustomization.yaml" and "patch" not in path.name:
-            document = yamlfile.parse(path.read_text())
+            document = parse_yaml(path.read_text())
             assert NATIVE.match(document["apiVersion"]) and document["kind"] and document["metadata"]["name"], path
 
 
@@ -80,15 +81,15 @@ def test_the_shipped_tree_builds_as_it_is_and_what_it_builds_is_strictly_valid(p
 
 
 def test_keda_and_the_horizontal_pod_autoscaler_follow_the_same_signal_at_the_same_pace() -> None:
-    own, keda = (yamlfile.parse((FOLDER / "kubernetes" / name / "autoscaler.yaml").read_text())["spec"]
+    own, keda = (parse_yaml((FOLDER / "kubernetes" / name / "autoscaler.yaml").read_text())["spec"]
                  for name in ("base", "operators"))  # fmt: skip
     assert (own["minReplicas"], own["maxReplicas"]) == (keda["minReplicaCount"], keda["maxReplicaCount"])
     assert own["maxReplicas"] == stack_.MOST, "Envoy's configuration has a name for each"
     assert own["behavior"] == keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     (signal,), (trigger,) = own["metrics"], keda["triggers"]
     assert signal["pods"]["target"]["averageValue"] == trigger["metadata"]["threshold"]
-    adapter = yamlfile.parse((FOLDER / "kubernetes/base/adapter.yaml").read_text())["data"]["config.yaml"]
-    (rule,) = yamlfile.parse(adapter)["rules"]
+    adapter = parse_yaml((FOLDER / "kubernetes/base/adapter.yaml").read_text())["data"]["config.yaml"]
+    (rule,) = parse_yaml(adapter)["rules"]
     query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'pod=~"${stack}-triton-.*"')
     assert query.replace("sum by (<<.GroupBy>>)", "sum") == trigger["metadata"]["query"]
 
@@ -172,7 +173,7 @@ def test_whatever_one_resource_names_is_there(stack: str, profile: str) -> None:
     assert "replicas" not in scaled["spec"], "that is the autoscaler's"
     (signal,) = scaler["spec"]["metrics"]
     (adapter,) = [d for d in of_kind(documents, "ConfigMap") if d["metadata"]["name"] == f"{stack}-adapter"]
-    (rule,) = yamlfile.parse(adapter["data"]["config.yaml"])["rules"]
+    (rule,) = parse_yaml(adapter["data"]["config.yaml"])["rules"]
     assert signal["pods"]["metric"]["name"] == rule["name"]["as"]
     signals = ("labs_waiting", "nv_trt_llm_request_metrics", "nv_inference_pending_request_count")
     places = [rule["metricsQuery"].find(metric) for metric in signals]
@@ -233,11 +234,11 @@ def test_a_folder_of_somebody_elses_is_refused_and_an_own_one_is_written_anew(tm
     lab, name = opened.catalog.stack("iterative")
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(LabError, match="is not empty"):
-        targets.rendering(opened, lab, name, Choices(), "kubernetes", tmp_path)
+        targets.render_for_target(opened, lab, name, Choices(), "kubernetes", tmp_path)
     folder = tmp_path / "new"
     shutil.copytree(rendered("iterative", "swarm"), folder)
     (folder / "left-over.yaml").write_text("")
-    (action,) = targets.rendering(opened, lab, name, Choices(), "swarm", folder).actions
+    (action,) = targets.render_for_target(opened, lab, name, Choices(), "swarm", folder).actions
     action.do(Silent())
     assert not (folder / "left-over.yaml").exists() and (folder / "compose.swarm.yaml").exists()
 
@@ -254,8 +255,8 @@ def test_a_setting_of_one_profile_changes_its_overlay_and_not_the_other(
     with_it, without = rendered(stack, **settings), rendered(stack)
     for path in sorted(without.glob("base/**/*.*")):
         assert (with_it / path.relative_to(without)).read_bytes() == path.read_bytes()
-    pod = yamlfile.parse((with_it / "overlays/gpu/triton-patch.yaml").read_text())["spec"]["template"]["spec"]
-    job = yamlfile.parse((with_it / "overlays/gpu/prepare.yaml").read_text())
+    pod = parse_yaml((with_it / "overlays/gpu/triton-patch.yaml").read_text())["spec"]["template"]["spec"]
+    job = parse_yaml((with_it / "overlays/gpu/prepare.yaml").read_text())
     engines = [one for one in job["spec"]["template"]["spec"]["initContainers"] if "limits" in one.get("resources", {})]
     limits = [one["resources"]["limits"].get("nvidia.com/gpu") for one in (*pod["containers"], *engines)]
     assert {str(limit) for limit in limits if limit} == gpus
@@ -289,4 +290,4 @@ def test_a_value_that_a_targets_setting_cannot_have_is_refused() -> None:
     opened = session()
     lab, name = opened.catalog.stack("iterative")
     with pytest.raises(LabError, match="guard cannot be 'perhaps'"):
-        targets.rendering(opened, lab, name, Choices(set={"guard": "perhaps"}), "kubernetes", Path("x"))
+        targets.render_for_target(opened, lab, name, Choices(set={"guard": "perhaps"}), "kubernetes", Path("x"))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from labctl.runtimes.lock import Busy, stack_lock
 from labctl.runtimes.record import Choices
-from labctl.stack.build import rendering
-from labctl.stack.lock import Busy, stack_lock
+from labctl.stack.build import render_repository
 from labctl.stack.session import Session
 from labkit.errors import LabError
 
@@ -19,7 +19,7 @@ STACK = "iterative"
 def render(session: Session, output: Path | None = None, batch: int = 8) -> None:
     lab, name = session.catalog.stack(STACK)
     choices = Choices(set={"max_batch_size": batch})
-    for action in rendering(session, lab, name, choices, session.runtime("local"), output).actions:
+    for action in render_repository(session, lab, name, choices, session.runtime("local"), output).actions:
         action.do(session.listener)
 
 

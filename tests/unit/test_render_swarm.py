@@ -10,11 +10,11 @@ import pytest
 from programs import needs
 from rendered_targets import STACKS, composed, rendered, session
 
-from labctl import yamlfile
 from labctl.deploy import swarm
 from labctl.listener import Silent
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
+from labctl.texts import parse_yaml
 from labkit.errors import LabError
 
 REFUSED = {
@@ -24,7 +24,7 @@ REFUSED = {
 
 
 def document(stack: str, profile: str = "cpu") -> dict[str, Any]:
-    found: dict[str, Any] = yamlfile.parse((rendered(stack, "swarm", profile) / swarm.FILE).read_text())
+    found: dict[str, Any] = parse_yaml((rendered(stack, "swarm", profile) / swarm.FILE).read_text())
     return found
 
 
@@ -45,7 +45,7 @@ def test_image_command_mounts_and_environment_are_those_that_compose_would_run(p
 def test_templates_that_are_only_in_nvidias_image_are_refused_with_two_ways_to_them(tmp_path: Path) -> None:
     opened = session()
     lab, name = opened.catalog.stack("inflight-batching")
-    (action,) = targets.rendering(opened, lab, name, Choices("gpu"), "swarm", tmp_path / "swarm").actions
+    (action,) = targets.render_for_target(opened, lab, name, Choices("gpu"), "swarm", tmp_path / "swarm").actions
     with pytest.raises(LabError, match="no template for") as refused:
         action.do(Silent())
     assert "--templates DIR" in refused.value.remedy

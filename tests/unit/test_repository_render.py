@@ -13,8 +13,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from labctl import repository
-from labctl.replacement import Replacement
 from labctl.repository import RenderRequest
+from labctl.texts import Replacement
 from labkit.errors import LabError
 
 CONFIG = """\

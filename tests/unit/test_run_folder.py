@@ -14,10 +14,10 @@ import pytest
 from labctl.clock import clock, texts
 from labctl.clock.clock import Clock
 from labctl.pages.live.tail import Tail
-from labctl.runtimes.actions import Action
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Record, Replica
-from labctl.stack import stuck
+from labctl.stack import faults
 from labctl.stack.down import take_down
 from labctl.stack.replicas import make_room
 from labctl.stack.session import Session
@@ -69,7 +69,7 @@ def look_at(session: Session, folder: Path) -> list[Any]:
     """All that commands read in a run folder."""
     stopped = Clock(folder, ("m",))
     return [
-        stopped.modes(), stopped.states("m"), stopped._computing("m", "grant"), stuck.stuck(folder),
+        stopped.modes(), stopped.states("m"), stopped._computing("m", "grant"), faults.stuck_sentences(folder),
         steplog.read(folder), list(Tail(folder).read()), dict(_effective(session, RECORD)),
     ]  # fmt: skip
 
@@ -80,7 +80,7 @@ NOTHING = [{}, [], False, [], [], [], {}]
 def use_all(session: Session, folder: Path) -> None:
     """All that commands write and remove there, down at last."""
     runtime: Any = Stopping()
-    texts.want(folder)
+    texts.ask_for_texts(folder)
     for change in (Clock(folder, ("m",)).pause, Clock(folder, ("m",)).run):
         change()
     take_down(session, runtime, "s")
@@ -134,7 +134,7 @@ def test_fifos_and_folders_in_place_of_files_hang_nothing_and_the_stack_goes_dow
     for name in (*READ, texts.WATCHED):
         make(run_dir / name)
     assert look_at(session, run_dir) == NOTHING
-    texts.want(run_dir)
+    texts.ask_for_texts(run_dir)
     runtime: Any = Stopping()
     take_down(session, runtime, "s")
 
@@ -176,7 +176,7 @@ def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(
     nofollow.give_all(run_dir, 65534)
     before = contents(outside)
     monkeypatch.setattr("labctl.runtimes.processes.run_tool", lambda *arguments: (0, "", []))
-    monkeypatch.setattr("labctl.runtimes.compose_logs.keep", lambda *arguments: None)
+    monkeypatch.setattr("labctl.runtimes.compose_server.keep_log", lambda *arguments: None)
     Gone(session.workspace).stop("s", force=True).do(session.listener)
     assert {path.lstat().st_uid for path in (run_dir, *run_dir.rglob("*"))} == {0}
     assert contents(outside) == before

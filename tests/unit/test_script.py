@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from labctl.labs.scripts import SCRIPT, finish
+from labctl.labs.run import SCRIPT, finish
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
 from labctl.runtimes import processes
-from labctl.runtimes.actions import Action, Command
+from labctl.runtimes.processes import Action, Command
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from waiting import eventually
 
-from labctl.labs.scripts import finish
+from labctl.labs.run import finish
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog
-from labctl.runtimes.actions import Action, Command
-from labctl.runtimes.clients import Series
+from labctl.runtimes.processes import Action, Command
+from labctl.runtimes.series import Series
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.errors import LabError

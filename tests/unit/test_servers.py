@@ -10,7 +10,7 @@ import pytest
 from labctl.labs.servers import goes_on
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Choices, Record, UpOptions
-from labctl.stack import ports
+from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import bring_up
@@ -23,7 +23,7 @@ def steps(session: Session, balance: str, replicas: int = 2, **settings: object)
     lab, name = session.catalog.stack(STACK)
     options = UpOptions(Choices(set=settings), replicas=replicas, balance=balance)
     stack = Stack(session, lab, name, LocalRuntime(session.workspace), options)
-    return stack, bring_up(stack, ports.places(1)[0]).record
+    return stack, bring_up(stack, free_endpoints(1)[0]).record
 
 
 @pytest.mark.parametrize(

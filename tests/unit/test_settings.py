@@ -64,7 +64,7 @@ def test_a_default_that_is_not_good_is_refused_with_the_manifest() -> None:
 
 ENGINE = Setting(type="choice", choices=["fast", "plain"], default="plain", help="")
 SEQUENCES = Setting(type="int", default=16, help="sequences in the running batch")
-LIMIT = Setting(type="int", default=64, only={"engine": ["fast"]}, instead="sequences", help="")
+LIMIT = Setting(type="int", default=64, when={"engine": ["fast"]}, instead="sequences", help="")
 
 
 def test_a_setting_that_means_nothing_here_names_the_one_that_is_meant() -> None:
@@ -78,7 +78,7 @@ def test_a_setting_that_means_nothing_here_names_the_one_that_is_meant() -> None
 def test_a_condition_on_a_bool_holds() -> None:
     declared = {
         "on": Setting(type="bool", default=True, help=""),
-        "n": Setting(type="int", default=1, only={"on": [True]}, help=""),
+        "n": Setting(type="int", default=1, when={"on": [True]}, help=""),
     }
     assert resolve(declared, "cpu") == {"on": True, "n": 1}
     assert resolve(declared, "cpu", {"on": "no"}) == {"on": False}

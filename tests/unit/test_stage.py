@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from labctl.cli.main import cli
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
-from labctl.replicas import autoscale, restart
+from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
@@ -45,7 +45,7 @@ class Stood:
     def client_endpoints(self, record: Record) -> Endpoints:
         return record.endpoints
 
-    def front_ended(self, record: Record) -> str:
+    def front_death(self, record: Record) -> str:
         return ""
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Any:
@@ -118,7 +118,7 @@ def test_acts_happen_in_their_order_and_the_loop_beside_them_until_its_time_is_o
         while True:
             pause(0.01)
 
-    monkeypatch.setattr(autoscale, "follow", follow)
+    monkeypatch.setattr(stagehand, "follow", follow)
     with begin("follow", "kill"):
         loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=0.5, seconds=60)
         killed = stage.ask(tmp_path, "nothing-lost", "kill", replica=1).done()
@@ -135,7 +135,7 @@ def test_a_phase_that_ends_ends_the_loop(
             pause(0.01)
             yield ""
 
-    monkeypatch.setattr(autoscale, "follow", follow)
+    monkeypatch.setattr(stagehand, "follow", follow)
     with begin("follow"):
         loop = stage.ask(tmp_path, "nothing-lost", "follow", least=1, most=2, target=4, settle=1, seconds=3600)
         with pytest.raises(LabError, match="has not answered within"):
@@ -163,17 +163,17 @@ def test_what_takes_long_ends_at_its_next_step_when_the_client_has_ended(
 
 
 def test_acts_and_replicas_are_checked_where_the_manifest_is_read(tmp_path: Path) -> None:
-    from labctl.manifest.checks import runs
+    from labctl.manifest import checks
 
     workspace = Workspace.find(Path(__file__))
     lab = load(workspace).lab("scale")
     assert lab.run
     bad = [
         lab.run.phases[0].model_copy(update={"replicas": None, "balance": "", "acts": ["kill"]}),
-        lab.run.phases[1].model_copy(update={"profiles": ["cpu", "gpu"]}),
+        lab.run.phases[1].model_copy(update={"when": {}}),
     ]
     changed = lab.model_copy(update={"run": lab.run.model_copy(update={"phases": bad})})
-    told = list(runs.problems(changed))
+    told = list(checks.run_problems(changed))
     assert any(line.startswith("run.phases.spread-l4.acts: they are about replicas") for line in told)
     assert any(line.startswith("run.phases.spread-client.replicas: on gpu") for line in told)
 

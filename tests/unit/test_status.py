@@ -15,9 +15,9 @@ from labctl.cli.stacks import _describe
 from labctl.clock.clock import Clock
 from labctl.guard.admin import Seen
 from labctl.listener import Silent
+from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
 from labctl.stack import status as told
-from labctl.stack.lock import stack_lock
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 
@@ -39,10 +39,10 @@ class FakeRuntime:
     def find(self, stack: str) -> Record:
         return self._record
 
-    def front_ended(self, record: Record) -> str:
+    def front_death(self, record: Record) -> str:
         return ""
 
-    def seen(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, Seen]:
         return {}
 
     def server_path(self, path: Path) -> str:
@@ -147,7 +147,8 @@ def test_a_replica_that_comes_or_goes_while_somebody_scales_does_not_make_the_ot
         monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
         assert told.status(session, "iterative")["state"] == "degraded"
         for wanted, draining, state in ((2, False, "starting"), (1, True, "draining"), (1, False, "stopping")):
-            monkeypatch.setattr(FakeRuntime, "seen", lambda *_, it=draining: {2: Seen(2, draining=True)} if it else {})
+            view = {2: Seen(2, draining=True)} if draining else {}
+            monkeypatch.setattr(FakeRuntime, "balancer_view", lambda *_, view=view: view)
             with stack_lock(session.workspace, "iterative", f"scale {wanted}"):
                 shown = told.status(session, "iterative")
             assert (shown["state"], [one["state"] for one in shown["replicas"]]) == ("ready", ["ready", state])

@@ -108,7 +108,7 @@ def test_a_run_with_texts_has_them_written_for_its_time(
 ) -> None:
     monkeypatch.setattr(texts, "RENEW_S", 0.01)
     log = open_log()
-    with texts.wanted(tmp_path):
+    with texts.keep_texts(tmp_path):
         assert log.texts
         long_ago = time.time() - WATCHED_S - 1
         os.utime(tmp_path / WATCHED, (long_ago, long_ago))

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from labctl.listener import Silent
-from labctl.runtimes.proc import Proc
-from labctl.runtimes.record import Endpoints, Record
+from labctl.runtimes.lock import stack_lock
+from labctl.runtimes.record import Endpoints, Proc, Record
 from labctl.stack import down as taking_down
 from labctl.stack.down import sweep
-from labctl.stack.lock import stack_lock
 from labctl.stack.session import Session
 from labkit.errors import LabError
 

@@ -16,14 +16,13 @@ import pytest
 from waiting import eventually
 
 from labctl.artifacts.store import WEIGHTS
-from labctl.runtimes import orphans
+from labctl.runtimes import leftovers
+from labctl.runtimes.leftovers import RECORD, ROOT, STACK, regions, shm_prefix, tidy
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.marks import RECORD, ROOT, STACK, regions, shm_prefix
-from labctl.runtimes.proc import Proc
-from labctl.runtimes.record import Endpoints, Record
-from labctl.stack.lock import stack_lock
-from labctl.stack.tidy import tidy
-from labctl.workspace import Workspace, replace_dir
+from labctl.runtimes.lock import stack_lock
+from labctl.runtimes.record import Endpoints, Proc, Record
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace
 
 
 @pytest.fixture
@@ -122,8 +121,9 @@ def unkillable(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyP
     (folder / "status").write_text("State:\tD (disk sleep)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n")
     pairs = {**environment(workspace, record(Proc(os.getpid(), 1.0))), "ODD": "\udcff"}
     (folder / "environ").write_bytes("\0".join(f"{k}={v}" for k, v in pairs.items()).encode(errors="surrogateescape"))
-    monkeypatch.setattr(orphans, "PROC", folder.parent)
-    monkeypatch.setattr(orphans, "PATIENCE_S", 0.1)
+    (folder.parent / "stat").write_text("btime 0\n")
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(folder.parent))
+    monkeypatch.setattr(leftovers, "PATIENCE_S", 0.1)
     return folder
 
 
@@ -133,6 +133,8 @@ def test_fault_48_a_process_that_cannot_be_killed_is_killed_once_and_keeps_no_co
     kills: list[int] = []
 
     def kill(pid: int, number: int) -> None:
+        if not number:  # whether it is there
+            return
         kills.append(pid)
         status = unkillable / "status"
         status.write_text(status.read_text().replace("SigPnd:\t0000000000000000", "SigPnd:\t0000000000000100"))
@@ -141,7 +143,7 @@ def test_fault_48_a_process_that_cannot_be_killed_is_killed_once_and_keeps_no_co
     left = region(workspace, "0")
     assert tidy(workspace) == [str(left)]  # what holds no process goes; the process itself is not told as ended
     assert kills == [int(unkillable.name)]
-    monkeypatch.setattr(orphans, "_wait", None)  # the next command neither kills nor waits
+    monkeypatch.setattr(leftovers, "kill", None)  # the next command neither kills nor waits
     assert tidy(workspace) == []
     assert len(kills) == 1
 
@@ -154,7 +156,7 @@ def test_a_server_that_only_waits_for_its_end_is_not_running(
     try:
         runtime = LocalRuntime(workspace)
         eventually(lambda: runtime.find("s"), 30)
-        monkeypatch.setattr(orphans, "doomed", lambda pid: pid == server.pid)
+        monkeypatch.setattr(leftovers, "doomed", lambda pid: pid == server.pid)
         assert runtime.find("s") is None
         assert runtime.leftovers("s") == [f"process {server.pid} (tritonserver)"], "down names it all the same"
     finally:
@@ -169,7 +171,7 @@ def children(pid: int) -> int:
 def test_a_folder_that_a_killed_maker_left_is_swept_and_one_in_the_making_is_not(workspace: Workspace) -> None:
     target = WEIGHTS.folder(workspace) / "w"
     code = (
-        "import sys, time; from pathlib import Path; from labctl.workspace import replace_dir\n"
+        "import sys, time; from pathlib import Path; from labctl.unfinished import replace_dir\n"
         "with replace_dir(Path(sys.argv[1])) as fresh: print(fresh, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(target)], stdout=subprocess.PIPE, text=True) as maker:
@@ -191,7 +193,7 @@ def test_fault_45_what_a_killed_bundle_left_goes_with_the_download_that_still_ru
     foreign.mkdir()
     os.utime(foreign, (1, 1))
     code = (
-        "import subprocess, sys; from pathlib import Path; from labctl.bundle.staging import staging\n"
+        "import subprocess, sys; from pathlib import Path; from labctl.runtimes.leftovers import staging\n"
         "from labctl.workspace import Workspace\n"
         "with staging(Workspace(Path(sys.argv[1]), Path(sys.argv[1])), Path(sys.argv[2])) as folder:\n"
         "    download = subprocess.Popen(['sleep', '600'], cwd=folder)\n"

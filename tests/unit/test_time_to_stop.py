@@ -11,8 +11,8 @@ import psutil
 import pytest
 from waiting import eventually
 
-from labctl.runtimes import stopping
-from labctl.runtimes.local import lives
+from labctl.runtimes.base import LINGER_S, UNLOADED, Unloaded, unloaded_check, wait_until_stopped
+from labctl.runtimes.leftovers import lives
 
 
 @pytest.fixture
@@ -27,32 +27,32 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "server.log"
-    path.write_text(f'I1122 "Timeout 7: {stopping.UNLOADED}"\n')  # of the server before
+    path.write_text(f'I1122 "Timeout 7: {UNLOADED}"\n')  # of the server before
     return path
 
 
 def test_servers_that_have_unloaded_their_models_linger_a_moment_and_no_longer(clock: list[float], log: Path) -> None:
-    said = stopping.from_now_on(log)
+    said = unloaded_check(log)
 
-    def living() -> list[stopping.Unloaded]:
+    def living() -> list[Unloaded]:
         if clock[0] > 3:
-            log.write_text(f'{log.read_text()}I1122 "Timeout 8: {stopping.UNLOADED}"\n')
+            log.write_text(f'{log.read_text()}I1122 "Timeout 8: {UNLOADED}"\n')
         return [said, lambda: clock[0] > 5]
 
-    assert stopping.wait(living, 15)
-    assert 5 + stopping.LINGER_S <= clock[0] < 5 + 2 * stopping.LINGER_S
+    assert wait_until_stopped(living, 15)
+    assert 5 + LINGER_S <= clock[0] < 5 + 2 * LINGER_S
 
 
 def test_a_server_with_something_in_flight_has_all_its_time(clock: list[float], log: Path) -> None:
-    said = stopping.from_now_on(log)
+    said = unloaded_check(log)
     log.write_text(f"{log.read_text()}Timeout 9: Found 1 live models and 0 in-flight non-inference requests")
-    assert not stopping.wait(lambda: [said, lambda: True], 15)
+    assert not wait_until_stopped(lambda: [said, lambda: True], 15)
     assert clock[0] >= 15
 
 
 def test_servers_that_have_ended_are_waited_for_no_more(clock: list[float], log: Path) -> None:
-    said = stopping.from_now_on(log)
-    assert stopping.wait(lambda: [said] if clock[0] < 2 else [], 15)
+    said = unloaded_check(log)
+    assert wait_until_stopped(lambda: [said] if clock[0] < 2 else [], 15)
     assert clock[0] < 3
 
 

@@ -14,12 +14,10 @@ from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab
 from labctl.replicas import restart as restarting
-from labctl.runtimes.actions import Action
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record, Replica, UpOptions
-from labctl.stack import observe, replicas
-from labctl.stack import running as log_of
-from labctl.stack.running import tail
+from labctl.stack import faults, observe, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import bring_up, up
@@ -183,7 +181,7 @@ class Drained:
     def spread(self, record: Record, draining: Sequence[int] = ()) -> None:
         self.draining = draining
 
-    def seen(self, record: Record) -> None:
+    def balancer_view(self, record: Record) -> None:
         assert self.draining == [2]
         raise KeyboardInterrupt
 
@@ -208,10 +206,10 @@ class Log:
 def test_what_is_said_of_a_gpu_is_not_shown_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(log_of, "GPU_DEVICE", tmp_path / "none")
-    assert tail(Log(), "s") == ["E1122 the real reason"]  # type: ignore[arg-type]
-    monkeypatch.setattr(log_of, "GPU_DEVICE", tmp_path)
-    assert len(tail(Log(), "s")) == 3  # type: ignore[arg-type]
+    monkeypatch.setattr(faults, "GPU_DEVICE", tmp_path / "none")
+    assert faults.tail(Log(), "s") == ["E1122 the real reason"]  # type: ignore[arg-type]
+    monkeypatch.setattr(faults, "GPU_DEVICE", tmp_path)
+    assert len(faults.tail(Log(), "s")) == 3  # type: ignore[arg-type]
 
 
 class Notes(Silent):

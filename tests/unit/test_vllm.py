@@ -16,7 +16,7 @@ from labctl.manifest import catalog
 from labctl.plan import make_plan
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Choices
-from labctl.stack.prepare import refuse
+from labctl.stack.up import refuse
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labserve.inflight.request import End, Request

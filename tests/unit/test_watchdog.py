@@ -14,7 +14,8 @@ import pytest
 from labctl.learn import server
 from labctl.learn.exercise import find_all, named
 from labctl.manifest.catalog import load
-from labctl.stack import stuck
+from labctl.stack import faults
+from labctl.stack.faults import FRESH_S
 from labctl.workspace import Workspace
 from labserve.observe.clock import CONTROL
 from labserve.observe.watchdog import Watchdog
@@ -80,10 +81,10 @@ def test_an_endless_execution_is_named_with_its_line_and_the_note_goes_when_it_e
     lines = Path(__file__).read_text().splitlines()
     assert "sleep" in lines[told["line"] - 1] or "while" in lines[told["line"] - 1]
     assert told["since"] <= time.time() - BOUND_S
-    (sentence,) = stuck.stuck(note.parent)
+    (sentence,) = faults.stuck_sentences(note.parent)
     assert sentence.startswith("m has not come back from one execution since ")
     assert f"{__file__}:{told['line']}" in sentence and "a loop without an end" in sentence
-    assert stuck.looker(note.parent, "another")() == []
+    assert faults.stuck_check(note.parent, "another")() == []
 
 
 def test_the_exercise_server_has_a_bound_of_its_own(note: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +117,10 @@ def test_many_short_executions_are_never_taken_for_an_endless_one(note: Path) ->
 def test_a_note_of_a_process_that_is_gone_is_not_believed(note: Path, endless: Model) -> None:
     eventually(note, there=True)
     endless.watchdog.close()
-    old = time.time() - stuck.FRESH_S - 1
+    old = time.time() - FRESH_S - 1
     deadline = time.monotonic() + DEADLINE_S
     os.utime(note, (old, old))
-    while stuck.stuck(note.parent):  # a last look may have been on its way
+    while faults.stuck_sentences(note.parent):  # a last look may have been on its way
         os.utime(note, (old, old))
         assert time.monotonic() < deadline
 

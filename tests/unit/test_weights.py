@@ -165,16 +165,6 @@ def test_a_garbage_manifest_is_refused_and_can_be_pruned(workspace: Workspace) -
     assert WEIGHTS.prune(workspace) == [made.name]
 
 
-def test_what_a_killed_maker_left_is_swept_by_the_next(workspace: Workspace) -> None:
-    path = weights.parse("random:tiny-gpt2").locate(workspace)
-    left = path.with_name(f".{path.name}.new-held-killed")
-    left.mkdir(parents=True)
-    (left / "model.safetensors").touch()
-    assert not weights.parse("random:tiny-gpt2").ready(workspace)
-    pull("random:tiny-gpt2", workspace)
-    assert not left.exists()
-
-
 @pytest.mark.parametrize("spec", ["random:tiny-llama", "random:tiny-llama@bfloat16", "random:tiny-codegen"])
 def test_a_random_model_loads_and_its_logits_are_finite(workspace: Workspace, spec: str) -> None:
     import torch

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labctl.workspace import Workspace, key_lock, replace_dir
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace, key_lock
 from labkit.disk import atomic_write, need_space
 from labkit.errors import LabError
 

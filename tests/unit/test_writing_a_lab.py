@@ -10,7 +10,7 @@ import pytest
 from machinery import ROOT
 from pydantic import BaseModel
 
-from labctl.manifest import schema, shared
+from labctl.manifest import catalog, schema
 from labctl.manifest.catalog import load
 from labctl.manifest.settings import Setting
 from labctl.workspace import Workspace
@@ -27,7 +27,7 @@ MODELS: list[type[BaseModel]] = [
 
 def test_the_page_names_every_key_that_a_manifest_may_have() -> None:
     keys = {field.alias or name for model in MODELS for name, field in model.model_fields.items()}
-    keys |= {"include", "base", *shared.KEYS}
+    keys |= {"include", "base", *catalog.KEYS}
     page = page_lab.PAGE.read_text(encoding="utf-8")
     assert sorted(key for key in keys if f"`{key}`" not in page) == []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from labctl.runtimes.yielding import NICE, let_others_first
+from labctl.runtimes.local_server import NICE, let_others_first
 
 THREADED = "import threading; threading.Thread(target=input).start(); print(flush=True); input()"
 

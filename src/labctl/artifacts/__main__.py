@@ -7,26 +7,15 @@ as lines on stderr. On success, stdout is one JSON object with the folder.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import sys
 
 from labctl.artifacts import engines, weights
 from labctl.artifacts.store import Artifact
+from labctl.startup import skip_unused_imports
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-
-COLLECT_AFTER = 50_000  # new objects; importing the exporters makes many times as many, and none of them is garbage
-
-
-def skip_unused_imports() -> None:
-    """Halve the time of a build; for a process that does nothing else."""
-    # Imported where they are there: scikit-learn, with scipy and pandas, by transformers; and OpenVINO's telemetry,
-    # which forks a process to tell Google Analytics of each step: 46 of them, 3 s.
-    for name in ("sklearn", "openvino_telemetry"):
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    gc.set_threshold(COLLECT_AFTER)
 
 
 def main(arguments: list[str]) -> int:

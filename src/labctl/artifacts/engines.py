@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.artifacts import weights
-from labctl.artifacts.gpt2_export import Onnx, TorchScript
-from labctl.artifacts.openvino import OpenVino
+from labctl.artifacts.exports import Onnx, OpenVino, TorchScript
 from labctl.artifacts.protocol import Builder, Engine, Tell
 from labctl.artifacts.store import ENGINES as STORE
 from labctl.artifacts.store import Artifact, Files, key_of

@@ -10,76 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from labctl.artifacts.protocol import Tell
+from labctl.texts import parse_yaml
 from labkit.disk import need_space
 from labkit.errors import LabError
 
-# The configuration classes' own defaults are GPT-2 small and Llama-2 7B; what differs from them stands here.
-# ``tokenizer`` is a folder of models/: ids beyond its vocabulary simply decode to nothing. ``ends``: the model's
-# begin, end and padding ids are those of the tokenizer; otherwise they are the architecture's own.
 DTYPES = ("float32", "float16", "bfloat16")
-SHAPES: dict[str, dict[str, Any]] = {
-    # GPT-2 small: 12 layers, 12 heads, 768 wide, 50257 entries, 124M parameters.
-    "gpt2": {"type": "gpt2", "tokenizer": "tiny-gpt2", "config": {}},
-    "tiny-gpt2": {
-        "type": "gpt2",
-        "tokenizer": "tiny-gpt2",
-        "config": {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 256, "vocab_size": 3000},
-    },
-    "tiny-llama": {
-        "type": "llama",
-        "tokenizer": "tiny-gpt2",
-        "ends": True,
-        "config": {
-            "vocab_size": 3000,
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 4,
-        },
-    },
-    # 103M parameters: large enough that the engine and not the wire is the bottleneck on two cores.
-    "llama-100m": {
-        "type": "llama",
-        "tokenizer": "everyday-tokenizer",
-        "ends": True,
-        "config": {
-            "vocab_size": 16384,
-            "hidden_size": 768,
-            "intermediate_size": 2048,
-            "num_hidden_layers": 11,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 12,
-        },
-    },
-    # Llama-2 7B: 32 layers, 32 heads, 4096 wide, 32000 entries, 6.7B parameters (13.5 GB). For GPUs.
-    "llama-2-7b": {
-        "type": "llama",
-        "tokenizer": "everyday-tokenizer",
-        "ends": True,
-        "dtype": "float16",
-        "config": {"max_position_embeddings": 4096},
-    },
-    # CodeGen 350M: 20 layers, 16 heads, 1024 wide, 51200 entries.
-    "codegen-350m": {
-        "type": "codegen",
-        "tokenizer": "tiny-gpt2",
-        "config": {"n_layer": 20, "n_head": 16, "n_embd": 1024, "rotary_dim": 32, "vocab_size": 51200},
-    },
-    "tiny-codegen": {
-        "type": "codegen",
-        "tokenizer": "tiny-gpt2",
-        "config": {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 256, "rotary_dim": 8, "vocab_size": 3000},
-    },
-}
+SHAPES: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("shapes.yaml").read_text(encoding="utf-8"))
 # Architectures of attention and a gated MLP, whose weights and cache are counted alike; the configuration class's own
 # values (Llama-2 7B), where a model's config.json leaves one out.
 GATED: dict[str, dict[str, int]] = {
     "llama": {
-        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
         "num_attention_heads": 32,
     },
-}  # fmt: skip
+}
 SEED = 20240229
 CONFIG_VERSION = 2  # of config.json as ``make`` writes it; 2: with the names of older versions of transformers
 TOKENIZER_FILES = (

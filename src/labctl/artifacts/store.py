@@ -8,7 +8,6 @@ the hash of each file that was touched since.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import shutil
@@ -19,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl import unfinished
 from labctl.artifacts.protocol import Builder, Tell
-from labctl.workspace import Workspace, key_lock, replace_dir
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace, key_lock, sha256
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -92,14 +91,16 @@ class Store:
             data: dict[str, Any] = {}
             with contextlib.suppress(LabError):
                 data = self.read(folder)
-            rows.append({
-                self.label: str(data.get(self.label) or folder.name.removeprefix(".")),
-                "state": "whole" if data else "partial" if partial else "damaged",
-                "path": str(folder),
-                **{key: data.get(key, default) for key, default in self.shown.items()},
-                "bytes": size_of(folder),
-                "made": data.get("made") or folder.stat().st_mtime,
-            })  # fmt: skip
+            rows.append(
+                {
+                    self.label: str(data.get(self.label) or folder.name.removeprefix(".")),
+                    "state": "whole" if data else "partial" if partial else "damaged",
+                    "path": str(folder),
+                    **{key: data.get(key, default) for key, default in self.shown.items()},
+                    "bytes": size_of(folder),
+                    "made": data.get("made") or folder.stat().st_mtime,
+                }
+            )
         return rows
 
     def prune(self, workspace: Workspace, names: Collection[str] | None = None) -> list[str]:
@@ -125,7 +126,6 @@ class Store:
 
 WEIGHTS = Store("weights", "weights.json", "spec")
 ENGINES = Store("engines", "manifest.json", "key", {"engine": "damaged", "source": "", "options": {}})
-STORES = (WEIGHTS, ENGINES)
 
 
 class Artifact(ABC):
@@ -184,7 +184,6 @@ class Artifact(ABC):
         with key_lock(path):
             if self.ready(workspace):
                 return path
-            unfinished.sweep([path.parent])
             with replace_dir(path) as fresh:
                 began = time.monotonic()
                 facts = self.write(fresh, workspace, tell, builder)
@@ -207,18 +206,6 @@ class Artifact(ABC):
 def key_of(label: str, *inputs: str) -> str:
     """The name of an artifact's folder: readable, and another one wherever something that it follows from differs."""
     return f"{label}-{hashlib.sha256(NUL.join(inputs).encode()).hexdigest()[:10]}"
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file (hex). A file that has not been touched since is not read again by the same process."""
-    now = path.stat()
-    return _sha256(path, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-
-
-@functools.lru_cache(maxsize=256)
-def _sha256(path: Path, *_: int) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def measure(folder: Path, manifest: str) -> dict[str, dict[str, Any]]:

@@ -23,8 +23,8 @@ from typing import Any
 
 from labctl.artifacts import hub, random_weights
 from labctl.artifacts.protocol import Builder, Tell
-from labctl.artifacts.store import PARTIAL, WEIGHTS, Artifact, digest, key_of, sha256
-from labctl.workspace import Workspace
+from labctl.artifacts.store import PARTIAL, WEIGHTS, Artifact, digest, key_of
+from labctl.workspace import Workspace, sha256
 from labkit.errors import LabError
 
 SUMS = "SHA256SUMS"  # a shipped model's hashes; it is small enough to be hashed before every use

@@ -11,6 +11,7 @@ install                 scripts/install_bundle.sh: checks everything below, then
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import platform
@@ -23,11 +24,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from labctl.bundle import checkout
-from labctl.bundle.staging import staging
 from labctl.listener import Listener
 from labctl.runtimes import processes
-from labctl.runtimes.actions import Command
+from labctl.runtimes.leftovers import staging
+from labctl.runtimes.processes import Command
 from labctl.workspace import Workspace
 from labkit.disk import disk_errors, need_space
 from labkit.errors import LabError
@@ -39,6 +39,8 @@ LOCKS = ("torch.txt", "labs.txt")
 WHEELS = 700_000_000  # bytes of all that requirements/labs.txt and torch.txt lock
 IMAGES = 2_500_000_000  # bytes of the three container images of the cpu profile
 DISK = 60e6  # bytes/s read, hashed and written, on a modest disk
+OURS = (".bundle", "install")  # what a bundle adds to the checkout
+GIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,19 @@ class _Hashing:
 def estimate(workspace: Workspace, artifacts: Iterable[Path], with_images: bool = False) -> Estimate:
     """From the checkout and what lies in the cache; artifacts that are still to be made are not in it."""
     images = IMAGES if with_images else 0
-    sources = [workspace.root / path for path in checkout.files(workspace.root)]
+    sources = [workspace.root / path for path in checkout_files(workspace.root)]
     own = sum(path.stat().st_size for path in (*sources, *_below(artifacts)))
     return Estimate(WHEELS, WHEELS + images + own, images)
 
 
 def write(
-    target: Path, workspace: Workspace, labs: Sequence[str], artifacts: Iterable[Path], images: Sequence[str],
+    target: Path,
+    workspace: Workspace,
+    labs: Sequence[str],
+    artifacts: Iterable[Path],
+    images: Sequence[str],
     listener: Listener,
-) -> int:  # fmt: skip
+) -> int:
     """Write the bundle and return its size in bytes.
 
     Args:
@@ -110,7 +116,7 @@ def write(
         part = stage / "bundle.tar"
         with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
             sums: dict[str, str] = {}
-            for path in checkout.files(workspace.root):
+            for path in checkout_files(workspace.root):
                 _add(tar, workspace.root / path, str(path), sums)
             _add(tar, workspace.root / INSTALLER, "install", sums)
             for folder in folders:
@@ -148,18 +154,13 @@ def _wheels(workspace: Workspace, stage: Path, listener: Listener) -> None:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     env = {"PATH": path, "LABS_PIP": "python -m pip", "LABS_DOWNLOAD": "wheels"}
     remedy = "check the network and pip's settings; PyTorch's CPU build may need LABS_TORCH_INDEX"
-    _run(Command(["sh", str(script), *locks], env, cwd=stage), "the wheels cannot be downloaded", remedy, listener)
+    command = Command(["sh", str(script), *locks], env, cwd=stage)
+    processes.run_to_end(command, listener, "the wheels cannot be downloaded", remedy, merged=True)
 
 
 def _save(images: Sequence[str], target: Path, listener: Listener) -> None:
     command = Command(["docker", "save", "--output", str(target), *images])
-    _run(command, "the container images cannot be saved", "docker info", listener)
-
-
-def _run(command: Command, failed: str, remedy: str, listener: Listener) -> None:
-    code, _, tail = processes.run_tool(command, listener, listener.progress, merged=True)
-    if code:
-        raise LabError(failed, processes.describe_exit(code), remedy, details=tail[-8:])
+    processes.run_to_end(command, listener, "the container images cannot be saved", "docker info", merged=True)
 
 
 def _below(places: Iterable[Path]) -> list[Path]:
@@ -185,3 +186,43 @@ def _text(tar: tarfile.TarFile, name: str, text: str, sums: dict[str, str]) -> N
     info.size = len(data)
     tar.addfile(info, BytesIO(data))
     sums[name] = hashlib.sha256(data).hexdigest()
+
+
+def checkout_files(root: Path) -> list[Path]:
+    """Relative paths, sorted. What a person has added and not committed stays at home.
+
+    Raises:
+        LabError: it is a clone, and git does not say what is in it.
+    """
+    if (root / ".git").exists():
+        paths = [Path(name) for name in _tracked(root).split("\0") if name]
+        return sorted(path for path in paths if (root / path).is_file())
+    ignored = [line for line in (root / ".gitignore").read_text(encoding="utf-8").splitlines() if line.strip("/")]
+    return sorted(
+        relative
+        for path in root.rglob("*")
+        if path.is_file()
+        and (relative := path.relative_to(root)).parts[0] not in OURS
+        and not any(_ignores(line, relative) for line in ignored)
+    )
+
+
+def _tracked(root: Path) -> str:
+    try:
+        ended = processes.run_short(["git", "-C", str(root), "ls-files", "-z"], root, GIT_S)
+    except OSError:
+        why = "git is not installed"
+    else:
+        if ended and ended[0] == 0:
+            return ended[1]
+        why = " ".join(ended[2].split()) if ended else f"git did not answer within {GIT_S:g} s"
+    raise LabError(f"{root} is a clone, and its files cannot be listed", why, "install git (apt-get install git)")
+
+
+def _ignores(line: str, path: Path) -> bool:
+    """Whether a line of .gitignore means that file, or a folder that it is in; one that begins with "/" is anchored."""
+    name = line.strip("/")
+    parts = path.parts[: name.count("/") + 1] if line.startswith("/") else path.parts
+    if line.startswith("/"):
+        return fnmatch.fnmatch("/".join(parts), name)
+    return any(fnmatch.fnmatch(part, name) for part in (parts[:-1] if line.endswith("/") else parts))

@@ -50,7 +50,7 @@ def compared(
     output: Path | None, json_output: bool,
 ) -> None:  # fmt: skip
     """Measure and print; or only say what would be done."""
-    from labctl.labs.against import against_engine, engine_of
+    from labctl.labs.bench import against_engine, engine_of
 
     engine_of(lab, stack, options.choices.profile, model)
     outcome = against_engine(session, lab, stack, options, sent.items, rounds)

@@ -11,9 +11,8 @@ import click
 
 from labctl.cli import options as opt
 from labctl.manifest.catalog import load
-from labctl.manifest.references import as_text
 from labctl.manifest.schema import PROFILES, Lab
-from labctl.manifest.settings import Setting
+from labctl.manifest.settings import Setting, as_text
 from labctl.workspace import Workspace
 from labkit.tables import table
 
@@ -74,5 +73,5 @@ def _values(setting: Setting) -> str:
     """What a setting takes, its defaults, and the other settings with which it means anything."""
     defaults = [as_text(setting.default_for(profile)) or "(empty)" for profile in PROFILES]
     default = defaults[0] if len(set(defaults)) == 1 else f"{defaults[0]} (gpu: {defaults[1]})"
-    only = " and ".join(f"{key}={' or '.join(map(as_text, good))}" for key, good in setting.only.items())
+    only = " and ".join(f"{key}={' or '.join(map(as_text, good))}" for key, good in setting.when.items())
     return f"{setting.describe()}; default {default}" + (f"; only with {only}" if only else "")

@@ -10,7 +10,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.pages.address import CHAT, PORTS, WATCH, known, of
-from labctl.stack.running import standing_still
+from labctl.stack import faults
 from labkit.errors import LabError
 
 
@@ -33,7 +33,7 @@ def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> N
     if ours:
         _, record = session.require_up(name)
         endpoint, tokenizer_dir, models = record.endpoints.grpc, record.tokenizer_dir, list(record.models)
-        still = partial(standing_still, session, record)
+        still = partial(faults.standing_still, session, record)
     try:
         from labctl.pages import chat
     except ImportError as error:

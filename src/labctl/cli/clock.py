@@ -34,8 +34,7 @@ def clock_command(
     slow FACTOR  each step takes FACTOR times as long
     run          as fast as the machine allows
     """
-    from labctl.clock.clock import Clock
-    from labctl.clock.pause import pause_limit
+    from labctl.clock.clock import Clock, pause_limit
 
     number = _amount(action, amount)
     session = opt.open_session()

@@ -14,7 +14,7 @@ from labctl.doctor.checklist import checklist
 from labctl.doctor.machine import Check, failed
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices
-from labctl.stack import ports
+from labctl.stack.ports import claim_endpoints
 from labctl.stack.session import Session
 from labkit.errors import LabError
 from labkit.tables import table
@@ -52,4 +52,4 @@ def _format(checks: Sequence[Check]) -> str:
 
 
 def _claim_ports(session: Session) -> None:
-    ports.claim("8000,8001,8002", "127.0.0.1", [record for _, record in session.running()])
+    claim_endpoints("8000,8001,8002", "127.0.0.1", [record for _, record in session.running()])

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
-from labctl.runtimes.actions import Command
-from labctl.stack.todo import Todo
+from labctl.runtimes.processes import Command
+from labctl.stack.session import Todo
 
 dry_option = click.option(
     "--dry-run", "dry", is_flag=True, help="Print every command, file and container that would be made; do nothing."

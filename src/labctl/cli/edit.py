@@ -8,7 +8,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.stack import edits, running, shipped
+from labctl.stack import edits, faults, shipped
 from labctl.stack.replicas import DRAIN_S, counted
 from labkit import nofollow
 from labkit.errors import LabError
@@ -50,7 +50,7 @@ def undo_command(stack: str, model: str | None, verbose: bool) -> None:
     for path, kept in done.items():
         where = f" (yours: {kept.name})" if kept else ""
         say(printable(f"{path.relative_to(session.workspace.root)} is as shipped again{where}"))
-    then = "restart" if running.stuck_models(session, name, str) else "reload" if session.find(name) else "up"
+    then = "restart" if faults.stuck_models(session, name, str) else "reload" if session.find(name) else "up"
     say(f"then: labctl {then} {name}" if done else "nothing differs from what was shipped")
 
 
@@ -83,8 +83,7 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
 @opt.verbose
 def scale_command(stack: str, count: int | None, auto: str | None, target: float, drain: float, verbose: bool) -> None:
     """Set the number of replicas of STACK while it serves, or let --auto follow the number of waiting requests."""
-    from labctl.replicas.autoscale import Scaler, bounds, follow
-    from labctl.replicas.scale import scale
+    from labctl.replicas.scale import Scaler, bounds, follow, scale
 
     if (count is None) == (auto is None):
         raise click.UsageError("name a number of replicas, or say --auto MIN:MAX")
@@ -111,9 +110,9 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: float
 @opt.verbose
 def models_command(action: str, stack: str, model: str, timeout: float, verbose: bool) -> None:
     """Load or unload MODEL on every server of STACK, and say which servers failed."""
-    from labctl.stack.models import change
+    from labctl.stack.edits import change_model
 
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
-    count = change(session, lab, name, model, action == "load", timeout)
+    count = change_model(session, lab, name, model, action == "load", timeout)
     click.echo(f"{model} is {action}ed on {count} server{'s' if count > 1 else ''} of {name}")

@@ -16,7 +16,7 @@ from labctl.cli.console import say
 from labctl.learn import desk, judge, server
 from labctl.learn.exercise import Exercise, find_all, named
 from labctl.learn.progress import NEW, PASSED, Progress
-from labctl.stack.lock import stack_lock
+from labctl.runtimes.lock import stack_lock
 from labctl.stack.session import Session
 from labkit.errors import LabError
 from labkit.printable import printable

@@ -8,9 +8,9 @@ from labctl.cli import options as opt
 from labctl.cli.artifacts import show_rows
 from labctl.cli.dry import dry_option, show
 from labctl.runtimes import images
-from labctl.runtimes.actions import carry_out
+from labctl.runtimes.processes import carry_out
 from labctl.runtimes.record import Choices
-from labctl.stack.node_images import building
+from labctl.stack.targets import images_to_build
 from labkit.errors import LabError
 
 
@@ -33,7 +33,7 @@ def build(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool)
     """
     session = opt.open_session(verbose)
     lab, name = session.catalog.stack(stack)
-    todo, names = building(session, lab, name, choices, registry.rstrip("/"))
+    todo, names = images_to_build(session, lab, name, choices, registry.rstrip("/"))
     if dry:
         show(todo)
         return

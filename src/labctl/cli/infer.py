@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from labctl.cli import options as opt
-from labctl.stack import faults, running
+from labctl.stack import faults
 from labctl.stack.stack import RunningStack
 from labctl.stack.up import death
 from labkit.errors import LabError
@@ -40,15 +40,15 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, repli
     record = record.only(replica) if replica else record
     if model not in record.models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}")
-    explain = running.explainer(RunningStack.of(session, lab, runtime, record))
-    if still := running.standing_still(session, record):
+    explain = faults.stack_explainer(RunningStack.of(session, lab, runtime, record))
+    if still := faults.standing_still(session, record):
         session.listener.note(still)
     pieces = ask.generate(record.endpoints.grpc, model, prompt, output_tokens, stream)
     try:
-        with running.watched(session, name, explain):
+        with faults.watched(session, name, explain):
             for piece in pieces:
                 click.echo(printable(piece), nl=False)
     except LabError as error:
         click.echo()
-        raise death(session, name) or faults.explained(error, explain) from error
+        raise death(session, name) or faults.explain_error(error, explain) from error
     click.echo()

@@ -62,7 +62,7 @@ def cli() -> None:
 
 def _tidy() -> None:
     """Whatever the command is, what a killed one left behind goes first."""
-    from labctl.stack.tidy import tidy
+    from labctl.runtimes.leftovers import tidy
     from labctl.workspace import Workspace
 
     with contextlib.suppress(LabError, OSError):  # no checkout, or nothing that is ours to remove

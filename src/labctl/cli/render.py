@@ -10,7 +10,7 @@ from labctl.cli import options as opt
 from labctl.cli.dry import dry_option, show
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
-from labctl.stack.build import rendering
+from labctl.stack.build import render_repository
 
 
 @click.command("render")
@@ -38,9 +38,9 @@ def render_command(stack: str, choices: Choices, runtime: str, output: Path | No
     lab, name = session.catalog.stack(stack)
     place = output and output.absolute()
     if target == "triton":
-        todo = rendering(session, lab, name, choices, session.runtime(runtime), place)
+        todo = render_repository(session, lab, name, choices, session.runtime(runtime), place)
     else:
-        todo = targets.rendering(session, lab, name, choices, target, place)
+        todo = targets.render_for_target(session, lab, name, choices, target, place)
     if dry:
         show(todo)
         return

@@ -13,17 +13,24 @@ from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.cli.dry import dry_option, show
 from labctl.runtimes.base import FRONT, Runtime
+from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record, UpOptions
-from labctl.runtimes.streams import as_they_come
-from labctl.stack import door, faults, observe, running
+from labctl.stack import door, faults, observe
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.stack.status import status
 from labctl.stack.up import up
-from labctl.triton import server_log
+from labctl.triton import server_api
 from labkit.printable import printable
 from labkit.tables import table
+
+SPREAD = {
+    "l4": "Connections are spread in turn: all requests of one go to one replica.",
+    "l7": "Requests are spread in turn, whatever connection they come on.",
+    "hash": "Requests of one x-sequence-id go to one replica; those without it all go to one and the same.",
+    "client": "Clients spread gRPC requests themselves (gRPC's round_robin); HTTP requests are spread in turn.",
+}
 
 
 @click.command("up")
@@ -107,7 +114,7 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
     if record and name == server.STACK:
         mine = server.in_your_files(session, runtime, record)
     elif record:
-        mine = running.in_your_files(RunningStack.of(session, session.catalog.stack(name)[0], runtime, record))
+        mine = faults.stack_files(RunningStack.of(session, session.catalog.stack(name)[0], runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
         click.echo(printable(mine(line)))
 
@@ -117,10 +124,10 @@ def _lines(
 ) -> Iterable[str]:  # fmt: skip
     """The log; where there are replicas and none is asked for, each line says whose it is."""
     if replica or not record or not record.balance:
-        return server_log.readable(runtime.logs(stack, follow, replica or 0))
+        return server_api.readable(runtime.logs(stack, follow, replica or 0))
     names = {FRONT: record.front, **{one.number: f"replica {one.number}" for one in record.servers}}
     streams = [
-        (f"{name} | {line}" for line in server_log.readable(runtime.logs(stack, follow, number)))
+        (f"{name} | {line}" for line in server_api.readable(runtime.logs(stack, follow, number)))
         for number, name in names.items()
     ]
     return as_they_come(streams) if follow else itertools.chain.from_iterable(streams)
@@ -160,14 +167,6 @@ def _edits(shown: dict[str, Any]) -> list[str]:
         if files := [edit["file"] for edit in shown["edited"] if edit["loaded"] == loaded]:
             parts.append("\n".join([f"{what.format(shown['stack'])}:", *(f"  {file}" for file in files)]))
     return parts
-
-
-SPREAD = {
-    "l4": "Connections are spread in turn: all requests of one go to one replica.",
-    "l7": "Requests are spread in turn, whatever connection they come on.",
-    "hash": "Requests of one x-sequence-id go to one replica; those without it all go to one and the same.",
-    "client": "Clients spread gRPC requests themselves (gRPC's round_robin); HTTP requests are spread in turn.",
-}
 
 
 def _replicas(shown: dict[str, Any]) -> str:

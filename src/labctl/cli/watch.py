@@ -50,7 +50,7 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
 
 def _in_terminal(stack: str, replica: int | None) -> None:
     from labctl.cli.watch_screen import WatchScreen
-    from labctl.clock.pause import pause_limit
+    from labctl.clock.clock import pause_limit
 
     session = opt.open_session()
     _, name = session.catalog.stack(stack)

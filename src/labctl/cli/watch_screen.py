@@ -13,8 +13,7 @@ import click
 
 from labctl.cli import fullscreen
 from labctl.clock import texts
-from labctl.clock.clock import Clock
-from labctl.clock.pause import PauseLimit
+from labctl.clock.clock import Clock, PauseLimit
 from labctl.pages.live.state import State
 from labctl.pages.live.tail import Tail
 from labctl.pages.live.terminal import STRIP, Screen
@@ -50,7 +49,7 @@ class WatchScreen:
             while (key := fullscreen.key(TICK_S)) != "q":
                 if time.monotonic() - renewed > texts.RENEW_S:
                     renewed = time.monotonic()
-                    texts.want(self._run_dir)
+                    texts.ask_for_texts(self._run_dir)
                 self._state.feed(self._tail.read())
                 self._look_at_the_clock()
                 self._act(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.clock.pause import PauseLimit
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence import metrics
@@ -29,6 +29,11 @@ LOCK_S = 5.0  # nobody holds the lock of the run folder, or of a model's steps, 
 SETTLE_S = 0.15  # nothing waits, and nothing has come for so long
 GONE_S = 1.5  # a request that was to come back has not come for so long: its client has gone
 PATIENCE_S = 120.0  # a step that takes longer than this will not end
+SHARE = 0.75  # of a limit: who has waited must have its turn before the rest is over
+LIMITS = {
+    "max_sequence_idle_microseconds": "forgets a sequence that is idle",
+    "default_timeout_microseconds": "refuses a request that waits in its queue",
+}
 
 
 @dataclass(frozen=True)
@@ -195,9 +200,10 @@ class Clock:
             if states != before:
                 before, changed, deadline = states, now, now + PATIENCE_S
             open_ = [
-                one for one in models
+                one
+                for one in models
                 if self._granted(one, grant) and (self._done(one, grant) < count or self._computing(one, grant))
-            ]  # fmt: skip
+            ]
             if not open_:
                 return
             busy = any(state["state"] in ("held", "running") for one in open_ for state in states[one])
@@ -244,3 +250,37 @@ def _pending(endpoint: str, models: list[str]) -> bool:
     except LabError:
         return False
     return any(counted[model].pending > 0 for model in models if model in counted)
+
+
+@dataclass(frozen=True)
+class PauseLimit:
+    """The first of Triton's limits to strike. ``why`` is a sentence."""
+
+    limit_s: float
+    strikes: str
+
+    @property
+    def most_s(self) -> float:
+        """Seconds after which a pause ends by itself."""
+        return SHARE * self.limit_s
+
+    @property
+    def why(self) -> str:
+        return f"Triton {self.strikes} for {self.limit_s:,.0f} s"
+
+
+def pause_limit(repository: Path) -> PauseLimit | None:
+    """The limit of a stack, by its models' configurations; None where there is none."""
+    limits = [
+        PauseLimit(microseconds / 1e6, strikes)
+        for path in repository.glob("*/config.pbtxt")
+        for setting, strikes in LIMITS.items()
+        for microseconds in _values(path, setting)
+        if microseconds
+    ]
+    return min(limits, key=lambda limit: limit.limit_s, default=None)
+
+
+def _values(path: Path, setting: str) -> list[int]:
+    lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
+    return [int(value) for line in lines for value in re.findall(rf"\b{setting}:\s*(\d+)", line)]

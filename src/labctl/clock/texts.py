@@ -13,7 +13,7 @@ WATCHED = "watched"  # a file in the run folder; a model writes texts while it i
 RENEW_S = 3.0  # it is stale after ten
 
 
-def want(run_dir: Path) -> None:
+def ask_for_texts(run_dir: Path) -> None:
     """Ask the models of a stack to write texts for the next seconds; nothing happens where the stack has gone."""
     for folder in nofollow.folders(run_dir):
         with contextlib.suppress(OSError):
@@ -21,15 +21,15 @@ def want(run_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def wanted(run_dir: Path) -> Iterator[None]:
+def keep_texts(run_dir: Path) -> Iterator[None]:
     """Have texts written for the time of a block."""
     over = threading.Event()
 
     def renew() -> None:
         while not over.wait(RENEW_S):
-            want(run_dir)
+            ask_for_texts(run_dir)
 
-    want(run_dir)
+    ask_for_texts(run_dir)
     thread = threading.Thread(target=renew, name="texts", daemon=True)
     thread.start()
     try:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labctl import yamlfile
-from labctl.deploy.files import CONFIG, dump, fill, parse
-from labctl.deploy.stack import Deployment, Tool
+from labctl.deploy.stack import CONFIG, Deployment, Tool, dump, fill, parse
 from labctl.guard import envoy
+from labctl.texts import parse_yaml
 from labkit.errors import LabError
 
 Manifest = dict[str, Any]
@@ -46,21 +45,21 @@ def write(deployment: Deployment, folder: Path, observe: Path) -> None:
         names |= {"podmonitor.yaml", "prometheusrule.yaml"}
         changed["podmonitor.yaml"] = deployment.read("operators/podmonitor.yaml")
         changed["prometheusrule.yaml"] = rule = deployment.read("operators/prometheusrule.yaml")
-        rule["spec"]["groups"] = yamlfile.parse((observe / "rules.yaml").read_text(encoding="utf-8"))["groups"]
+        rule["spec"]["groups"] = parse_yaml((observe / "rules.yaml").read_text(encoding="utf-8"))["groups"]
         generated.append(_dashboards(deployment, observe, base))
     changed["kustomization.yaml"] = {**kustomization, "resources": sorted(names), "configMapGenerator": generated}
     for name in {*names, *changed}:
-        _write(deployment, base / name, changed[name] if name in changed else _filled(deployment, f"base/{name}"))
+        _write(deployment, base / name, changed[name] if name in changed else _fill(deployment, f"base/{name}"))
     config = envoy.over_names(deployment.policy, deployment.server_names, deployment.trace, cluster.guard)
     (base / "envoy.json").write_text(f"{json.dumps(config, indent=1)}\n", encoding="utf-8")
     for profile in deployment.serving:
         _overlay(deployment, profile, folder / "overlays" / profile)
 
 
-def _filled(deployment: Deployment, name: str) -> Any:
+def _fill(deployment: Deployment, name: str) -> Any:
     """The text of a filled file, with its comments; its document where something empty is left out of it."""
     text = fill(f"kubernetes/{name}", deployment.values)
-    return text if (document := parse(text)) == yamlfile.parse(text) else document
+    return text if (document := parse(text)) == parse_yaml(text) else document
 
 
 def _write(deployment: Deployment, path: Path, content: Any) -> None:
@@ -78,8 +77,11 @@ def _overlay(deployment: Deployment, profile: str, folder: Path) -> None:
     if profile == "gpu":
         target = {"kind": deployment.values["kind"], "name": f"{deployment.stack}-triton"}
         pod = _server(deployment, profile)["spec"]["template"]["spec"]
-        _write(deployment, folder / "triton-pod-patch.yaml",
-               [{"op": "replace", "path": "/spec/template/spec", "value": pod}])  # fmt: skip
+        _write(
+            deployment,
+            folder / "triton-pod-patch.yaml",
+            [{"op": "replace", "path": "/spec/template/spec", "value": pod}],
+        )
         document["patches"].insert(0, {"path": "triton-pod-patch.yaml", "target": target})
         patch = deployment.read("overlays/gpu/triton-patch.yaml", gpus=serving.server.gpus) | {"kind": target["kind"]}
         over = patch["spec"]["template"]["spec"]
@@ -93,7 +95,7 @@ def _overlay(deployment: Deployment, profile: str, folder: Path) -> None:
             document["configMapGenerator"] = [{**_repository(deployment, profile, folder), "behavior": "replace"}]
     if serving.tools:
         _write(deployment, folder / "prepare.yaml", _job(deployment, serving.tools, placement))
-        _write(deployment, folder / "network-prepare.yaml", _filled(deployment, "prepare/network-prepare.yaml"))
+        _write(deployment, folder / "network-prepare.yaml", _fill(deployment, "prepare/network-prepare.yaml"))
         document["resources"] += ["network-prepare.yaml", "prepare.yaml"]
     _write(deployment, folder / "kustomization.yaml", document)
 
@@ -104,17 +106,22 @@ def _server(deployment: Deployment, profile: str) -> Manifest:
     server, repository = serving.server, serving.repository
     document: Manifest = deployment.read(
         "base/triton.yaml",
-        image=server.image, closed=server.closed, shm=f"{server.shm[:-1]}{server.shm[-1].upper()}i",
+        image=server.image,
+        closed=server.closed,
+        shm=f"{server.shm[:-1]}{server.shm[-1].upper()}i",
         made=" && ".join(f"[ -e {shlex.quote(tool.makes)} ]" for tool in serving.tools),
-        unpack=unpack(repository) if repository else "", templates=shlex.quote(serving.templates),
-        render=shlex.join(serving.render), probes=json.dumps(serving.probes),
-    )  # fmt: skip
+        unpack=unpack(repository) if repository else "",
+        templates=shlex.quote(serving.templates),
+        render=shlex.join(serving.render),
+        probes=json.dumps(serving.probes),
+    )
     pod = document["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     wait = int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
     pod["terminationGracePeriodSeconds"] = wait + server.exit_s
-    container |= {key: list(words) for key, words in (("command", server.entrypoint), ("args", server.arguments))
-                  if words}  # fmt: skip
+    container |= {
+        key: list(words) for key, words in (("command", server.entrypoint), ("args", server.arguments)) if words
+    }
     container["env"] += [{"name": key, "value": value} for key, value in server.environment.items()]
     if deployment.cluster.cpu_request:
         container["resources"]["requests"]["cpu"] = deployment.cluster.cpu_request
@@ -136,8 +143,11 @@ def _server(deployment: Deployment, profile: str) -> Manifest:
     if deployment.stateful:
         document["kind"], spec = "StatefulSet", document["spec"]
         del spec["strategy"]
-        spec |= {"serviceName": f"{deployment.stack}-triton", "podManagementPolicy": "Parallel",
-                 "updateStrategy": {"type": "RollingUpdate"}}  # fmt: skip
+        spec |= {
+            "serviceName": f"{deployment.stack}-triton",
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "RollingUpdate"},
+        }
     return document
 
 
@@ -180,8 +190,7 @@ def _dashboards(deployment: Deployment, observe: Path, base: Path) -> Manifest:
         text = source.read_text(encoding="utf-8").replace(f'"{COMPOSE_SOURCE}"', f'"{USUAL_SOURCE}"')
         target.write_text(text, encoding="utf-8")
         names.append(f"dashboards/{source.name}")
-    return {"name": f"{deployment.stack}-dashboards", "files": names,
-            "options": {"labels": {"grafana_dashboard": "1"}}}  # fmt: skip
+    return {"name": f"{deployment.stack}-dashboards", "files": names, "options": {"labels": {"grafana_dashboard": "1"}}}
 
 
 # The rendered repository as a ConfigMap: its keys are flat, and it has neither links nor empty folders.

@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from labctl.deploy.files import fill, parse
+import yaml
+
+from labctl import texts
+from labctl.texts import Dumper, parse_yaml
+from labkit.errors import LabError
 
 MOST = 8  # replicas: kubernetes/base/autoscaler.yaml
+FOLDER = Path(__file__).parent
+CONFIG = "/etc/envoy/envoy.json"  # in Envoy's containers
 
 
 @dataclass(frozen=True)
@@ -141,14 +147,66 @@ class Deployment:
         """The values of the placeholders that are the same in all files."""
         cluster = self.cluster
         return {
-            "stack": self.stack, "kind": "StatefulSet" if self.stateful else "Deployment",
-            "envoy_image": self.envoy, "files_image": self.files, "tools_image": self.tools,
+            "stack": self.stack,
+            "kind": "StatefulSet" if self.stateful else "Deployment",
+            "envoy_image": self.envoy,
+            "files_image": self.files,
+            "tools_image": self.tools,
             "trace_port": urlsplit(self.trace).port or "",
-            "priority_class": cluster.priority_class, "pull_secret": cluster.pull_secret,
-            "storage_class": cluster.storage_class, "gpu_product": cluster.gpu_product,
-            "keda": cluster.keda, "release": cluster.prometheus_release,
-        }  # fmt: skip
+            "priority_class": cluster.priority_class,
+            "pull_secret": cluster.pull_secret,
+            "storage_class": cluster.storage_class,
+            "gpu_product": cluster.gpu_product,
+            "keda": cluster.keda,
+            "release": cluster.prometheus_release,
+        }
 
     def read(self, name: str, **values: Any) -> Any:
         """A file of kubernetes/, filled and parsed."""
         return parse(fill(f"kubernetes/{name}", {**self.values, **values}))
+
+
+def fill(name: str, values: Mapping[str, Any]) -> str:
+    """The file ``name`` of this package with every placeholder filled.
+
+    Raises:
+        LabError: a placeholder has no value.
+    """
+    text, problems = texts.fill(name, (FOLDER / name).read_text(encoding="utf-8"), values, optional=values)
+    if problems:
+        raise LabError(f"{name} cannot be filled", details=[str(problem) for problem in problems])
+    return text
+
+
+def parse(text: str) -> Any:
+    """The document in ``text``. What is empty in it (``name: ""``) is left out, and what holds nothing else."""
+    return _without_empty(parse_yaml(text))
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: left for key, item in value.items() if not _emptied(left := _without_empty(item), item)}
+    if isinstance(value, list):
+        return [left for item in value if not _emptied(left := _without_empty(item), item)]
+    return value
+
+
+def _emptied(left: Any, before: Any) -> bool:
+    return left is None or left == "" or (left in ({}, []) and left != before)
+
+
+class _Dumper(Dumper):  # type: ignore[misc]
+    """No anchors, and scripts as blocks."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def dump(document: Any) -> str:
+    return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120))

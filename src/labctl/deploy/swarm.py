@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labctl.deploy.files import CONFIG, dump, fill, parse
-from labctl.deploy.stack import Server
+from labctl.deploy.stack import CONFIG, Server, dump, fill, parse
 from labctl.guard import envoy
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 
@@ -26,9 +25,15 @@ HEADER = """\
 
 
 def write(
-    stack: str, server: Server, envoy_image: str, config: Mapping[str, Any], guard: bool, repository: Path,
-    mounts: Mapping[str, Path], folder: Path,
-) -> None:  # fmt: skip
+    stack: str,
+    server: Server,
+    envoy_image: str,
+    config: Mapping[str, Any],
+    guard: bool,
+    repository: Path,
+    mounts: Mapping[str, Path],
+    folder: Path,
+) -> None:
     """Write ``compose.swarm.yaml``, Envoy's configuration and the repository into an empty folder.
 
     Args:
@@ -38,15 +43,28 @@ def write(
     """
     shutil.copytree(repository, folder / "repository", symlinks=True)
     (folder / "envoy.json").write_text(f"{json.dumps(config, indent=1)}\n", encoding="utf-8")
-    document = parse(fill("swarm.yaml", {
-        "stack": stack, "image": server.image, "envoy_image": envoy_image, "closed": server.closed,
-        "entry": " ".join(server.entrypoint) or "serve", "grace": f"{DRAIN_S + server.exit_s}s",
-        "shm": int(server.shm[:-1]) * UNITS[server.shm[-1].lower()], "gpus": server.gpus,
-        **(GPU_ULIMITS if server.gpus else ULIMITS), "memory": "${LABS_MEMORY:-8G}",
-        **{name: f"${{LABS_{name.upper()}:-{path}}}" for name, path in mounts.items()},
-        **{f"{name}_port": f"${{LABS_{name.upper()}_PORT:-{port}}}"
-           for name, port in (("http", HTTP), ("grpc", GRPC), ("metrics", METRICS))},
-    }))  # fmt: skip
+    document = parse(
+        fill(
+            "swarm.yaml",
+            {
+                "stack": stack,
+                "image": server.image,
+                "envoy_image": envoy_image,
+                "closed": server.closed,
+                "entry": " ".join(server.entrypoint) or "serve",
+                "grace": f"{DRAIN_S + server.exit_s}s",
+                "shm": int(server.shm[:-1]) * UNITS[server.shm[-1].lower()],
+                "gpus": server.gpus,
+                **(GPU_ULIMITS if server.gpus else ULIMITS),
+                "memory": "${LABS_MEMORY:-8G}",
+                **{name: f"${{LABS_{name.upper()}:-{path}}}" for name, path in mounts.items()},
+                **{
+                    f"{name}_port": f"${{LABS_{name.upper()}_PORT:-{port}}}"
+                    for name, port in (("http", HTTP), ("grpc", GRPC), ("metrics", METRICS))
+                },
+            },
+        )
+    )
     triton = document["services"]["triton"]
     triton["command"] = [word.replace("$", "$$") for word in server.arguments]
     triton["environment"] |= {key: value.replace("$", "$$") for key, value in server.environment.items()}

@@ -18,7 +18,7 @@ from labctl.doctor.gpu_memory import copies_bytes, engine_bytes, kv_bytes, weigh
 from labctl.doctor.machine import Check, from_error
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
-from labctl.runtimes.calls import PACKAGES_CUDA
+from labctl.runtimes.compose_commands import PACKAGES_CUDA
 from labctl.runtimes.nvidia import Gpu
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
@@ -106,9 +106,9 @@ def _chip(info: GpuInfo, options: Mapping[str, Any]) -> str:
 
 
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
-    from labctl.runtimes.image_builder import target
+    from labctl.runtimes.images import gpu_target
 
-    check_target(manifest, target(plan.image, plan.devices))
+    check_target(manifest, gpu_target(plan.image, plan.devices))
     return "built for this GPU and image"
 
 

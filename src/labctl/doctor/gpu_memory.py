@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.artifacts.random_weights import GATED, SHAPES
-from labctl.artifacts.tensorrt_llm_commands import num_tokens
+from labctl.artifacts.tensorrt_llm import num_tokens
 from labctl.artifacts.weights import Source
 from labctl.workspace import Workspace
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from labctl import template, yamlfile
+from labctl import texts
 from labctl.guard.admin import HOSTNAME
 from labctl.guard.rules import LISTENER, MAX_REQUEST
+from labctl.texts import parse_yaml
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labkit.errors import LabError
 
@@ -111,10 +112,10 @@ def configuration(
         "trace": trace,
         "trace_host": collector.hostname, "trace_port": collector.port or 80,
     }  # fmt: skip
-    text, problems = template.fill(FILE.name, FILE.read_text(encoding="utf-8"), values, optional=values)
+    text, problems = texts.fill(FILE.name, FILE.read_text(encoding="utf-8"), values, optional=values)
     if problems:
         raise LabError(f"{FILE.name} cannot be filled", details=[str(problem) for problem in problems])
-    config: dict[str, Any] = yamlfile.parse(text)
+    config: dict[str, Any] = parse_yaml(text)
     resources = config["static_resources"]
     policy = balance.policy if balance else ""
     kept = ("metrics", *POLICIES[policy])

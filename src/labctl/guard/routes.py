@@ -23,7 +23,7 @@ class Rule(Enum):
     STREAM = "its messages are parsed; all are for models of one kind"
 
 
-#: A header of labctl's secret opens the last of them, and Triton checks it (labctl.triton.secret).
+#: A header of labctl's secret opens the last of them, and Triton checks it (labctl.triton.arguments).
 HTTP = (
     ("GET", r"/v2(/health/(live|ready))?", Rule.NO_BODY),
     ("GET", r"/v2/models/stats", Rule.NO_BODY),

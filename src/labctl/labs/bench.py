@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral
-from labctl.manifest.schema import Lab
-from labctl.runtimes.actions import Action
+from labctl.manifest.schema import BareEngine, Lab
+from labctl.runtimes.layers import layer
+from labctl.runtimes.processes import Action
 from labctl.runtimes.record import UpOptions
-from labctl.stack import edits, faults, running
+from labctl.stack import edits, faults
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labctl.stack.up import death
 from labctl.triton import server_api
 from labkit import results
+from labkit.clients import model_config
+from labkit.clients.stream import TextStream
 from labkit.clients.text_model import TextModel
+from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.evidence import metrics, overhead, steplog
+from labkit.records import RequestRecord
 from labkit.workloads import bench as workloads
+from labkit.workloads import dataset
+
+ALONE = ("-m", "labserve.alone")
+TIMEOUT_S = 600.0
+SETTLE_S = 30.0
+Items = Callable[[dataset.Count], Sequence[dataset.Item]]  # a workload, for whoever can count a text's tokens
 
 
 @dataclass(frozen=True)
@@ -50,9 +66,15 @@ def chosen_model(lab: Lab, stack: str, model: str) -> str:
 
 
 def bench(
-    session: Session, lab: Lab, stack: str, options: UpOptions, model: str, workload: workloads.Workload,
-    concurrency: Sequence[int], replica: int | None = None,
-) -> BenchResult:  # fmt: skip
+    session: Session,
+    lab: Lab,
+    stack: str,
+    options: UpOptions,
+    model: str,
+    workload: workloads.Workload,
+    concurrency: Sequence[int],
+    replica: int | None = None,
+) -> BenchResult:
     """Measure a model at each concurrency, or at the workload's own rate where it has one.
 
     Args:
@@ -72,12 +94,12 @@ def bench(
             session.do(Action(f"requests to {model}", lambda listener: None, files=[f"{out}/"]))
             return BenchResult(out, {})
         record = handle.record.only(replica) if replica else handle.record
-        explain = running.explainer(handle)
+        explain = faults.stack_explainer(handle)
 
         def progress(text: str) -> None:
             """Show how far it is; an execution that does not come back ends the measurement."""
             listener.progress(text)
-            running.refuse_stuck(session, record, explain)
+            faults.refuse_stuck(session, record, explain)
 
         for title, number in loads:
             listener.step(f"{model}, {title}")
@@ -86,14 +108,179 @@ def bench(
                     record.scrape_endpoints, model, workload, number, progress, record.tokenizer_dir
                 )
             except LabError as error:
-                raise death(session, stack) or faults.explained(error, explain) from error
+                raise death(session, stack) or faults.explain_error(error, explain) from error
             listener.done(f"{workload.requests} requests")
             records += one
         triton = server_api.server_version(record.endpoints.http)
         edited = edits.not_shipped(session, handle.plan)
         results.write_phase(out, "bench", metrics, records)
         scheduling = TextModel.of(record.scrape_endpoints["grpc"], model).scheduling
-        settings = {**record.settings, "bench_model": model, "output_tokens": workload.output_tokens,
-                    **({"scheduling": scheduling} if scheduling else {})}  # fmt: skip
+        settings = {
+            **record.settings,
+            "bench_model": model,
+            "output_tokens": workload.output_tokens,
+            **({"scheduling": scheduling} if scheduling else {}),
+        }
         results.write_result(out, lab.folder, settings, metrics, triton, edited, runtime=handle.runtime.name)
     return BenchResult(out, metrics, scheduling, edited)
+
+
+@dataclass(frozen=True)
+class AgainstResult:
+    """What was found, and the folder that keeps it. ``edited``: files that were not as shipped."""
+
+    folder: Path
+    comparison: overhead.Comparison
+    edited: Sequence[str] = ()
+
+
+def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine:
+    """What can be run without Triton. Raises LabError where nothing can, or ``model`` is not what is compared."""
+    bench = lab.stacks[stack].bench
+    if bench is None or bench.engine is None:
+        raise LabError(f"{stack} has no engine that runs without Triton", "", "labs 02, 03, 05 and 06 have one")
+    if model not in ("", bench.model):
+        raise LabError(f"{model} is not compared with an engine", f"{stack} serves its engine by {bench.model}")
+    if profile == "gpu":
+        raise LabError("--against-engine is for the cpu profile", "TensorRT-LLM's engine runs only inside its backend")
+    return bench.engine
+
+
+def against_engine(
+    session: Session, lab: Lab, stack: str, options: UpOptions, items: Items, rounds: int
+) -> AgainstResult:
+    """Bring a stack up and measure, in turn, all requests sent to it at once, and the same given to its engine alone.
+
+    Raises:
+        LabError: a request failed, or there is no such engine.
+    """
+    engine = engine_of(lab, stack, options.choices.profile)
+    options = as_it_runs(session, stack, options)
+    through, bare = [], []
+    records: list[RequestRecord] = []
+    with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
+        if session.todo is not None:
+            session.do(Action("all requests to the server", lambda listener: None, files=[f"{out}/"]))
+            session.do(handle.runtime.tool("the engine alone, in turn with it", [*ALONE, str(_file(session))]))
+            return AgainstResult(out, overhead.Comparison([], []))
+        work = Work(session, lab, handle, engine, items)
+        explain = faults.stack_explainer(handle)
+        for number in range(1, rounds + 1):
+            session.listener.step(f"round {number} of {rounds}")
+            try:
+                account, answered = work.served(lambda *_: faults.refuse_stuck(session, handle.record, explain))
+            except LabError as error:
+                raise death(session, stack) or faults.explain_error(error, explain) from error
+            through.append(account)
+            records += answered
+            bare.append(work.alone())
+            session.listener.done(f"served {through[-1].seconds:.2f} s, alone {bare[-1].seconds:.2f} s")
+        triton = server_api.server_version(handle.record.endpoints.http)
+        edited = edits.not_shipped(session, handle.plan)
+        found = overhead.Comparison(through, bare)
+        told = {
+            "served_over_alone": found.ratio,
+            "each_round": found.ratios,
+            "served": _numbers(found.means[0]),
+            "alone": _numbers(found.means[1]),
+            "requests": len(records) // rounds,
+            "rounds": rounds,
+        }
+        results.write_phase(out, "against-engine", told, records)
+        settings = {**handle.record.settings, "bench_model": work.model.name}
+        results.write_result(
+            out, lab.folder, settings, {"against_engine": told}, triton, edited, runtime=handle.runtime.name
+        )
+    return AgainstResult(out, found, edited)
+
+
+def _file(session: Session) -> Path:
+    """What the engine alone is asked for, where the containers see it too."""
+    return session.workspace.cache / f"against-{os.getpid()}.json"
+
+
+def _numbers(account: overhead.Account) -> dict[str, Any]:
+    return {**account.parts, "seconds": account.seconds, "steps": account.steps, "step_ms": account.step_ms}
+
+
+class Work:
+    """One workload, and both ways to have it done."""
+
+    def __init__(self, session: Session, lab: Lab, handle: RunningStack, engine: BareEngine, items: Items) -> None:
+        self._session, self._runtime, self._stack = session, handle.runtime, handle.record.stack
+        self._endpoints, self._engine = handle.record.endpoints, engine
+        self._env = dict(lab.stacks[self._stack].server.env)
+        if packages := handle.plan.stack.packages:
+            self._env |= layer(packages, session.workspace).environment
+        bench = lab.stacks[self._stack].bench
+        assert bench is not None
+        self.model = TextModel.of(self._endpoints.grpc, bench.model)
+        self._parameters = model_config.parameters(self._endpoints.grpc, engine.model)
+        order = model_config.way(self._endpoints.grpc, bench.model)
+        place = order.index(engine.model)
+        self._before, self._after = order[:place], order[place + 1 :]
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")
+        self._items = list(items(lambda text: len(tokenizer.encode(text).ids)))
+        self._requests = [(tokenizer.encode(item.prompt).ids, item.output_tokens) for item in self._items]
+
+    def served(self, tell: Callable[[int, int], None] | None = None) -> tuple[overhead.Account, list[RequestRecord]]:
+        """All requests at once, once something small has warmed the way; ``tell`` is called while they are awaited."""
+        grpc = self._endpoints.grpc
+        with TextStream(grpc) as stream:
+            first = self.model.send(stream, self._items[0].prompt, 2, to_the_end=True)
+            stream.wait(first, timeout=TIMEOUT_S, tell=tell)
+            before = metrics.scrape(self._endpoints.metrics)
+            records = [
+                self.model.send(stream, item.prompt, item.output_tokens, to_the_end=True) for item in self._items
+            ]
+            stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
+        began, ended = min(record.start for record in records), max(record.end for record in records)
+        steps = self._steps(began)
+        counted = self._count_executions(before)
+
+        def each(models: Sequence[str], what: str) -> float:
+            """Seconds of one request in these models."""
+            found: list[float] = [getattr(counted[name], what) for name in models if name in counted]
+            return sum(found) / 1e3
+
+        queue = each([*self._before, self._engine.model, *self._after], "queue_ms")
+        pre, post = each(self._before, "compute_ms"), each(self._after, "compute_ms")
+        return overhead.served(began, ended, steps, pre, queue, post), records
+
+    def _steps(self, since: float) -> list[steplog.Step]:
+        """The run's steps, once all of its tokens are told of."""
+        wanted = sum(item.output_tokens for item in self._items)
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            steps = steplog.read(self._session.workspace.folder(self._stack).run_dir(), self._engine.model, since)
+            if sum(sum(step.more.get("made", ())) for step in steps) >= wanted or time.monotonic() > deadline:
+                return steps
+            time.sleep(0.05)
+
+    def _count_executions(self, before: metrics.Snapshot) -> Mapping[str, metrics.ModelCounters]:
+        """What Triton counted since, once nothing is pending."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            models = metrics.scrape(self._endpoints.metrics).since(before).models
+            if not any(one.pending for one in models.values()) or time.monotonic() > deadline:
+                return models
+            time.sleep(0.05)
+
+    def alone(self) -> overhead.Account:
+        """The same engine in a process of its own, in the serving environment; the server stands idle beside it."""
+        asked = {
+            "loop": self._engine.loop,
+            "parameters": self._parameters,
+            "env": self._env,
+            "requests": self._requests,
+        }
+        path = _file(self._session)
+        atomic_write(path, json.dumps(asked))
+        try:
+            tool = self._runtime.tool("the engine alone", [*ALONE, str(path)])
+            found = json.loads(tool.do(self._session.listener))
+        finally:
+            path.unlink(missing_ok=True)
+        return overhead.alone(found["seconds"], found["steps"])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from labctl.bundle import checkout, pack
-from labctl.labs.phases import resolved
+from labctl.bundle import pack
+from labctl.labs.phases import resolve_phases
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
-from labctl.runtimes.actions import carry_out
+from labctl.runtimes.processes import carry_out
 from labctl.runtimes.record import Choices, UpOptions
-from labctl.stack.prepare import preparations
 from labctl.stack.session import Session
+from labctl.stack.up import preparations
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -53,7 +53,7 @@ def create(session: Session, labs: Sequence[Lab], target: Path, with_images: boo
 
 def _only_what_is_packed(workspace: Workspace) -> None:
     """Images are named by a hash of the sources: with others than the packed ones they would not be found again."""
-    packed = set(checkout.files(workspace.root))
+    packed = set(pack.checkout_files(workspace.root))
     if strange := sorted(path for path in images.sources(workspace) if path not in packed):
         raise LabError(
             f"{strange[0]} would be in the images, but not in the checkout that is packed",
@@ -70,7 +70,7 @@ def needed(session: Session, labs: Sequence[Lab]) -> list[Plan]:
         wanted = [(stack, Choices(PROFILE)) for stack in lab.stacks]
         if lab.run:
             options = UpOptions(Choices(PROFILE), runtime="local")
-            phases = resolved(session, lab, options, local, quick=False, only="")
+            phases = resolve_phases(session, lab, options, local, quick=False, only="")
             wanted += [(phase.phase.stack, phase.options.choices) for phase in phases]
         plans += [make_plan(session.workspace, lab, name, choices, local.server_path) for name, choices in wanted]
     return plans

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labctl.manifest.references import as_text, holds, same
 from labctl.manifest.schema import Lab, Phase
-from labctl.manifest.settings import resolve
+from labctl.manifest.settings import as_text, holds, resolve, same
 from labctl.plan import make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import UpOptions
-from labctl.stack.prepare import refuse
 from labctl.stack.session import Session
+from labctl.stack.up import refuse
 from labkit.errors import LabError
 
 
@@ -39,7 +38,7 @@ def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]
     return phases
 
 
-def resolved(
+def resolve_phases(
     session: Session, lab: Lab, options: UpOptions, runtime: Runtime, quick: bool, only: str
 ) -> list[PhaseRun]:
     """The phases of a run, each planned whole.
@@ -52,7 +51,7 @@ def resolved(
     """
     choices = options.choices
     phases = chosen_phases(lab, choices.profile, quick, only)
-    _heeded(lab, choices.set, phases)
+    _require_heeded(lab, choices.set, phases)
     runs = []
     # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
     usual = {key: setting.parse(setting.default_for(choices.profile)) for key, setting in lab.settings.items()}
@@ -60,11 +59,12 @@ def resolved(
         asked = usual | resolve(
             lab.settings, choices.profile, lab.stacks[phase.stack].settings, choices.set, what=_of(phase)
         )
-        if not holds(phase.when, asked):
-            said = ", ".join(f"{key}={as_text(asked.get(key))}" for key in phase.when)
+        if not holds(phase.settings_when, asked):
+            said = ", ".join(f"{key}={as_text(asked.get(key))}" for key in phase.settings_when)
             session.listener.note(f"phase {phase.name} is left out: it means nothing with {said}")
             continue
-        idle = [key for key in phase.set if not holds(lab.settings[key].only, {**asked, **phase.set})]
+        known = {**asked, **phase.set, "profile": choices.profile}
+        idle = [key for key in phase.set if not holds(lab.settings[key].when, known)]
         own = {key: value for key, value in phase.set.items() if key not in idle}
         notes = [
             f"phase {phase.name}: {key} is left out, it has no meaning with {_why(lab, key, asked)}" for key in idle
@@ -75,7 +75,7 @@ def resolved(
         notes += [
             f"phase {phase.name} is about {key}={as_text(value)}, whatever --set says"
             for key, value in own.items()
-            if _overruled(lab, choices.set, key, value)
+            if _is_overruled(lab, choices.set, key, value)
         ]
         wanted = replace(choices, set={**choices.set, **own})
         plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
@@ -90,10 +90,10 @@ def resolved(
     return runs
 
 
-def _heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase]) -> None:
+def _require_heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase]) -> None:
     """Refuse a setting that every phase overrules."""
     for key, value in asked.items():
-        if key in lab.settings and all(key in p.set and _overruled(lab, asked, key, p.set[key]) for p in phases):
+        if key in lab.settings and all(key in p.set and _is_overruled(lab, asked, key, p.set[key]) for p in phases):
             values = ", ".join(f"{p.name} has {as_text(p.set[key])}" for p in phases)
             raise LabError(
                 f"{key}={value} would change nothing in this run",
@@ -102,7 +102,7 @@ def _heeded(lab: Lab, asked: Mapping[str, Any], phases: Sequence[Phase]) -> None
             )
 
 
-def _overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> bool:
+def _is_overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> bool:
     """Whether a person asked for another value than the phase has; a bad one is somebody else's to refuse."""
     try:
         return key in asked and not same(lab.settings[key].parse(asked[key]), lab.settings[key].parse(value))
@@ -111,7 +111,7 @@ def _overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> bool
 
 
 def _why(lab: Lab, key: str, asked: Mapping[str, Any]) -> str:
-    return ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].only)
+    return ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].when)
 
 
 def _of(phase: Phase) -> str:

@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labctl.artifacts.tensorrt_llm import TensorRtLlm
-from labctl.clock.texts import wanted
-from labctl.labs import scripts
-from labctl.labs.phases import chosen_phases, resolved
+from labctl.clock.texts import keep_texts
+from labctl.labs.phases import chosen_phases, resolve_phases
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge, section
-from labctl.manifest.schema import Lab
-from labctl.replicas.stagehand import Stagehand
+from labctl.listener import Listener
+from labctl.manifest.schema import Lab, Phase
+from labctl.replicas.stagehand import Stagehand, endpoints
 from labctl.runtimes import nvidia
-from labctl.runtimes.record import Choices, UpOptions
-from labctl.stack import edits, faults, running
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.processes import Action, describe_exit
+from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.runtimes.series import Series
+from labctl.stack import edits, faults
 from labctl.stack.down import sweep
 from labctl.stack.session import Session
+from labctl.stack.up import death
 from labctl.trtllm import releases
 from labkit import contention
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
 from labkit.nofollow import require_own
 from labkit.results import flatten
+
+SCRIPT = ("-m", "labkit.script")
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,15 @@ class RunResult:
 
 
 def run(
-    session: Session, lab: Lab, options: UpOptions, quick: bool, keep: bool, only: str = "", texts: bool = False,
+    session: Session,
+    lab: Lab,
+    options: UpOptions,
+    quick: bool,
+    keep: bool,
+    only: str = "",
+    texts: bool = False,
     replica: int | None = None,
-) -> RunResult:  # fmt: skip
+) -> RunResult:
     """Run a lab whole.
 
     Args:
@@ -63,7 +78,7 @@ def run(
         LabError: a phase failed; nothing is left and nothing is averaged.
     """
     runtime = session.choose(options.runtime, options.choices.profile)
-    phases = resolved(session, lab, options, runtime, quick, only)
+    phases = resolve_phases(session, lab, options, runtime, quick, only)
     sweep(session)
     out = new_results_folder(session, lab)
     edited: set[str] = set()
@@ -78,31 +93,31 @@ def run(
             handle = servers.next(one.phase.stack, one.options, keep and last)
             runtime, stack = handle.runtime, handle.name
             record = handle.record.only(replica) if replica else handle.record
-            client = scripts.client(session, lab, one.phase, runtime, record, out, quick, servers.clients)
+            client = client_action(session, lab, one.phase, runtime, record, out, quick, servers.clients)
             if session.todo is not None:
                 session.do(client)
                 continue
             edited.update(edits.not_shipped(session, handle.plan))
-            explain = running.explainer(handle)
-            before = len(running.whole_log(runtime, stack))
+            explain = faults.stack_explainer(handle)
+            before = len(faults.whole_log(runtime, stack))
             try:
-                written = wanted(session.workspace.folder(stack).run_dir()) if texts else nullcontext()
+                written = keep_texts(session.workspace.folder(stack).run_dir()) if texts else nullcontext()
                 hand = Stagehand(hands, session, lab, one.phase, runtime, stack, out)
-                with running.watched(session, stack, explain), written, hand:
+                with faults.watched(session, stack, explain), written, hand:
                     taken.append(contention.share_taken_by_others())  # the server is ready and idle
-                    scripts.finish(client, session, f"the client of phase {one.phase.name} failed", stack)
+                    finish(client, session, f"the client of phase {one.phase.name} failed", stack)
                     taken.append(contention.share_taken_by_others())
             except LabError as error:
-                log = running.whole_log(runtime, stack)[before:]
+                log = faults.whole_log(runtime, stack)[before:]
                 details = [*error.details, *map(explain, faults.entries(log))]
                 raise LabError(error.what, error.why, error.remedy, details) from error
-    report = scripts.report(session, lab, runtime, out)
-    scripts.finish(report, session, f"the report of lab {lab.short} could not be made")
+    report = report_action(session, lab, runtime, out)
+    finish(report, session, f"the report of lab {lab.short} could not be made")
     if session.todo is not None:
         return RunResult(out, {}, [], whole=False)
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     if options.choices.profile == "gpu":
-        result = with_gpus(result, options.choices)
+        result = add_gpus(result, options.choices)
     if options.choices.profile == "gpu" or edited:
         result = {**result, "edited": sorted(edited)}
         atomic_write(out / "result.json", json.dumps(result, indent=1))
@@ -118,7 +133,7 @@ def run(
     return RunResult(out, result, verdicts, whole, sorted(edited))
 
 
-def with_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
+def add_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
     """A result with what the report's container cannot see: this machine's GPUs, and the release that served."""
     gpus = [asdict(gpu) for gpu in nvidia.gpus(choices.gpus)]
     settings = dict(result["settings"])
@@ -153,3 +168,65 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
                 folder.mkdir(parents=True)
                 return folder
     raise LabError(f"cannot make a results folder in {base}")
+
+
+def client_action(
+    session: Session,
+    lab: Lab,
+    phase: Phase,
+    runtime: Runtime,
+    record: Record,
+    out: Path,
+    quick: bool,
+    shared: Series | None = None,
+) -> Action[int]:
+    """The client of a phase: in a process of its own, or one of those that share one."""
+    context = {
+        "lab": lab.folder,
+        "stack": record.stack,
+        "phase": phase.name,
+        "profile": record.profile,
+        "runtime": record.runtime,
+        "endpoints": vars(runtime.client_endpoints(record)),  # of the metrics, each server's
+        "settings": dict(record.settings),
+        "quick": quick,
+        "out": runtime.client_path(out),
+        "run_dir": runtime.client_path(session.workspace.folder(record.stack).run_dir()),
+        "tokenizer_dir": runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
+        "replicas": endpoints(runtime, record),
+        "color": sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+    }
+    path = out / f"context-{phase.name}.json"
+    script = session.workspace.labs / lab.folder / phase.client
+    arguments, title = [runtime.client_path(script), runtime.client_path(path)], f"the client of phase {phase.name}"
+    if shared:
+        action = shared.client(title, arguments, path)
+    else:
+        action = runtime.client(title, [*SCRIPT, *arguments], record.stack)
+
+    def do(listener: Listener) -> int:
+        atomic_write(path, json.dumps(context, indent=1))
+        return action.do(listener)
+
+    return replace(action, do=do, files=[str(path), f"{out}/"], expected=0)
+
+
+def report_action(session: Session, lab: Lab, runtime: Runtime, out: Path) -> Action[int]:
+    assert lab.run is not None  # a lab without a run has no phases, and was refused for that
+    script = session.workspace.labs / lab.folder / lab.run.report
+    action = runtime.client("the report", [*SCRIPT, runtime.client_path(script), runtime.client_path(out)], "")
+    return replace(action, files=[str(out / "result.json"), str(out / "report.md")], expected=0)
+
+
+def finish(action: Action[int], session: Session, failed: str, stack: str = "") -> None:
+    """Run a script of the lab to its end. Raises KeyboardInterrupt where it alone was interrupted, or LabError."""
+    code = session.do(action)
+    if code in (-signal.SIGINT, 128 + signal.SIGINT):
+        raise KeyboardInterrupt
+    if code:
+        how = describe_exit(code)
+        if dead := stack and death(session, stack):
+            raise LabError(
+                failed, f"{how}; {dead.what}", f"labctl logs {stack} shows the server's side", details=dead.details
+            )
+        raise LabError(failed, how, "its own message is above")

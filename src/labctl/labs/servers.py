@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from labctl.manifest.schema import Lab
-from labctl.runtimes.clients import Series
 from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.runtimes.series import Series
 from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
@@ -62,7 +62,7 @@ def ends_at_once(profile: str) -> bool:
     return profile != "gpu"
 
 
-def shared(lab: Lab) -> bool:
+def shares_server(lab: Lab) -> bool:
     """Whether phases that follow each other share what they can."""
     return lab.run is not None and lab.run.share_server
 
@@ -74,7 +74,7 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     server behind the guard, go on only with the same files; of those, only the balancer may differ.
     """
     old, plan = before.record, wanted.plan
-    if not shared(plan.lab) or plan.name != before.name or plan.release:
+    if not shares_server(plan.lab) or plan.name != before.name or plan.release:
         return False
     if (old.front, old.bind, len(old.servers)) != (new.front, new.bind, len(new.servers)):
         return False
@@ -111,24 +111,24 @@ class Servers:
             LabError: it cannot be brought up, or a model cannot be loaded.
         """
         now = self._now
-        if now and not keep and not now.already and (turned := self._turned(now, stack, options)) is not None:
+        if now and not keep and not now.already and (turned := self._reuse(now, stack, options)) is not None:
             return turned
         self._now = self.clients = None
         self._open.close()
         fresh = self._open.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
         self._now = fresh
-        if shared(self._lab):
+        if shares_server(self._lab):
             self.clients = self._open.enter_context(fresh.runtime.clients(stack))
             self._session.do(self.clients.start())
         return fresh
 
-    def _turned(self, before: RunningStack, stack: str, options: UpOptions) -> RunningStack | None:
+    def _reuse(self, before: RunningStack, stack: str, options: UpOptions) -> RunningStack | None:
         """The server that is there with the new settings; None where it takes another."""
         session, runtime, old = self._session, before.runtime, before.record
         if session.todo is None:
             # What is there now: a client may have had replicas killed and started again.
             found = session.find(before.name)
-            if not found or replicas.missing(*found):
+            if not found or replicas.missing_replicas(*found):
                 return None
             old = found[1]
         wanted = Stack(session, self._lab, stack, runtime, options)

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from labctl.learn.exercise import Exercise
-from labctl.workspace import Workspace, replace_dir
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 TASK = "task.md"

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from labctl import yamlfile
 from labctl.manifest.catalog import Catalog
 from labctl.manifest.schema import Edit, Lab
+from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -127,7 +127,7 @@ def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], 
 
 def _read(path: Path, lab: Lab) -> Exercise:
     """One exercise. Raises pydantic's ValidationError, YAMLError, OSError or ValueError."""
-    manifest = Manifest.model_validate(yamlfile.parse(path.read_text(encoding="utf-8")) or {})
+    manifest = Manifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
     match = FOLDER.fullmatch(path.parent.name)
     if match is None or not match["id"].startswith(lab.number):
         raise ValueError(f"the folder must be called {lab.number}<letter>-<words>")

@@ -12,7 +12,7 @@ from labctl.learn import overlay, server
 from labctl.learn.exercise import Exercise
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
-from labctl.stack.running import explainer
+from labctl.stack.faults import stack_explainer
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 
@@ -74,7 +74,7 @@ def in_learners_files(text: str, session: Session, exercise: Exercise, running: 
     names = overlay.names(exercise)
     if running is not None:
         lab = server.lab_with(exercise, session.workspace)
-        text = explainer(RunningStack.of(session, lab, *running), names)(text)
+        text = stack_explainer(RunningStack.of(session, lab, *running), names)(text)
     for path, name in overlay.names_by_path(exercise, session.workspace).items():
         text = text.replace(f"{session.workspace.root}/{path}", name).replace(path, name)
     served = session.workspace.folder(server.STACK).repository  # as a server that is gone named them

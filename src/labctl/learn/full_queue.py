@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.clock.clock import Clock
-from labctl.clock.pause import PauseLimit
+from labctl.clock.clock import Clock, PauseLimit
 from labctl.learn.outcome import Stuck
 from labkit.clients import trtllm
 from labkit.clients.base import InFlight

@@ -10,7 +10,7 @@ import time
 
 from labctl.listener import Silent
 from labctl.runtimes import processes
-from labctl.stack.lock import stack_lock
+from labctl.runtimes.lock import stack_lock
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write

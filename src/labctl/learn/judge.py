@@ -21,11 +21,11 @@ from labctl.learn.outcome import Check, Explained, Slow, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.lock import Busy, stack_lock
 from labctl.runtimes.record import Record
-from labctl.stack import sound, stuck
-from labctl.stack.lock import Busy, stack_lock
+from labctl.stack.faults import stuck_sentences
 from labctl.stack.session import Session
-from labctl.triton import secret
+from labctl.stack.shipped import syntax_error
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -95,7 +95,7 @@ def _kept(workspace: Workspace, id: str) -> Path:
 def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
     """A mistake that Python sees without running anything: reported at once."""
     for name, path in files.items():
-        if found := sound.mistake(path):
+        if found := syntax_error(path):
             text = f"{name}, line {found[0]}: {found[1]}"
             return [Check("the file", "Python that can be read", text, False, f"{text}.")]
     return []
@@ -133,7 +133,7 @@ def _tried(
     trial = Trial(
         seed, record.endpoints, session.workspace.folder(server.STACK).run_dir(), exercise.yours(session.workspace),
         record.settings, record.tokenizer_dir, exercise.manifest.patience,
-        secret.read(session.workspace, server.STACK),
+        session.workspace.folder(server.STACK).read_secret(),
     )  # fmt: skip
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
     with Limits(runner, record, exercise.manifest.memory_mib) as limits:
@@ -158,7 +158,7 @@ def _try(
         if not trial.checks:
             raise LabError(f"the check of {exercise.id} expects nothing", "this is a fault of the exercise")
     except Stuck as error:
-        loop = next(iter(stuck.stuck(trial.run_dir)), "")
+        loop = next(iter(stuck_sentences(trial.run_dir)), "")
         why = mine(loop) or (error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}")
         trial.expect("an answer", f"within {trial.patience:g} s", "none", False, limits.exceeded() or why)
         server.stop(session)

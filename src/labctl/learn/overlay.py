@@ -10,7 +10,8 @@ from labctl import repository
 from labctl.learn.exercise import Exercise
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices
-from labctl.workspace import Workspace, replace_dir
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 
 MODEL, LEARNERS = "model.py", "learner.py"

@@ -30,7 +30,7 @@ def edited_judges(exercise: Exercise, workspace: Workspace) -> list[str]:
     """The files by which the exercise is judged that are not as shipped; [] for an exercise that was never shipped."""
     files = [exercise.folder / name for name in (*JUDGES, "task.md")]
     with contextlib.suppress(LabError):  # a checkout that does not know what was shipped
-        edited = shipped.edited(workspace, files)
+        edited = shipped.edited_files(workspace, files)
         if len(edited) < len(files):
             return [path.relative_to(workspace.root).as_posix() for path in edited if path.name in JUDGES]
     return []

@@ -16,9 +16,9 @@ from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Choices, Record, UpOptions
-from labctl.stack import running, stuck
+from labctl.stack import faults
 from labctl.stack.down import take_down
-from labctl.stack.edits import edited, reload
+from labctl.stack.edits import find_edits, reload
 from labctl.stack.faults import Explain
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
@@ -73,7 +73,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
         if there := session.find(STACK):
             lives = server_api.is_live(there[1].endpoints.http)
             if lives and (record := _for_this(session, exercise, lab, options, *there)) and _free(there[1]):
-                anew = [edit.model for edit in edited(RunningStack.of(session, lab, there[0], record))]
+                anew = [edit.model for edit in find_edits(RunningStack.of(session, lab, there[0], record))]
                 if folder.used_file.exists() and not folder.clean_file.exists():
                     anew += [m for m in overlay.touched(exercise) if m not in anew]
                 if anew:
@@ -100,7 +100,7 @@ def _ended_by_a_loop(session: Session) -> Iterator[None]:
 
     def watch() -> None:
         while not end.wait(LOOK_S):
-            if found := stuck.stuck(session.workspace.folder(STACK).run_dir()):
+            if found := faults.stuck_sentences(session.workspace.folder(STACK).run_dir()):
                 loops.extend(found)
                 stop(session)
                 return
@@ -137,7 +137,7 @@ def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain
     if exercise is None:
         return str
     stack = RunningStack.of(session, lab_with(exercise, session.workspace), runtime, record)
-    return running.in_your_files(stack, overlay.names(exercise))
+    return faults.stack_files(stack, overlay.names(exercise))
 
 
 def stack_named(session: Session, word: str) -> str:

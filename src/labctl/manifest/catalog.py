@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
-from labctl.manifest import checks, shared
+from labctl.manifest import checks
 from labctl.manifest.schema import Lab
 from labctl.manifest.settings import Setting
+from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -25,6 +27,8 @@ EVERYWHERE = {
         type="str", default="", optional=True, help="send every request's trace to this receiver: otlp://HOST:PORT"
     )
 }
+FOLDER = "shared"
+KEYS = {"settings", "bases"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, a
         where = path.relative_to(workspace.root).as_posix()
         problems: list[str] = []
         try:
-            texts = shared.text(path), shared.texts(workspace.labs / shared.FOLDER)
+            texts = file_text(path), shared_texts(workspace.labs / FOLDER)
             lab = _read(*texts)
         except ValidationError as error:
             every += [f"{where}: {_where(item)}{item['msg']}" for item in error.errors()]
@@ -138,8 +142,8 @@ def _read(text: str, common: tuple[tuple[str, str], ...]) -> Lab:
     Raises:
         ValueError: it has not the shape of a manifest (pydantic's ValidationError is one).
     """
-    manifest = shared.parsed("lab.yaml", text) or {}
-    lab = Lab.model_validate(shared.with_shared(manifest, dict(common)))
+    manifest = parse_file("lab.yaml", text) or {}
+    lab = Lab.model_validate(with_shared(manifest, dict(common)))
     return lab.model_copy(update={"settings": {**lab.settings, **EVERYWHERE}})
 
 
@@ -147,7 +151,7 @@ def _problems(workspace: Workspace, path: Path, text: str, common: tuple[tuple[s
     """Everything that is wrong with a manifest of the right shape, each with the file that it is in."""
     where = path.relative_to(workspace.root).as_posix()
     wrong = _wrong(path.parent.name, text, common)
-    missing = checks.missing(_read(text, common), path.parent, workspace)
+    missing = checks.missing_files(_read(text, common), path.parent, workspace)
     return [f"{where}: {problem}" for problem in dict.fromkeys((*wrong, *missing))]
 
 
@@ -162,3 +166,81 @@ def _wrong(folder: str, text: str, common: tuple[tuple[str, str], ...]) -> list[
 def _where(item: Mapping[str, Any]) -> str:
     key = ".".join(str(part) for part in item["loc"])
     return f"{key}: " if key else ""
+
+
+def file_text(path: Path) -> str:
+    """What a file says. Raises ValueError, which names the file, for what cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unread(path.name, error) from error
+
+
+def shared_texts(folder: Path) -> tuple[tuple[str, str], ...]:
+    """The name of each shared file, and what it says. Raises ValueError as ``text`` does."""
+    return tuple((path.stem, file_text(path)) for path in sorted(folder.glob("*.yaml")))
+
+
+@functools.lru_cache(maxsize=16)
+def parse_file(name: str, text: str) -> Any:
+    """One YAML file's document, not to be changed. Raises ValueError, which names the file, for what is none."""
+    try:
+        return parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise _unread(name, error) from error
+
+
+def _unread(name: str, error: Exception) -> ValueError:
+    return ValueError(f"{name}: {' '.join(str(error).split())}")
+
+
+def with_shared(manifest: Any, common: Mapping[str, str]) -> Any:
+    """A manifest with what it includes of the shared files' texts filled in.
+
+    Raises:
+        ValueError: it includes what is not there or is not a shared file, or a stack's base is unknown.
+    """
+    if not isinstance(manifest, dict):
+        return manifest
+    manifest = dict(manifest)
+    names = manifest.pop("include", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("include: a list of names, such as [llm] for labs/shared/llm.yaml")
+    shared: dict[str, Any] = {}
+    for name in names:
+        shared = lay_over(shared, _shared_file(name, common))
+    if shared.get("settings"):
+        manifest["settings"] = lay_over(shared["settings"], manifest.get("settings") or {})
+    stacks = manifest.get("stacks")
+    if isinstance(stacks, dict):
+        manifest["stacks"] = {key: _lay_over_base(key, stack, shared.get("bases", {})) for key, stack in stacks.items()}
+    return manifest
+
+
+def _shared_file(name: str, common: Mapping[str, str]) -> dict[str, Any]:
+    if name not in common:
+        raise ValueError(f"include: there is no labs/{FOLDER}/{name}.yaml; there are: {', '.join(common) or 'none'}")
+    content = parse_file(f"{name}.yaml", common[name])
+    if not isinstance(content, dict) or not content.keys() <= KEYS:
+        raise ValueError(f"include: labs/{FOLDER}/{name}.yaml has settings and bases, nothing else")
+    if not all(isinstance(part, dict) for part in content.values()):
+        raise ValueError(f"include: settings and bases of labs/{FOLDER}/{name}.yaml go by name")
+    return content
+
+
+def _lay_over_base(key: str, stack: Any, bases: Mapping[str, Any]) -> Any:
+    if not isinstance(stack, dict) or "base" not in stack:
+        return stack
+    stack = dict(stack)
+    name = stack.pop("base")
+    if name not in bases:
+        raise ValueError(f"stacks.{key}.base: no base '{name}' is included; there are: {', '.join(bases) or 'none'}")
+    return lay_over(bases[name], stack)
+
+
+def lay_over(lower: Any, upper: Any) -> Any:
+    """``upper`` over ``lower``: mappings key by key, everything else whole."""
+    if not (isinstance(lower, dict) and isinstance(upper, dict)):
+        return upper
+    both = {key: lay_over(value, upper[key]) if key in upper else value for key, value in lower.items()}
+    return both | {key: value for key, value in upper.items() if key not in lower}

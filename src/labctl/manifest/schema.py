@@ -5,32 +5,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from labctl.manifest.settings import Condition, Setting
+from labctl.manifest.settings import Condition, Setting, as_text, expand, holds
+from labkit.errors import LabError
 
 Profile = Literal["cpu", "gpu"]
 PROFILES: tuple[Profile, ...] = ("cpu", "gpu")
 # The parts of a stack, and of what is laid over it, in which every reference may stand.
 FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "vllm", "server")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Folders = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+Act = Literal["kill", "restart", "roll", "scale", "follow"]
 
 
-def _passed(value: Any) -> Any:
+def _fill_names(value: Any) -> Any:
     """``{threads, run_dir: x}``: a key without a value takes the setting of its own name."""
     if not isinstance(value, dict):
         return value
     return {key: f"{{settings.{key}}}" if item is None else item for key, item in value.items()}
 
 
-Passed = Annotated[dict[str, Any], BeforeValidator(_passed)]
-Folders = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+Passed = Annotated[dict[str, Any], BeforeValidator(_fill_names)]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Conditional(_Strict):
+    """What is there only with some values of settings, or on one profile."""
+
+    when: Condition = {}
+
+    @property
+    def profiles(self) -> list[Profile]:
+        return [profile for profile in PROFILES if profile in self.when.get("profile", PROFILES)]
+
+    @property
+    def settings_when(self) -> dict[str, list[Any]]:
+        """The condition without the profile."""
+        return {key: values for key, values in self.when.items() if key != "profile"}
 
 
 class Artifact(_Strict):
@@ -110,7 +128,7 @@ class _Content(_Strict):
 
 
 class Overlay(_Content):
-    """What a profile changes of a stack; each key replaces or extends the stack's own.
+    """What a condition changes of a stack; each key replaces or extends the stack's own.
 
     With ``tensorrt_llm`` or ``llmapi`` nothing of the stack's own repository, parameters, replacements is taken over.
     """
@@ -123,15 +141,17 @@ class Overlay(_Content):
     copies: int | None = None
 
 
-class Variant(Overlay):
-    """An overlay for some values of the settings, such as ``{engine: transformers}``."""
+class Variant(_Conditional, Overlay):
+    """An overlay for some values of the settings, such as ``{engine: transformers}``.
+
+    With ``profile`` beside settings, these values are served on that profile alone, and refused on the other.
+    """
 
     when: Annotated[Condition, Field(min_length=1)]
-    profiles: list[Profile] = list(PROFILES)
     refused: str = ""  # why the stack is not served with these values
 
 
-class Stack(_Content):
+class StackSpec(_Content):
     """One Triton server with one model repository."""
 
     title: str
@@ -142,15 +162,11 @@ class Stack(_Content):
     server: Server = Server()
     probes: dict[str, Probe] = {}
     bench: Bench | None = None
-    profiles: dict[Profile, Overlay] = {}
     variants: dict[Name, Variant] = {}
     copies: int = 0  # models that each hold all weights, besides an engine; a GPU must have room for them
 
 
-Act = Literal["kill", "restart", "roll", "scale", "follow"]
-
-
-class Phase(_Strict):
+class Phase(_Conditional):
     """One server and one client run within ``labctl run``."""
 
     name: Name
@@ -158,8 +174,6 @@ class Phase(_Strict):
     client: str
     set: dict[str, Any] = {}
     quick: bool = True  # also run with --quick
-    when: Condition = {}  # only with these values of settings
-    profiles: list[Profile] = list(PROFILES)
     replicas: int | None = Field(default=None, ge=1, le=8)
     balance: Literal["", "l4", "l7", "hash", "client"] = ""
     acts: list[Act] = []  # what its client may ask of labctl while it runs
@@ -175,7 +189,7 @@ class Run(_Strict):
     share_server: bool = False  # a phase goes on with the server before it; models whose files differ are loaded anew
 
 
-class Verdict(_Strict):
+class Verdict(_Conditional):
     """What a run proves: a number of result.json's metrics against a bound."""
 
     name: Name
@@ -184,10 +198,9 @@ class Verdict(_Strict):
     at_least: float | None = None
     at_most: float | None = None
     timed: bool = False  # the value depends on seconds: on a busy machine it may be missed, and is then no verdict
-    profiles: list[Profile] = list(PROFILES)  # where the run measures the value
 
     @model_validator(mode="after")
-    def _bounded(self) -> Verdict:
+    def _require_bound(self) -> Verdict:
         if self.at_least is None and self.at_most is None:
             raise ValueError("a verdict needs at_least or at_most")
         return self
@@ -203,10 +216,64 @@ class Lab(_Strict):
     title: str
     summary: str
     settings: dict[str, Setting] = {}
-    stacks: dict[Name, Stack] = Field(min_length=1)
+    stacks: dict[Name, StackSpec] = Field(min_length=1)
     run: Run | None = None
     verdicts: list[Verdict] = []
 
     @property
     def folder(self) -> str:
         return f"{self.number}-{self.name}"
+
+
+def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) -> StackSpec:
+    """The stack as it is on ``profile`` with ``settings``.
+
+    Raises:
+        LabError: a setting's value does not go with the profile.
+    """
+    for variant in stack.variants.values():
+        if variant.refused and holds(variant.when, settings):
+            asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.when)
+            raise LabError(f"this stack is not served with {asked}", variant.refused, "another value (labctl list)")
+        if holds(variant.settings_when, settings) and profile in variant.profiles:
+            stack = _over(stack, variant)
+        elif variant.settings_when and holds(variant.settings_when, settings):
+            asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.settings_when)
+            raise LabError(
+                f"{asked} is not served on the {profile} profile",
+                f"it is served on: {', '.join(variant.profiles)}",
+                f"--profile {variant.profiles[0]}, or another value (labctl list)",
+            )
+    return stack
+
+
+def probes(stack: StackSpec, scope: Mapping[str, Any]) -> dict[str, Probe]:
+    """The stack's tiny inferences, with the values of ``scope`` in their bodies."""
+    return {
+        model: probe.model_copy(update={"body": expand(probe.body, scope)}) for model, probe in stack.probes.items()
+    }
+
+
+def _over(stack: StackSpec, layer: Overlay) -> StackSpec:
+    own = layer.tensorrt_llm is None and layer.llmapi is None
+    return stack.model_copy(
+        update={
+            "repository": [*(stack.repository if own else ()), *layer.repository],
+            "parameters": {**(stack.parameters if own else {}), **layer.parameters},
+            "artifacts": {**stack.artifacts, **layer.artifacts},
+            "place": {**stack.place, **layer.place},
+            "replacements": [*(stack.replacements if own else ()), *layer.replacements],
+            "optional": [*(stack.optional if own else ()), *layer.optional],
+            "models": layer.models or stack.models,
+            "server": layer.server or stack.server,
+            "image": layer.image or stack.image,
+            "copies": stack.copies if layer.copies is None else layer.copies,
+            "vllm": stack.vllm if layer.vllm is None else {**(stack.vllm or {}), **layer.vllm},
+            "packages": layer.packages or stack.packages,
+            "image_only": layer.image_only or stack.image_only,
+            "tensorrt_llm": stack.tensorrt_llm if own else layer.tensorrt_llm,
+            "llmapi": stack.llmapi if layer.llmapi is None else layer.llmapi,
+            "probes": stack.probes if layer.probes is None else layer.probes,
+            "bench": layer.bench or stack.bench,
+        }
+    )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from labctl.manifest.references import as_text, holds
 from labkit.errors import LabError
 
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
 MOST_LINES = 8  # of a refusal: it names what is wrong, `labctl list LAB` what there is
+REFERENCE = re.compile(r"\{([^{}\s]+)\}")
+CHOICE = {"setting", "map"}  # the keys of a value that depends on a setting
 
 
 def _lists(value: Any) -> Any:
@@ -24,6 +26,7 @@ def _lists(value: Any) -> Any:
 
 
 # Values of settings under which something holds: {engine: openvino}, or any of several: {engine: [openvino, onnx]}.
+# ``profile`` stands among the settings: {profile: gpu, engine: openvino}.
 Condition = Annotated[dict[str, list[Any]], BeforeValidator(_lists)]
 
 
@@ -31,7 +34,7 @@ class Setting(BaseModel):
     """One setting of a lab.
 
     ``scope``: a ``stack`` setting changes what is served; a ``run`` setting is read by the lab's clients alone.
-    ``default`` may hold one value per profile ({cpu: ..., gpu: ...}). ``only`` names the values of other settings
+    ``default`` may hold one value per profile ({cpu: ..., gpu: ...}). ``when`` names the values of other settings
     with which this one means anything ({engine: openvino}); with others it is left out, and refused when given.
     ``instead`` is the setting that a person means who gives it then.
     """
@@ -46,7 +49,7 @@ class Setting(BaseModel):
     max: float | None = None
     optional: bool = False
     scope: Literal["stack", "run"] = "stack"
-    only: Condition = {}
+    when: Condition = {}
     instead: str = ""
 
     @model_validator(mode="after")
@@ -55,8 +58,8 @@ class Setting(BaseModel):
             raise ValueError("'choices' belongs to type choice, and type choice needs it")
         if isinstance(self.default, dict) and not {"cpu"} <= self.default.keys() <= {"cpu", "gpu"}:
             raise ValueError("a default by profile is {cpu: ..., gpu: ...}")
-        if self.instead and not self.only:
-            raise ValueError("'instead' belongs to a setting with 'only'")
+        if self.instead and not self.when:
+            raise ValueError("'instead' belongs to a setting with 'when'")
         for profile in ("cpu", "gpu"):
             self.parse(self.default_for(profile))
         return self
@@ -150,7 +153,7 @@ def resolve(
                 values[key] = declared[key].parse(value)
             except ValueError as error:
                 problems.append(f"{key}: {error}")
-    idle = {key for key, setting in declared.items() if not holds(setting.only, values)}
+    idle = {key for key, setting in declared.items() if not holds(setting.when, {**values, "profile": profile})}
     given = {key for layer in layers for key in layer}
     problems += [_out_of_place(key, declared) for key in declared if key in idle & given]
     if problems:
@@ -167,7 +170,7 @@ def resolve(
 def _out_of_place(key: str, declared: Mapping[str, Setting]) -> str:
     """Why a setting that was given means nothing here, and which one is meant."""
     setting = declared[key]
-    needs = " and ".join(f"{other}={' or '.join(map(as_text, good))}" for other, good in setting.only.items())
+    needs = " and ".join(f"{other}={' or '.join(map(as_text, good))}" for other, good in setting.when.items())
     meant = f"; here it is {setting.instead} ({declared[setting.instead].help})" if setting.instead else ""
     return f"{key}: it means something only with {needs}{meant}"
 
@@ -183,3 +186,65 @@ def parse_assignments(items: tuple[str, ...]) -> dict[str, str]:
 def plain(number: float) -> str:
     """1,000,000 and 0.01, never 1e+06."""
     return f"{number:,.0f}" if number == int(number) else f"{number:,}"
+
+
+def expand(value: Any, scope: Mapping[str, Any]) -> Any:
+    """Fill the references of a value; a text that is nothing but one reference keeps the value's own type.
+
+    ``{setting: x, map: {...}}`` becomes the map's entry for that setting's value.
+
+    Raises:
+        LabError: ``scope`` has no such name, or the map no such value.
+    """
+    if isinstance(value, dict):
+        if value.keys() == CHOICE:
+            return expand(_choose(value["setting"], value["map"], scope), scope)
+        return {key: expand(item, scope) for key, item in value.items()}
+    if isinstance(value, list):
+        return [expand(item, scope) for item in value]
+    if not isinstance(value, str):
+        return value
+    for name in REFERENCE.findall(value):
+        if name not in scope:
+            raise LabError(f"a manifest refers to '{{{name}}}'", "that name is not known at that point of the stack")
+    if match := REFERENCE.fullmatch(value):
+        return scope[match[1]]
+    return REFERENCE.sub(lambda match: as_text(scope[match[1]]), value)
+
+
+def _choose(setting: str, options: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
+    value = scope.get("profile" if setting == "profile" else f"settings.{setting}")
+    for key, chosen in options.items():
+        if same(value, key):
+            return chosen
+    raise LabError(f"the manifest has no text for {setting}={as_text(value)}", f"it has: {', '.join(options)}")
+
+
+def same(value: Any, written: Any) -> bool:
+    """Whether a setting has the value that ``when`` or ``map`` of a manifest names."""
+    return as_text(value) == as_text(written)
+
+
+def holds(condition: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]) -> bool:
+    """Whether every setting of ``condition`` has one of the values that stand there."""
+    return all(any(same(settings.get(key), value) for value in good) for key, good in condition.items())
+
+
+def as_text(value: Any) -> str:
+    """A value as a manifest writes it: ``true``, ``8``, ``8,32``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string inside nested lists and dicts, their keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key)
+            yield from strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from strings(item)

@@ -9,7 +9,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from labctl import yamlfile
+from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -111,7 +111,7 @@ def find_all(workspace: Workspace) -> list[Exhibit]:
     problems: list[str] = []
     for path in sorted(workspace.root.glob("museum/*/exhibit.yaml")):
         try:
-            manifest = Manifest.model_validate(yamlfile.parse(path.read_text(encoding="utf-8")) or {})
+            manifest = Manifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
             if missing := [part for part in PARTS if not (path.parent / part).exists()]:
                 raise ValueError(f"missing: {', '.join(missing)}")
             exhibits.append(Exhibit(path.parent.name, path.parent, manifest))

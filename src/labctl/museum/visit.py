@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from labctl import unfinished
 from labctl.museum.exhibit import Exhibit
 from labctl.runtimes import bare, processes
-from labctl.runtimes.actions import Command
+from labctl.runtimes.processes import Command
 from labctl.stack import ports
 from labctl.triton import readiness, server_api
 from labctl.workspace import Workspace
@@ -103,7 +103,7 @@ def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str)
     with contextlib.ExitStack() as cleaning:
         folder = cleaning.enter_context(unfinished.making(home / exhibit.name))
         models = lay_out(exhibit, folder / "repository", workaround)
-        (endpoints,) = ports.places(1)
+        (endpoints,) = ports.free_endpoints(1)
         extra = exhibit.arguments(workaround)
         named = [argument.partition("=")[2] for argument in extra if argument.startswith("--load-model=")]
         start = (

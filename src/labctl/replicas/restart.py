@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from labctl.manifest.schema import Lab
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.lock import hold_signals_back, stack_lock
 from labctl.runtimes.record import Record, Replica
-from labctl.stack import observe, ports, replicas, sound
+from labctl.stack import observe, replicas
 from labctl.stack.down import down
-from labctl.stack.interrupts import held_back
-from labctl.stack.lock import stack_lock
+from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.shipped import require_sound
+from labctl.stack.stack import RunningStack, gathered_endpoints
 from labctl.stack.up import up
 from labkit.errors import LabError
 
@@ -28,7 +29,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     runtime, record = session.require_up(stack)
     if record.balance and heal(session, lab, runtime, record):
         return record
-    sound.require(session, RunningStack.of(session, lab, runtime, record).plan)
+    require_sound(session, RunningStack.of(session, lab, runtime, record).plan)
     observed = session.workspace.folder(stack).observe.is_dir()
     down(session, stack)
     again = up(session, lab, stack, record.asked)
@@ -47,8 +48,8 @@ def heal(session: Session, lab: Lab, runtime: Runtime, record: Record) -> bool:
         LabError: a replica does not become ready; the others serve on.
     """
     with stack_lock(session.workspace, record.stack, "restart"):
-        dead = replicas.missing(runtime, record)
-        ended = runtime.front_ended(record)
+        dead = replicas.missing_replicas(runtime, record)
+        ended = runtime.front_death(record)
         if ended:
             session.listener.step(f"the balancer of {record.stack}")
             runtime.front(record).do(session.listener)
@@ -72,13 +73,13 @@ def start(session: Session, lab: Lab, runtime: Runtime, record: Record, wanted: 
     for one in wanted:
         runtime.stop(stack, force=True, number=one.number).do(session.listener)  # what its death has left
     moved = {
-        one.number: one if ports.still_free(one.endpoints) else Replica(one.number, ports.places(1)[0])
+        one.number: one if are_still_free(one.endpoints) else Replica(one.number, free_endpoints(1)[0])
         for one in wanted
-    }  # fmt: skip
+    }
     servers = {one.number: one for one in record.servers} | moved
     record = replace(record, servers=[servers[number] for number in sorted(servers)])
     if record.balance == "client":
-        record = replace(record, endpoints=replicas.all_of(record.endpoints, record.servers))
+        record = replace(record, endpoints=gathered_endpoints(record.endpoints, record.servers))
     stack_now = RunningStack.of(session, lab, runtime, record)
     replicas.make_room(workspace, record, list(moved.values()))
     session.listener.step(f"replica {names} of {stack}")
@@ -89,12 +90,13 @@ def start(session: Session, lab: Lab, runtime: Runtime, record: Record, wanted: 
         runtime.spread(record)
         replicas.await_balancer(runtime, record)
     except BaseException:
-        with held_back():
+        with hold_signals_back():
             for number in moved:
                 runtime.stop(stack, force=True, number=number).do(session.listener)
             runtime.spread(before)  # the balancer does not look for what never came
         raise
     session.remember(record)
+    observe.follow_servers(workspace, record)
     session.listener.done("READY")
     return record
 
@@ -119,7 +121,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
                 replicas.let_go(runtime, record, [one.number])
                 runtime.stop(stack, number=one.number).do(session.listener)
             except BaseException:  # it serves on, or is dead and `labctl restart` starts it
-                with held_back():
+                with hold_signals_back():
                     runtime.spread(record)
                 raise
             record = start(session, lab, runtime, record, [one])
@@ -134,5 +136,5 @@ def require_balancer(runtime: Runtime, record: Record) -> None:
             "its clients talk to it directly",
             f"labctl down {record.stack}, then labctl up {record.stack} --replicas N (--balance l7 for one)",
         )
-    if ended := runtime.front_ended(record):
+    if ended := runtime.front_death(record):
         raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}")

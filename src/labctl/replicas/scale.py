@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from labctl.manifest.schema import Lab
+from labctl.replicas import restart
 from labctl.replicas.restart import require_balancer, start
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.lock import Busy, hold_signals_back, holder, stack_lock
 from labctl.runtimes.record import Record, Replica
-from labctl.stack import ports, replicas
-from labctl.stack.interrupts import held_back
-from labctl.stack.lock import stack_lock
+from labctl.stack import observe, replicas
+from labctl.stack.ports import free_endpoints
+from labctl.stack.replicas import DRAIN_S
 from labctl.stack.session import Session
+from labctl.stack.stack import gathered_endpoints
 from labkit.errors import LabError
+from labkit.evidence import metrics
 
 MOST = 32
+LOOK_S = 1.0
 
 
 def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = replicas.DRAIN_S) -> Record:
@@ -42,31 +48,126 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
 def _more(session: Session, lab: Lab, runtime: Runtime, record: Record, count: int) -> Record:
     taken = {one.number for one in record.servers}
     numbers = [number for number in range(1, MOST * 2) if number not in taken][:count]
-    new = [Replica(number, place) for number, place in zip(numbers, ports.places(count), strict=True)]
+    new = [Replica(number, place) for number, place in zip(numbers, free_endpoints(count), strict=True)]
     return start(session, lab, runtime, record, new)
 
 
-def _fewer(
-    session: Session, runtime: Runtime, record: Record, going: Sequence[Replica], patience: float
-) -> Record:  # fmt: skip
+def _fewer(session: Session, runtime: Runtime, record: Record, going: Sequence[Replica], patience: float) -> Record:
     numbers = [one.number for one in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
     cut = replicas.drain(runtime, record, numbers, patience)
     session.listener.done(replicas.cut_off(cut))
     smaller = replace(record, servers=[one for one in record.servers if one.number not in numbers])
     if record.balance == "client":
-        smaller = replace(smaller, endpoints=replicas.all_of(record.endpoints, smaller.servers))
+        smaller = replace(smaller, endpoints=gathered_endpoints(record.endpoints, smaller.servers))
     try:
         replicas.let_go(runtime, record, numbers)
         session.remember(smaller)  # before they end: they are no loss
         for number in numbers:
             runtime.stop(record.stack, number=number).do(session.listener)
     except BaseException:  # they have answered all, and the balancer has let go of them: they end all the same
-        with held_back():
+        with hold_signals_back():
             session.remember(smaller)
             for number in numbers:
                 runtime.stop(record.stack, force=True, number=number).do(session.listener)
         raise
     for number in numbers:
         session.workspace.folder(record.stack).log_file(number).unlink(missing_ok=True)
+    observe.follow_servers(session.workspace, smaller)
     return smaller
+
+
+@dataclass
+class Scaler:
+    """Decides from what waits in all replicas; one look is not enough.
+
+    Attributes:
+        least, most: the numbers of replicas that it stays between.
+        target: requests that may wait for each replica.
+        patience: looks in a row that must ask for more before there are more; for fewer, ten times as many.
+    """
+
+    least: int
+    most: int
+    target: float = 4.0
+    patience: int = 3
+    _above: int = field(default=0, init=False)
+    _below: int = field(default=0, init=False)
+
+    def decide(self, waiting: float, count: int) -> int:
+        """How many replicas there should be, after this look."""
+        self._above = self._above + 1 if waiting > self.target * count else 0
+        self._below = self._below + 1 if not waiting else 0
+        wanted = count
+        if self._above >= self.patience:
+            wanted = count + 1
+        elif self._below >= 10 * self.patience:
+            wanted = count - 1
+        wanted = min(max(wanted, self.least), self.most)
+        if wanted != count:
+            self._above = self._below = 0
+        return wanted
+
+
+def bounds(text: str) -> tuple[int, int]:
+    """``1:4``. Raises LabError."""
+    least, _, most = text.partition(":")
+    if least.isdigit() and most.isdigit() and 1 <= int(least) <= int(most) <= MOST:
+        return int(least), int(most)
+    raise LabError(f"--auto {text} cannot be used", f"it takes MIN:MAX, from 1 to {MOST}", "--auto 1:4")
+
+
+def waiting(record: Record) -> float:
+    """Requests that wait in the replicas that answer: in our models, and in Triton's queues before the others."""
+    total = 0.0
+    for server in record.servers:
+        try:
+            seen = metrics.scrape(server.endpoints.metrics)
+        except LabError:
+            continue
+        total += sum(seen.waiting(model) for model in record.models)
+    return total
+
+
+def follow(
+    session: Session,
+    lab: Lab,
+    stack: str,
+    scaler: Scaler,
+    pause: Callable[[float], object] = time.sleep,
+    patience: float = DRAIN_S,
+) -> Iterator[str]:
+    """Scale for ever; yields a line for each decision.
+
+    Args:
+        patience: seconds to wait until a replica that goes has answered all; then its streams are cut.
+
+    Raises:
+        LabError: the stack is not up or has no balancer, or a new replica does not become ready. While another
+            command changes the stack, the loop waits for it.
+    """
+    gone = False
+    while True:
+        try:
+            runtime, record = session.require_up(stack)
+            restart.require_balancer(runtime, record)
+        except LabError:
+            # A restart takes it down and up again, and lets go of its lock for a moment in between.
+            if gone and not holder(session.workspace, stack)[0]:
+                raise
+            gone = True
+            pause(LOOK_S)
+            continue
+        gone = False
+        count, asked = len(record.servers), waiting(record)
+        wanted = scaler.decide(asked, count)
+        if wanted == count:
+            pause(LOOK_S)
+            continue
+        why = f"{asked:.0f} wait for {count}" if wanted > count else f"nothing waits for {count}"
+        yield f"{count} -> {wanted}: {why}"
+        try:
+            scale(session, lab, stack, wanted, patience)
+        except Busy as other:
+            yield f"{count} stay: {other.what}"
+            pause(LOOK_S)

@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from labctl.listener import Silent
 from labctl.manifest.schema import Lab, Phase
-from labctl.replicas import autoscale, restart
-from labctl.replicas.scale import scale
+from labctl.replicas import restart
+from labctl.replicas.scale import Scaler, follow, scale
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack import replicas
@@ -95,7 +95,7 @@ class Stage:
             if self.over.wait(seconds) or time.monotonic() > until:
                 raise _Over
 
-        lines = autoscale.follow(self.session, self.lab, self.stack, autoscale.Scaler(least, most, target), pause)
+        lines = follow(self.session, self.lab, self.stack, Scaler(least, most, target), pause)
         try:
             for line in lines:
                 decisions.append({"decided": time.monotonic(), "text": line})

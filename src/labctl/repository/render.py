@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labctl.replacement import Replacement
-from labctl.repository import ensemble, schema
-from labctl.template import Problem, fill, uses
-from labctl.workspace import replace_dir
+from labctl.repository.config import check_ensembles, parse_config
+from labctl.texts import Problem, Replacement, fill, uses
+from labctl.unfinished import replace_dir
 from labkit.disk import need_space
 from labkit.errors import LabError
 
@@ -69,7 +68,7 @@ class Rendered:
 
 def listing(request: RenderRequest) -> list[str]:
     """Every path that :func:`render` would write, below the output; LabError for what it would refuse."""
-    files, _ = _filled(request)
+    files, _ = _fill_files(request)
     return sorted({*files, *request.place})
 
 
@@ -109,7 +108,7 @@ def render(request: RenderRequest) -> Rendered:
     Raises:
         LabError: every problem of every template, with file, line and key; nothing is written.
     """
-    files, texts = _filled(request)
+    files, texts = _fill_files(request)
     need_space(request.output, sum(-(-source.stat().st_size // BLOCK) * BLOCK for source in files.values()))
     with replace_dir(request.output) as fresh:
         for relative, source in files.items():
@@ -131,7 +130,7 @@ def render(request: RenderRequest) -> Rendered:
     return Rendered(request.output, models)
 
 
-def _filled(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
+def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
     """Where each file comes from, and the text of those that are filled in. Raises LabError."""
     files = _collect(request)
     texts, problems = _fill_all(request, files)
@@ -210,7 +209,7 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
         places = uses(template)
         used |= {use.key for use in places}
         texts[relative], wrong = fill(relative, template, values, request.optional, request.lenient)
-        config, bad = (None, []) if wrong else schema.parse(relative, texts[relative], places, values)
+        config, bad = (None, []) if wrong else parse_config(relative, texts[relative], places, values)
         problems += wrong + bad
         model = relative.split("/", 1)[0]
         configs[model] = config
@@ -242,5 +241,5 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
         idle = [key for key in request.parameters if key not in used]
         problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
     if not problems:
-        problems += ensemble.check(configs)
+        problems += check_ensembles(configs)
     return texts, problems

@@ -14,13 +14,12 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from labctl.runtimes import docker_engine, processes, wheel
+from labctl.runtimes.leftovers import REPLICA, marks, regions, shm_prefix
 from labctl.runtimes.local_server import LARGEST_REGION
-from labctl.runtimes.marks import REPLICA, marks, regions, shm_prefix
 from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
 from labctl.workspace import Workspace
@@ -47,9 +46,8 @@ class BareServer:
     ended: Callable[[], str]
 
 
-def _arguments(*args: Any, extra: Sequence[str], **kwargs: Any) -> list[str]:
-    """Triton's arguments. Models that ``extra`` names are loaded in the place of all."""
-    arguments = server_arguments(*args, **kwargs)
+def _add(extra: Sequence[str], arguments: list[str]) -> list[str]:
+    """Triton's arguments with ``extra``. Models that this names are loaded in the place of all."""
     named = any(argument.startswith("--load-model=") for argument in extra)
     return [argument for argument in arguments if not (named and argument == "--load-model=*")] + list(extra)
 
@@ -69,10 +67,16 @@ def local(
         wheel.make_backend_folder(backends, triton)
     http, grpc, metrics = (int(port.rpartition(":")[2]) for port in vars(endpoints).values())
     prefix, log, ended = shm_prefix(workspace.root, name, http), folder / "server.log", folder / "ended.json"
-    arguments = _arguments(
-        str(folder / "repository"), ports=(http, grpc, metrics), shm_prefix=prefix, exit_timeout=EXIT_S,
-        backends=str(backends), caches=str(triton.caches), extra=extra,
-    )  # fmt: skip
+    usual = server_arguments(
+        str(folder / "repository"),
+        NETWORK,
+        (http, grpc, metrics),
+        prefix,
+        EXIT_S,
+        backend=str(backends),
+        cache=str(triton.caches),
+    )
+    arguments = _add(extra, usual)
     keeper = [sys.executable, "-m", "labctl.runtimes.keeper", "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*",
               "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
     env = wheel.environment(triton) | marks(workspace.root, name) | {REPLICA: str(http)}
@@ -123,7 +127,7 @@ def container(
     except errors as error:
         raise LabError(f"there is no image {image} on this machine", str(error), f"docker pull {image}") from error
     # In a container it listens everywhere; its ports are published on loopback only.
-    arguments = _arguments(INSIDE, address="0.0.0.0", shm_prefix="museum-", exit_timeout=EXIT_S, extra=extra)
+    arguments = _add(extra, server_arguments(INSIDE, "0.0.0.0", (HTTP, GRPC, METRICS), "museum-", EXIT_S))
     outside = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
     ports = dict(zip((HTTP, GRPC, METRICS), outside, strict=True))
     with docker_engine.speaking(f"starting {image}"):

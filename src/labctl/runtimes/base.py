@@ -5,52 +5,23 @@ A runtime starts the same rendered repository in its own way: ``local`` as a pro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from labctl.guard.admin import Seen
-from labctl.runtimes.actions import Action
-from labctl.runtimes.clients import Series
-from labctl.runtimes.record import Endpoints, Record, Replica
-
-
-@dataclass(frozen=True)
-class Launch:
-    """All that a runtime needs to start the servers of a stack, all at once.
-
-    Attributes:
-        only: the numbers of those that are started; () is all of them, and what stands before them.
-        repository: the rendered model repository, on the host.
-        run_dir: the one folder that the server writes (step logs), on the host.
-        shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
-        devices: the GPUs that serve it, as many as ranks; () is the first ones.
-        ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
-        packages: the layer of packages that the server finds before its own (runtimes/layers.py); "" for none.
-        exit_timeout: seconds that Triton gives in-flight requests when it is asked to stop.
-    """
-
-    record: Record
-    repository: Path
-    run_dir: Path
-    server_args: Sequence[str]
-    env: Mapping[str, str]
-    shm_size: str = ""
-    exit_timeout: int = 10
-    image: str = ""
-    ranks: int = 1
-    devices: Sequence[str] = ()
-    launcher: str = ""
-    only: Sequence[int] = ()
-    packages: str = ""
-
-    @property
-    def starting(self) -> list[Replica]:
-        return [server for server in self.record.servers if not self.only or server.number in self.only]
-
+from labctl.runtimes.processes import Action
+from labctl.runtimes.record import Endpoints, Launch, Record
+from labctl.runtimes.series import Series
 
 FRONT = -1  # the number of what stands before the servers, where a server's is asked for
+# Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.
+UNLOADED = "Found 0 live models and 0 in-flight non-inference requests"
+LINGER_S = 1.0
+POLL_S = 0.1
+Unloaded = Callable[[], bool]
 
 
 class Server(Protocol):
@@ -122,7 +93,7 @@ class Runtime(Protocol):
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
         """Tell the balancer its servers; those that are draining get nothing new."""
 
-    def seen(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, Seen]:
         """The servers as the balancer sees them, by number; {} where it cannot be asked."""
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
@@ -150,10 +121,10 @@ class Runtime(Protocol):
     def stacks(self) -> set[str]:
         """The names, for ``stop``, of all that something is left of: stacks, and tools of a labctl that was killed."""
 
-    def ended(self, stack: str, number: int = 0) -> str:
+    def death_of(self, stack: str, number: int = 0) -> str:
         """How the server, or that replica, died last ("killed by SIGFPE"); "" where it has not, or nobody can tell."""
 
-    def front_ended(self, record: Record) -> str:
+    def front_death(self, record: Record) -> str:
         """What of the guard or balancer before the servers has ended, and how; "" where nothing has."""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
@@ -165,3 +136,40 @@ class Runtime(Protocol):
 
     def leftovers(self, stack: str) -> list[str]:
         """What of the stack is still there, in words ("process 123", "container x", "/dev/shm/..."); [] is clean."""
+
+
+def wait_until_stopped(living: Callable[[], Collection[Unloaded]], grace: float) -> bool:
+    """Wait until all have ended, or have unloaded their models and linger, or ``grace`` seconds are over.
+
+    Args:
+        living: for each server that has not ended: whether it has unloaded its models.
+
+    Returns:
+        whether nothing is lost when they are killed now: False where something may still be in flight.
+    """
+    deadline, unloaded = time.monotonic() + grace, False
+    while left := living():
+        if time.monotonic() >= deadline:
+            return unloaded
+        if not unloaded and all(done() for done in left):
+            deadline, unloaded = min(deadline, time.monotonic() + LINGER_S), True
+        time.sleep(POLL_S)
+    return True
+
+
+def unloaded_check(log: Path) -> Unloaded:
+    """Whether a server whose log this is says so after this call."""
+    size = log.stat().st_size if log.exists() else 0
+
+    def has_unloaded() -> bool:
+        with contextlib.suppress(OSError), log.open("rb") as stream:
+            stream.seek(size if log.stat().st_size >= size else 0)  # a log that is too long loses its older half
+            return UNLOADED.encode() in stream.read()
+        return False
+
+    return has_unloaded
+
+
+def too_late(grace: float) -> str:
+    """What a person is told of a server that has to be killed."""
+    return f"the server did not stop within {grace:g} s and is killed"

@@ -19,14 +19,13 @@ from typing import Any
 from labctl.guard import admin
 from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import calls, compose_images, compose_logs, docker_engine, guard_container, processes, stopping
-from labctl.runtimes.actions import Action
-from labctl.runtimes.base import Launch
-from labctl.runtimes.clients import Series
+from labctl.runtimes import compose_commands, docker_engine, guard_container, images, processes
+from labctl.runtimes.base import UNLOADED, too_late, wait_until_stopped
+from labctl.runtimes.compose_commands import EVERY, NOBODY, Projects, service, services
 from labctl.runtimes.compose_once import OneShots
-from labctl.runtimes.compose_projects import NOBODY, Projects
-from labctl.runtimes.compose_server import ComposeServer
-from labctl.runtimes.record import Endpoints, Record, together
+from labctl.runtimes.compose_server import ComposeServer, keep_log, log_lines
+from labctl.runtimes.processes import Action
+from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
 from labkit import nofollow
@@ -34,7 +33,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 
-class ComposeRuntime:
+class ComposeRuntime(OneShots):
     """Runs the stacks of one checkout in containers."""
 
     name = "compose"
@@ -43,7 +42,6 @@ class ComposeRuntime:
         self.workspace = workspace
         self._root = str(workspace.root)
         self._projects = Projects(workspace)
-        self._once = OneShots(self._projects)
 
     def check(self, profile: str) -> None:
         docker_engine.require_docker()
@@ -60,35 +58,18 @@ class ComposeRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         first = record.servers[0]
         alone = not record.balance or record.endpoints == first.endpoints
-        host = calls.service(first.number) if alone else "guard"
-        grpc = f"dns:///{calls.EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
-        counters = ",".join(f"{calls.service(server.number)}:{METRICS}" for server in record.servers)
+        host = service(first.number) if alone else "guard"
+        grpc = f"dns:///{EVERY}:{GRPC}" if record.balance == "client" and not alone else f"{host}:{GRPC}"
+        counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
         return Endpoints(f"{host}:{HTTP}", grpc, counters)
 
     # -- what can be done ----------------------------------------------------------------------------------------
 
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
-        return compose_images.missing(self._projects, profile, image, guarded)
-
-    def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
-        return self._once.tool(title, argv)
-
-    def in_image(
-        self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
-    ) -> Action[None]:
-        return self._once.in_image(title, argv, image, gpus, devices)
-
-    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
-        return self._once.copy_out(title, image, path, target)
-
-    def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
-        return self._once.client(title, argv, stack)
-
-    def clients(self, stack: str) -> Series:
-        return self._once.clients(stack)
+        return images.build(compose_commands.builds(self._projects, profile, image, guarded), image)
 
     def start(self, launch: Launch) -> Action[ComposeServer]:
-        stack, command = launch.record.stack, calls.serve(self._projects, launch)
+        stack, command = launch.record.stack, compose_commands.serve(self._projects, launch)
         record = replace(launch.record, server={"project": self._projects.name(stack)})
 
         def do(listener: Listener) -> ComposeServer:
@@ -99,13 +80,11 @@ class ComposeRuntime:
                     nofollow.give(folder, NOBODY)
             if record.balance:
                 self.spread(record)
-            self._projects.write_override(stack, calls.services(self._projects, replace(launch, record=record)))
-            code, _, tail = processes.run_tool(command, listener, listener.progress)
+            self._projects.write_override(stack, services(self._projects, replace(launch, record=record)))
+            processes.run_to_end(command, listener, f"the containers of {stack} cannot be started")
             servers = docker_engine.containers(self._root, stack, "triton")
-            if code or not servers:
-                raise LabError(
-                    f"the containers of {stack} cannot be started", processes.describe_exit(code), details=tail
-                )
+            if not servers:
+                raise LabError(f"the containers of {stack} cannot be started", "docker compose made none")
             wanted = [server.number for server in launch.starting]
             parts = [
                 (f"replica {docker_engine.replica(one)}" if record.balance else "", one)
@@ -118,22 +97,22 @@ class ComposeRuntime:
         return Action(f"the server of {stack}", do, [command], [str(self._projects.override_path(stack))])
 
     def front(self, record: Record) -> Action[None]:
-        command = calls.front(self._projects, record)
+        command = compose_commands.front(self._projects, record)
 
         def do(listener: Listener) -> None:
             self.spread(record)
-            compose_images.run(command, listener, f"the balancer of {record.stack} cannot be started")
+            processes.run_to_end(command, listener, f"the balancer of {record.stack} cannot be started")
 
         return Action(f"the {record.front} of {record.stack}", do, [command])
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
-        hosts = {server.number: calls.service(server.number) for server in record.servers}
-        text = guard_container.told(record.balance, record.guarded, hosts, draining)
+        hosts = {server.number: service(server.number) for server in record.servers}
+        text = guard_container.servers_json(record.balance, record.guarded, hosts, draining)
         folder = self.workspace.folder(record.stack).front
         atomic_write(folder / guard_container.FILE, text)
         folder.chmod(0o755)  # the balancer may be nobody
 
-    def seen(self, record: Record) -> dict[int, Seen]:
+    def balancer_view(self, record: Record) -> dict[int, Seen]:
         with contextlib.suppress(LabError, ValueError, KeyError, *docker_engine.engine_errors()):
             for container in docker_engine.containers(self._root, record.stack, "guard"):
                 code, said = container.exec_run(["python3", "-m", "labctl.guard.admin", str(guard_container.ADMIN)])
@@ -146,14 +125,14 @@ class ComposeRuntime:
             return Action(
                 f"replica {number} of {stack} goes", lambda listener: self._stop_one(stack, force, number, listener)
             )
-        command = calls.down(self._projects, stack, force)
+        command = compose_commands.down(self._projects, stack, force)
 
         def do(listener: Listener) -> None:
             if not self.leftovers(stack):
                 return
             if not force:
                 self._ask_to_stop(self._servers(stack), listener)
-            compose_logs.keep(self.workspace, stack)
+            keep_log(self.workspace, stack)
             processes.run_tool(command, listener, listener.progress)
             self._sweep(stack)
             shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
@@ -178,10 +157,10 @@ class ComposeRuntime:
             for one in running:
                 one.kill("SIGTERM")
             grace = max((float(one.attrs["Config"].get("StopTimeout") or 0) for one in running), default=0.0)
-            if not stopping.wait(
+            if not wait_until_stopped(
                 lambda: [functools.partial(_unloaded, one) for one in docker_engine.living(running)], grace
             ):
-                listener.note(stopping.late(grace))
+                listener.note(too_late(grace))
             for one in docker_engine.living(running):
                 one.kill()
 
@@ -215,14 +194,14 @@ class ComposeRuntime:
         for one in self._servers(stack):
             docker_engine.kill(one)
 
-    def ended(self, stack: str, number: int = 0) -> str:
+    def death_of(self, stack: str, number: int = 0) -> str:
         with contextlib.suppress(LabError):
             for container in self._servers(stack, number):
                 if how := docker_engine.how_ended(container.attrs):
                     return how
         return ""
 
-    def front_ended(self, record: Record) -> str:
+    def front_death(self, record: Record) -> str:
         if not record.front:
             return ""
         fronts = docker_engine.containers(self._root, record.stack, "guard")
@@ -230,7 +209,7 @@ class ComposeRuntime:
         return f"its {record.front}: {how}" if how else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        return compose_logs.lines(self.workspace, stack, follow, number)
+        return log_lines(self.workspace, stack, follow, number)
 
     def _sweep(self, stack: str) -> None:
         """Remove what still bears our label, whatever Compose thought of it."""
@@ -252,4 +231,4 @@ class ComposeRuntime:
 
 
 def _unloaded(container: Any) -> bool:
-    return stopping.UNLOADED.encode() in container.logs(tail=20)
+    return UNLOADED.encode() in container.logs(tail=20)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from labctl.runtimes import docker_engine
+from labctl.runtimes.base import FRONT
+from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 ENGINE_PATIENCE_S = 3.0
+KEPT_LINES = 20_000
+SERVICES = ("guard", "triton")  # the server has the last word
 
 
 class ComposeServer:
@@ -52,3 +59,57 @@ class ComposeServer:
             if how := docker_engine.how_ended(container.attrs):
                 return f"{who}: {how}" if who else how
         return None
+
+
+def log_lines(workspace: Workspace, stack: str, follow: bool, number: int = 0) -> Iterator[str]:
+    """Line by line, without line ends; after the containers are gone, what :func:`keep` kept.
+
+    Args:
+        number: of this replica alone, or of FRONT.
+
+    Raises:
+        LabError: there is neither, or the engine fails.
+    """
+    containers = _containers(workspace, stack, number)
+    if containers:
+        with docker_engine.speaking("reading the log"):
+            if follow:
+                yield from as_they_come([_lines(c.logs(stream=True, follow=True)) for c in containers])
+            else:
+                for container in containers:
+                    yield from container.logs().decode(errors="replace").splitlines()
+        return
+    path = workspace.folder(stack).log_file(max(number, 0))
+    if not path.is_file():
+        raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
+    yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _containers(workspace: Workspace, stack: str, number: int) -> list[Any]:
+    """What stands before the servers, then the servers: they have the last word."""
+    containers = []
+    for service in SERVICES[:1] if number == FRONT else SERVICES:
+        there = docker_engine.containers(str(workspace.root), stack, service)
+        containers += sorted(there, key=docker_engine.replica)
+    if number > 0:
+        return [c for c in containers if c.labels.get(docker_engine.REPLICA) == str(number)]
+    return containers
+
+
+def keep_log(workspace: Workspace, stack: str) -> None:
+    """The last words of a stack outlive its containers."""
+    with contextlib.suppress(LabError, *docker_engine.engine_errors()):
+        if containers := _containers(workspace, stack, 0):
+            atomic_write(
+                workspace.folder(stack).log_file(), b"".join(c.logs(tail=KEPT_LINES) for c in containers), mode=0o600
+            )
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Whole lines out of the pieces of a stream."""
+    pending = b""
+    for chunk in chunks:
+        *complete, pending = (pending + chunk).split(b"\n")
+        yield from (line.decode(errors="replace").rstrip("\r") for line in complete)
+    if pending:
+        yield pending.decode(errors="replace")

@@ -68,10 +68,16 @@ def _address() -> str:
 @functools.cache
 def _of_context(name: str) -> str:
     """The address of a context of the docker command ("" for its current one)."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = processes.ask(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"], PROBE_S)
-        if done.returncode == 0:
-            return done.stdout.strip()
+    return _docker_says("context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+
+
+def _docker_says(*words: str) -> str:
+    """What a docker command prints; "" where there is none, it fails, or is silent for too long."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            ["docker", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S, check=True
+        )
+        return done.stdout.strip()
     return ""
 
 
@@ -124,10 +130,7 @@ def require_plugin() -> None:
 
 def _missing_plugin() -> str:
     """What is wrong with the plugin; "" if nothing is."""
-    version = ""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = processes.ask(["docker", "compose", "version", "--short"], PROBE_S)
-        version = done.stdout.strip().removeprefix("v") if done.returncode == 0 else ""
+    version = _docker_says("compose", "version", "--short").removeprefix("v")
     numbers: tuple[int, ...] = ()
     with contextlib.suppress(ValueError):
         numbers = tuple(int(part) for part in version.split(".")[:2])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from labctl.listener import Listener
 from labctl.runtimes import processes
-from labctl.runtimes.actions import Action, Command
-from labctl.runtimes.marks import marks
+from labctl.runtimes.leftovers import marks
+from labctl.runtimes.processes import Action, Command
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit import nofollow

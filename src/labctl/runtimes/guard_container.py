@@ -33,7 +33,7 @@ ADMIN, JUDGE = envoy.IN_CONTAINER
 LOOK_S = 0.25
 
 
-def told(policy: str, guarded: bool, hosts: Mapping[int, str], draining: Collection[int] = ()) -> str:
+def servers_json(policy: str, guarded: bool, hosts: Mapping[int, str], draining: Collection[int] = ()) -> str:
     """The text of FILE: the servers' host names, by their numbers."""
     servers = [{"number": number, "host": host, "draining": number in draining} for number, host in hosts.items()]
     return json.dumps({"policy": policy, "guarded": guarded, "servers": servers})
@@ -88,8 +88,9 @@ def main() -> int:
     followed = Followed(Path(target), SCRATCH) if target.startswith("/") else None
     told = followed.read() if followed else {"guarded": True}
     servers = [] if followed else [target]
-    fronts = [Front(Address("0.0.0.0", port), [Address(host, port) for host in servers])
-              for port in (HTTP, GRPC, METRICS)]  # fmt: skip
+    fronts = [
+        Front(Address("0.0.0.0", port), [Address(host, port) for host in servers]) for port in (HTTP, GRPC, METRICS)
+    ]
     judge = JUDGE if told["guarded"] else ""
     spread = Balance(str(told["policy"]), SCRATCH, ADMIN) if followed else None
     config.write_text(envoy.render(*fronts, judge=judge, balance=spread, trace=os.environ.get("LABS_TRACE", "")))

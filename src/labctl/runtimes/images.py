@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from labctl.runtimes import docker_engine
+from labctl.artifacts.tensorrt_llm import GpuInfo
+from labctl.listener import Listener
+from labctl.runtimes import docker_engine, nvidia, processes
+from labctl.runtimes.processes import Action, Command
 from labctl.trtllm import releases
 from labctl.workspace import Workspace
+from labkit.errors import LabError
 
 LABEL = "labs.image"  # docker/'s Compose files give it to every image that they build
 CONFLICT = 409
@@ -40,6 +46,8 @@ CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
 CHECKOUT_FOLDERS = ("labs", "model_repos", "models")
 
 GUARD_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/guard.txt")
+BUILD_REMEDY = "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS"
+PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
 
 def server_image(workspace: Workspace, profile: str, base: str = "") -> str:
@@ -100,45 +108,20 @@ def build_environment() -> dict[str, str]:
 
 
 def sources(workspace: Workspace, below: str = "") -> list[Path]:
-    """The Python files that go into the images, below the checkout."""
-    every = (workspace.root / "src" / below).rglob("*.py")
-    return sorted(path.relative_to(workspace.root) for path in every if "__pycache__" not in path.parts)
+    """The Python files, and the YAML files that they read, that go into the images, below the checkout."""
+    every = (workspace.root / "src" / below).rglob("*.*")
+    return sorted(path.relative_to(workspace.root) for path in every if path.suffix in (".py", ".yaml"))
 
 
+@functools.cache
 def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: str = "") -> str:
-    """One command asks a dozen times: what lies there unchanged is not read again."""
-    digest = _digest_of(workspace, files, below, tuple(_stamps(workspace.root / "src" / below)), tuple(
-        _stamp((workspace.root / file).stat()) for file in files
-    ))  # fmt: skip
-    whole = digest.copy()
-    whole.update("\0".join(more).encode())
-    return whole.hexdigest()[:12]
-
-
-@functools.lru_cache(maxsize=64)
-def _digest_of(workspace: Workspace, files: tuple[str, ...], below: str, *_: object) -> hashlib._Hash:
+    """A hash of files and of the Python sources below a folder of ``src``; one process asks for it a dozen times."""
     digest = hashlib.sha256()
     for path in (*map(Path, files), *sources(workspace, below)):
         digest.update(f"{path}\0".encode())
         digest.update((workspace.root / path).read_bytes())
-    return digest
-
-
-def _stamps(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Which Python files there are below a folder, and how each would show that it has been changed."""
-    pending = [str(folder)]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name != "__pycache__":
-                        pending.append(entry.path)
-                elif entry.name.endswith(".py"):
-                    yield entry.path, _stamp(entry.stat())
-
-
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    digest.update("\0".join(more).encode())
+    return digest.hexdigest()[:12]
 
 
 def list_built(workspace: Workspace) -> list[dict[str, Any]]:
@@ -184,3 +167,83 @@ def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _bases() -> list[str]:
     return [releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
+
+
+def build(builds: Mapping[str, Command], base: str) -> list[Action[str]]:
+    """What builds those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
+    made = [_build(name, command) for name, command in builds.items() if not _there(name)]
+    if base and not _there(base):  # also its digest is wanted, which a build alone would not keep
+        made.insert(0, _pull(base))
+    return made
+
+
+def _pull(image: str) -> Action[str]:
+    command = Command(("docker", "pull", image))
+    return _docker_action(f"image {image} (many gigabytes)", f"image {image} cannot be pulled", "pulled", command)
+
+
+def push(image: str, registry: str) -> Action[str]:
+    """Give an image to a registry, under its own name and tag."""
+    name = f"{registry}/{image}"
+    commands = Command(("docker", "tag", image, name)), Command(("docker", "push", name))
+    return _docker_action(f"image {image}", f"image {name} cannot be pushed", f"pushed to {registry}", *commands)
+
+
+def _docker_action(title: str, failed: str, outcome: str, *commands: Command) -> Action[str]:
+    def do(listener: Listener) -> str:
+        for command in commands:
+            processes.run_to_end(command, listener, failed)
+        return outcome
+
+    return Action(title, do, commands, minutes=PULL_MINUTES)
+
+
+def _build(name: str, command: Command) -> Action[str]:
+    def do(listener: Listener) -> str:
+        if _there(name):  # another command built it meanwhile; a second build would take the name from that one
+            return "there"
+        failed = f"image {name} cannot be built"
+        # Compose 2.26 tells of a build on stdout
+        tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True)
+        if not exists(name):
+            raise LabError(failed, "docker compose says that it was built", BUILD_REMEDY, details=tail)
+        return "built"
+
+    return Action(f"image {name}", do, [command], minutes=BUILD_MINUTES)
+
+
+def _there(image: str) -> bool:
+    """Whether an image is here, as far as an engine can be asked."""
+    with contextlib.suppress(LabError):
+        return exists(image)
+    return False
+
+
+class ImageBuilder:
+    """``run`` runs one command in a container of the image, on this machine's GPUs."""
+
+    def __init__(self, image: str, run: Callable[[Sequence[str]], None], devices: Sequence[str] = ()) -> None:
+        self._image = image
+        self._run = run
+        self._devices = devices
+
+    @property
+    def hardware(self) -> Mapping[str, Any]:
+        return dataclasses.asdict(gpu_target(self._image, self._devices))
+
+    def run(self, argv: Sequence[str]) -> None:
+        self._run(argv)
+
+
+def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:
+    """What an engine that is built or served here with ``image`` is tied to.
+
+    Args:
+        devices: the GPUs that were chosen; () is the first ones.
+
+    Raises:
+        LabError: no driver, no GPU, no Docker engine.
+    """
+    gpus = nvidia.gpus(devices)
+    first = gpus[0]
+    return GpuInfo(first.name, first.compute_capability, first.driver, digest(image), len(gpus))

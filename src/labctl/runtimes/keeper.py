@@ -89,7 +89,7 @@ class Keeper:
                 stdout=(ends := os.pipe())[1],
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # its stubs share its group, and are found by it
-                preexec_fn=self._bounded,
+                preexec_fn=self._limit,
             )
             os.close(ends[1])
             copying = threading.Thread(target=self._log.copy, args=(ends[0],), daemon=True)
@@ -110,7 +110,7 @@ class Keeper:
                 region.unlink(missing_ok=True)
         return code
 
-    def _bounded(self) -> None:
+    def _limit(self) -> None:
         """Of the server, before it begins: it ends with its keeper, and no region of its shared memory is larger."""
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then what goes beyond it fails, and nobody dies of it

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from labctl.listener import Listener
 from labctl.runtimes import processes, wheel
-from labctl.runtimes.actions import Action, Command
-from labctl.workspace import Workspace, key_lock, replace_dir
+from labctl.runtimes.processes import Action, Command
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace, key_lock
 from labkit.errors import LabError
 
 NEEDED = {"vllm": 2.5e9}  # bytes of free disk: a layer, and its downloads while it is made

@@ -23,21 +23,41 @@ import psutil
 from labctl.guard import PROCESS_NAME
 from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import keeper, local_front, local_server, nvidia, orphans, processes, stopping, wheel
-from labctl.runtimes.actions import Action, Command
-from labctl.runtimes.base import Launch
-from labctl.runtimes.clients import PROGRAM, Series
-from labctl.runtimes.local_server import LocalServer
-from labctl.runtimes.marks import DOOR, PROMETHEUS, RECORD, REPLICA, ROOT, SERVER, STACK, STUB, leavings, regions
-from labctl.runtimes.record import Endpoints, Record, together
-from labctl.runtimes.streams import as_they_come
-from labctl.runtimes.tools import progress_of, tool_failed
-from labctl.triton import secret
+from labctl.runtimes import keeper, leftovers, local_server, nvidia, processes, wheel
+from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
+from labctl.runtimes.leftovers import (
+    DOOR,
+    PROMETHEUS,
+    RECORD,
+    REPLICA,
+    SERVER,
+    STACK,
+    STUB,
+    kill,
+    leavings,
+    lives,
+    regions,
+    send_signal,
+)
+from labctl.runtimes.local_server import (
+    ENVOY,
+    FRONT_NAMES,
+    LocalServer,
+    front_commands,
+    let_go_of_servers,
+    servers_seen,
+    spread_requests,
+    start_front,
+)
+from labctl.runtimes.processes import Action, Command, as_they_come
+from labctl.runtimes.record import Endpoints, Launch, Record, together
+from labctl.runtimes.series import PROGRAM, Series
+from labctl.triton import arguments
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.errors import LabError
 
-OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *local_front.NAMES, PROMETHEUS, DOOR)
+OUR_PROCESSES = (SERVER, STUB, keeper.NAME, *FRONT_NAMES, PROMETHEUS, DOOR)
 
 # what, why and remedy of whatever only NVIDIA's image can do
 NEEDS_IMAGE = (
@@ -106,14 +126,7 @@ class LocalRuntime:
 
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
         command = self._python(argv)
-
-        def do(listener: Listener) -> str:
-            code, out, tail = processes.run_tool(command, listener, progress_of(listener))
-            if code:
-                raise tool_failed(argv, processes.describe_exit(code), tail)
-            return out
-
-        return Action(title, do, [command])
+        return Action(title, lambda listener: processes.run_step(command, listener, argv), [command])
 
     def in_image(
         self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
@@ -132,11 +145,11 @@ class LocalRuntime:
 
     def start(self, launch: Launch) -> Action[LocalServer]:
         record, workspace = launch.record, self.workspace
-        fronts = {} if launch.only else local_front.commands(workspace, record)
-        commands = [local_server.command(workspace, launch, server, secret.SHOWN) for server in launch.starting]
+        fronts = {} if launch.only else front_commands(workspace, record)
+        commands = [local_server.command(workspace, launch, server, arguments.SHOWN) for server in launch.starting]
 
         def do(listener: Listener) -> LocalServer:
-            parts = local_front.start(workspace, record, listener) if fronts else {}
+            parts = start_front(workspace, record, listener) if fronts else {}
             for server, command in zip(launch.starting, commands, strict=True):
                 listener.command(command.argv)
                 process = local_server.spawn(workspace, launch, server)
@@ -147,19 +160,19 @@ class LocalRuntime:
         return Action(f"the server of {record.stack}", do, [*fronts.values(), *commands], files)
 
     def front(self, record: Record) -> Action[None]:
-        commands = list(local_front.commands(self.workspace, record).values())
+        commands = list(front_commands(self.workspace, record).values())
 
         def do(listener: Listener) -> None:
-            self._end([process for process, _ in self._ours(record.stack) if process.info["name"] in local_front.NAMES])
-            local_front.start(self.workspace, record, listener)
+            self._end([process for process, _ in self._ours(record.stack) if process.info["name"] in FRONT_NAMES])
+            start_front(self.workspace, record, listener)
 
         return Action(f"the {record.front} of {record.stack}", do, commands)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
-        local_front.spread(self.workspace, record, draining)
+        spread_requests(self.workspace, record, draining)
 
-    def seen(self, record: Record) -> dict[int, Seen]:
-        return local_front.seen(self.workspace, record)
+    def balancer_view(self, record: Record) -> dict[int, Seen]:
+        return servers_seen(self.workspace, record)
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
         return Action(f"{stack} goes", lambda listener: self._stop(stack, listener, force, number))
@@ -175,12 +188,12 @@ class LocalRuntime:
         servers, keepers = ours(SERVER), ours(keeper.NAME)
         if servers and not force:
             if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
-                local_front.let_go(self.workspace, stack)
-            unloaded = {p: stopping.from_now_on(self.workspace.folder(stack).log_file(_replica(p))) for p in servers}
-            _signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
+                let_go_of_servers(self.workspace, stack)
+            unloaded = {p: unloaded_check(self.workspace.folder(stack).log_file(_replica(p))) for p in servers}
+            send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
             grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-            if not stopping.wait(lambda: [unloaded[p] for p in servers if lives(p)], grace):
-                listener.note(stopping.late(grace))
+            if not wait_until_stopped(lambda: [unloaded[p] for p in servers if lives(p)], grace):
+                listener.note(too_late(grace))
         self._end(ours())
         root = self.workspace.root
         for path in regions(root, stack, number) if number else leavings(root, stack):
@@ -191,38 +204,29 @@ class LocalRuntime:
 
     def _end(self, remaining: list[psutil.Process]) -> None:
         remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first who would restart it
-        _signal(remaining, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while any(map(lives, remaining)) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        kill(remaining, time.monotonic() + 10)
         psutil.wait_procs(remaining, timeout=0)  # those that are our own children
 
     # -- what is there -------------------------------------------------------------------------------------------
 
-    def _ours(self, stack: str | None = None) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    def _ours(self, stack: str | None = None) -> list[tuple[psutil.Process, dict[str, str]]]:
         """The processes of this checkout's stacks, servers and stubs alike, with their environment."""
-        for process in psutil.process_iter(["name", "status"]):
-            # The kernel cuts names at 15 characters; psutil gives them whole where the command line has them.
-            known = process.info["name"].startswith(tuple(name[:15] for name in OUR_PROCESSES))
-            if not known or process.info["status"] == psutil.STATUS_ZOMBIE:
-                continue
-            with contextlib.suppress(psutil.Error):
-                env = process.environ()
-                if env.get(ROOT) == str(self.workspace.root) and stack in (None, env.get(STACK)):
-                    yield process, env
+        every = leftovers.our_processes(self.workspace.root, OUR_PROCESSES)
+        return [(process, env) for process, env in every if stack in (None, env.get(STACK))]
 
     def running(self) -> list[Record]:
         found: dict[str, dict[int, tuple[int, Record]]] = {}  # by stack and the number of the server: its pid, record
         for process, env in self._ours():
-            if process.info["name"] == SERVER and not orphans.doomed(process.pid):
+            if process.info["name"] == SERVER and not leftovers.doomed(process.pid):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(env[RECORD])
                     found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = process.pid, record
         return [
-            dataclasses.replace(together({n: record for n, (_, record) in servers.items()}),
-                                server={"pid": min(servers.items())[1][0]})
+            dataclasses.replace(
+                together({n: record for n, (_, record) in servers.items()}), server={"pid": min(servers.items())[1][0]}
+            )
             for servers in found.values()
-        ]  # fmt: skip
+        ]
 
     def stacks(self) -> set[str]:
         return {env[STACK] for _, env in self._ours()}
@@ -230,7 +234,7 @@ class LocalRuntime:
     def find(self, stack: str) -> Record | None:
         return next((record for record in self.running() if record.stack == stack), None)
 
-    def ended(self, stack: str, number: int = 0) -> str:
+    def death_of(self, stack: str, number: int = 0) -> str:
         every = {0: self.workspace.folder(stack).ended_file(number)}
         if not number:
             every |= {int(path.stem.partition("-")[2]): path for path in self.workspace.folder(stack).ended_files}
@@ -241,8 +245,8 @@ class LocalRuntime:
                 told[replica] = str(said["how"]) + (f", after {said['restarts']} restarts" if said["restarts"] else "")
         return "; ".join(f"replica {replica}: {how}" if replica else how for replica, how in told.items())
 
-    def front_ended(self, record: Record) -> str:
-        wanted = (*([PROCESS_NAME] if record.guarded else []), *([local_front.ENVOY] if record.front else []))
+    def front_death(self, record: Record) -> str:
+        wanted = (*([PROCESS_NAME] if record.guarded else []), *([ENVOY] if record.front else []))
         there = {process.info["name"] for process, _ in self._ours(record.stack)} if wanted else ()
         gone = [name for name in wanted if name not in there]
         return f"its {record.front}: {' and '.join(gone)} ended" if gone else ""
@@ -266,24 +270,6 @@ class LocalRuntime:
     def leftovers(self, stack: str) -> list[str]:
         left = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
         return left + [str(path) for path in leavings(self.workspace.root, stack)]
-
-
-def lives(process: psutil.Process) -> bool:
-    """Whether it may still do anything: one that has only not been reaped holds neither memory nor ports.
-
-    Who inherits our servers reaps them when it will, and in a container often never.
-    """
-    try:
-        # Of one that is killed the first thread may have ended before the others, which still hold all.
-        return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:
-    for process in victims:
-        with contextlib.suppress(psutil.Error):
-            process.send_signal(number)
 
 
 def _replica(process: psutil.Process) -> int:

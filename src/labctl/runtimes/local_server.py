@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from labctl.guard import PROCESS_NAME, admin, envoy
+from labctl.guard.admin import Seen
+from labctl.guard.envoy import Address, Balance, Front, Server, assignments, receiver
+from labctl.listener import Listener
 from labctl.runtimes import layers, processes, wheel
-from labctl.runtimes.actions import Command
-from labctl.runtimes.base import Launch
-from labctl.runtimes.marks import RECORD, REPLICA, hide, marks, shm_prefix
-from labctl.runtimes.record import Record, Replica
-from labctl.triton import secret
-from labctl.triton.arguments import server_arguments
+from labctl.runtimes.leftovers import RECORD, REPLICA, admin_socket, hide, judge_socket, marks, shm_prefix
+from labctl.runtimes.processes import Command
+from labctl.runtimes.record import Launch, Record, Replica
 from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
+ENVOY = "envoy"
+ENVOY_S = 60.0  # to judge its configuration
+FRONT_NAMES = (ENVOY, PROCESS_NAME)
+NICE = 5  # a third of another's weight (sched(7)): it waits some milliseconds at most, and is never left out
+TRIES, PAUSE_S = 10, 0.05  # the kernel takes one such value each 100 ms from all who are not root
 
 
 class LocalServer:
@@ -50,35 +61,42 @@ def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> 
     number = record.folder(server.number)
     http, grpc, metrics = (int(endpoint.rpartition(":")[2]) for endpoint in dataclasses.astuple(server.endpoints))
     prefix = shm_prefix(workspace.root, record.stack, number)
-    arguments = server_arguments(
+    arguments = launch.arguments(
         str(launch.repository),
-        address="127.0.0.1",
-        ports=(http, grpc, metrics),
-        shm_prefix=prefix,
-        exit_timeout=launch.exit_timeout,
-        backends=str(wheel.backends(triton, workspace.backends_cache)),
-        caches=str(triton.caches),
-        extra=launch.server_args,
+        "127.0.0.1",
+        (http, grpc, metrics),
+        prefix,
+        key,  # Triton takes it in no other way (docs/operate/security.md)
+        backend=str(wheel.backends(triton, workspace.backends_cache)),
+        cache=str(triton.caches),
     )
-    kept = [sys.executable, "-m", "labctl.runtimes.keeper", "--restarts", str(record.options.supervise),
-            "--ended", str(workspace.folder(record.stack).ended_file(number)), "--regions", f"/dev/shm/{prefix}*",
-            "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
-    closed = secret.arguments(
-        key, record.options.client_shm
-    )  # Triton takes it in no other way (docs/operate/security.md)
+    kept = [
+        sys.executable,
+        "-m",
+        "labctl.runtimes.keeper",
+        "--restarts",
+        str(record.options.supervise),
+        "--ended",
+        str(workspace.folder(record.stack).ended_file(number)),
+        "--regions",
+        f"/dev/shm/{prefix}*",
+        "--largest",
+        str(LARGEST_REGION),
+        "--",
+    ]
     env = {**launch.env, **({REPLICA: str(number)} if number else {})}
     if launch.packages:
         env |= layers.layer(launch.packages, workspace).environment
     if launch.devices:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
-    return Command([*kept, str(triton.binary), *arguments, *closed], env, cwd=launch.run_dir)
+    return Command([*kept, str(triton.binary), *arguments], env, cwd=launch.run_dir)
 
 
 def spawn(workspace: Workspace, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
     """Start it; its environment has the stack's record, by which it is found again."""
     record, number = launch.record, launch.record.folder(server.number)
     workspace.folder(record.stack).ended_file(number).unlink(missing_ok=True)
-    started = command(workspace, launch, server, secret.read(workspace, record.stack))
+    started = command(workspace, launch, server, workspace.folder(record.stack).read_secret())
     own = {**marks(workspace.root, record.stack), RECORD: record.to_json()}
     return processes.spawn(
         started.argv,
@@ -87,3 +105,99 @@ def spawn(workspace: Workspace, launch: Launch, server: Replica) -> subprocess.P
         cwd=launch.run_dir,
         outlive=record.owner is None,
     )
+
+
+def front_commands(workspace: Workspace, record: Record) -> dict[str, Command]:
+    """What is started, by the names of its processes. Raises LabError where Envoy is not installed."""
+    if not record.front:
+        return {}
+    socket = f"unix:{judge_socket(workspace.root, record.stack)}"
+    judge = [sys.executable, "-m", "labctl.guard.judge", socket, record.endpoints.http.split(",")[0]]
+    front = [str(envoy.binary()), *envoy.arguments(str(workspace.folder(record.stack).envoy_file))]
+    guard = {PROCESS_NAME: Command(judge, cwd=Path("/"))} if record.guarded else {}
+    return {**guard, ENVOY: Command(front, cwd=Path("/"))}
+
+
+def write_envoy(workspace: Workspace, record: Record) -> None:
+    """Write Envoy's configuration and let Envoy judge it.
+
+    Raises:
+        LabError: it finds fault with it.
+    """
+    path, root = workspace.folder(record.stack).envoy_file, workspace.root
+    pairs = zip(record.ports, vars(record.servers[0].endpoints).values(), strict=True)
+    fronts = [Front(Address(record.bind, int(port)), [Address.of(server)]) for port, server in pairs]
+    judge = str(judge_socket(root, record.stack)) if record.guarded else ""
+    spread_ = None
+    if record.balance:
+        spread_requests(workspace, record)
+        spread_ = Balance(record.balance, workspace.folder(record.stack).front, str(admin_socket(root, record.stack)))
+    trace = receiver(str(record.settings.get("trace", "")))
+    atomic_write(path, envoy.render(*fronts, judge=judge, balance=spread_, trace=trace))
+    argv = [str(envoy.binary()), *envoy.arguments(str(path), validate=True)]
+    ended = processes.run_short(argv, Path("/"), ENVOY_S)
+    if ended is None or ended[0]:
+        raise LabError(f"Envoy refuses {path}", details=ended[2].splitlines()[-5:] if ended else ())
+
+
+def start_front(workspace: Workspace, record: Record, listener: Listener) -> dict[str, subprocess.Popen[bytes]]:
+    """Start it, with a configuration that Envoy finds good; its processes, by what an error calls them."""
+    write_envoy(workspace, record)
+    parts = {}
+    for name, command in front_commands(workspace, record).items():
+        listener.command(command.argv)
+        process = parts[f"its {record.front}, {name}"] = processes.spawn(
+            command.argv,
+            {**os.environ, **marks(workspace.root, record.stack)},
+            workspace.folder(record.stack).log_file(),
+            Path("/"),
+            outlive=record.owner is None,
+        )
+        if name == ENVOY:
+            let_others_first(process.pid)
+    return parts
+
+
+def spread_requests(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
+    """Name the servers to Envoy, which follows these files."""
+    for name, text in assignments(_envoy_servers(record.servers, draining)).items():
+        atomic_write(workspace.folder(record.stack).front / name, text)
+
+
+def let_go_of_servers(workspace: Workspace, stack: str) -> None:
+    """Envoy gives the servers nothing new, asks no more how they are, and keeps only connections that are in use."""
+    if (folder := workspace.folder(stack).front).is_dir():
+        for name, text in assignments(()).items():
+            atomic_write(folder / name, text)
+
+
+def _envoy_servers(servers: Iterable[Replica], draining: Collection[int]) -> Iterable[Server]:
+    for one in servers:
+        http, grpc = Address.of(one.endpoints.http), Address.of(one.endpoints.grpc)
+        yield Server(one.number, http, grpc, one.number in draining)
+
+
+def servers_seen(workspace: Workspace, record: Record) -> dict[int, Seen]:
+    """The servers as Envoy sees them; {} where it does not answer."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        page = admin.clusters(str(admin_socket(workspace.root, record.stack)))
+        return admin.seen(page, l4=record.balance == "l4")
+    return {}
+
+
+def let_others_first(pid: int) -> None:
+    """Make a process that leads its session nice, with all that share its group; nothing where it has ended.
+
+    For Envoy: a relay that is woken for each packet takes the processor from whoever is about to send the next one.
+    Where it waits a moment, it finds several at once, and relays each for less (docs/operate/scale.md has the figures).
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, pid, os.getpriority(os.PRIO_PGRP, pid) + NICE)
+        # A kernel that shares processors between sessions first ("autogroup", sched(7)) looks at their value alone.
+        for _ in range(TRIES):
+            try:
+                Path(f"/proc/{pid}/autogroup").write_text(str(NICE), encoding="ascii")
+            except BlockingIOError:
+                time.sleep(PAUSE_S)
+            else:
+                break

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from labctl.runtimes import processes
 from labkit.errors import LabError
@@ -46,20 +46,21 @@ def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
     if wanted and not sliced:
         argv.append(f"--id={','.join(wanted)}")
     try:
-        done = processes.ask(argv, PATIENCE_S)
+        done = processes.run_short(argv, Path("/"), PATIENCE_S)
     except FileNotFoundError:
         raise LabError(
             "there is no NVIDIA driver here",
             "nvidia-smi was not found",
             "install the driver, or use --profile cpu",
         ) from None
-    except subprocess.TimeoutExpired:
-        raise LabError("the NVIDIA driver does not answer", f"nvidia-smi was silent for {PATIENCE_S} s") from None
-    said = (done.stdout + done.stderr).strip()
-    if done.returncode:
-        why = said.splitlines()[0] if said else f"exit status {done.returncode}"
+    if done is None:
+        raise LabError("the NVIDIA driver does not answer", f"nvidia-smi was silent for {PATIENCE_S} s")
+    code, out, err = done
+    said = (out + err).strip()
+    if code:
+        why = said.splitlines()[0] if said else f"exit status {code}"
         raise LabError("the NVIDIA driver does not work", why, "check that nvidia-smi lists your GPU")
-    listed = [_gpu(line) for line in done.stdout.splitlines() if line.strip()]
+    listed = [_gpu(line) for line in out.splitlines() if line.strip()]
     if not listed:
         raise LabError("the NVIDIA driver sees no GPU", "", "check that nvidia-smi lists your GPU")
     return [replace(listed[0], memory=None, free=None)] if sliced else listed
@@ -87,26 +88,3 @@ def too_old(driver: str, cuda: int) -> str:
     """The oldest driver that runs programs of that CUDA, where ``driver`` is older; "" where it is not."""
     oldest = OLDEST_DRIVER[cuda]
     return oldest if numbers(driver) < numbers(oldest) else ""
-
-
-def require_choice(gpus: Sequence[str], ranks: int) -> None:
-    """Refuse a choice of GPUs that does not hold an engine of that many ranks.
-
-    Args:
-        gpus: numbers or UUIDs; () is no choice.
-
-    Raises:
-        LabError: too few, or slices for more than one rank.
-    """
-    if gpus and len(gpus) < ranks:
-        raise LabError(
-            f"the engine is spread over {ranks} GPUs, but --gpus names {len(gpus)}",
-            f"--gpus {','.join(gpus)} (or CUDA_VISIBLE_DEVICES)",
-            f"name {ranks}, or a smaller tp_size",
-        )
-    if ranks > 1 and any(name.startswith(MIG) for name in gpus[:ranks]):
-        raise LabError(
-            "an engine cannot be spread over MIG slices",
-            "its ranks reach each other through NCCL, which joins whole GPUs only",
-            "--set tp_size=1, or whole GPUs",
-        )

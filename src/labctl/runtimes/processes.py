@@ -1,4 +1,6 @@
-"""The one place that starts processes.
+"""What a command does, as a list of actions, and the one place that starts processes.
+
+``up``, ``run``, ``bench``, ``render`` and ``engines build`` make such a list and carry it out; ``--dry-run`` prints it.
 
 Every child dies with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
 """
@@ -9,25 +11,64 @@ import collections
 import contextlib
 import ctypes
 import os
+import queue
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from labctl.listener import Listener
 from labctl.runtimes import keeper
-from labctl.runtimes.actions import Command
 from labkit import nofollow
 from labkit.errors import LabError
 
 PR_SET_PDEATHSIG = 1
 LOOK_S = 0.02
+LOOK_ABOVE = "the last lines show why"
 LAST_LINE_S = 10.0  # a process that has its last line, and has worked on it, ends within
 describe_exit = keeper.describe_exit  # of a module that starts quickly
 _LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before fork: the child may only call it
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A process that is started, with the variables it gets beyond this process's own.
+
+    ``container`` names the container that it makes, if it makes one, and of which image.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    container: str = ""
+    cwd: Path | None = None
+
+
+@dataclass(frozen=True)
+class Action(Generic[T_co]):
+    """One step of a list.
+
+    Attributes:
+        do: carries it out; raises LabError, with nothing half made left behind.
+        commands: the processes that ``do`` starts, in order.
+        given: the line that it gives to a process of an action before it; "" for none.
+        minutes: about how long it takes, where that is long.
+        expected: what a dry run has in the place of what ``do`` gives.
+        files: the paths on this machine that it writes; a folder ends in "/" and stands for all that is in it.
+    """
+
+    title: str
+    do: Callable[[Listener], T_co]
+    commands: Sequence[Command] = ()
+    files: Sequence[str] = ()
+    minutes: int = 0
+    given: str = ""
+    expected: Any = None
 
 
 def _die_with_parent() -> None:
@@ -160,11 +201,35 @@ def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> I
             time.sleep(LOOK_S)
 
 
-def ask(argv: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run a short command for its output. Raises FileNotFoundError or subprocess.TimeoutExpired."""
-    return subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+def run_to_end(
+    command: Command, listener: Listener, failed: str, remedy: str = LOOK_ABOVE, merged: bool = False
+) -> list[str]:
+    """:func:`run_tool` for a command that must succeed; its last stderr lines are progress, and returned.
+
+    Raises:
+        LabError: ``failed``, with those lines.
+    """
+    code, _, tail = run_tool(command, listener, listener.progress, merged)
+    if code:
+        raise LabError(failed, describe_exit(code), remedy, details=tail)
+    return tail
+
+
+def run_step(command: Command, listener: Listener, argv: Sequence[str]) -> str:
+    """Run a step that makes weights or engines (``python`` with ``argv``); its stdout.
+
+    Raises:
+        LabError: the step's own, which it writes to stderr as one line, or else its last lines.
+    """
+    code, out, tail = run_tool(
+        command, listener, lambda line: None if line.startswith(LabError.MARK) else listener.progress(line)
     )
+    if not code:
+        return out
+    for line in tail:
+        if line.startswith(LabError.MARK):
+            raise LabError.from_json(line.removeprefix(LabError.MARK))
+    raise LabError(f"{' '.join(argv[:2])} failed", describe_exit(code), "", details=tail)
 
 
 def run_foreground(command: Command, listener: Listener) -> int:
@@ -187,15 +252,20 @@ def run_foreground(command: Command, listener: Listener) -> int:
 
 
 @contextlib.contextmanager
-def fed(command: Command, listener: Listener) -> Iterator[subprocess.Popen[bytes]]:
+def start_fed_process(command: Command, listener: Listener) -> Iterator[subprocess.Popen[bytes]]:
     """A process that works on lines, given to its stdin. It ends with the block: after its last line, or at once where
     the block is cut short.
     """
     listener.command(command.argv)
     process = subprocess.Popen(
-        command.argv, env={**os.environ, **command.env}, cwd=command.cwd, bufsize=0, stdin=subprocess.PIPE,
-        start_new_session=True, preexec_fn=_die_with_parent,
-    )  # fmt: skip
+        command.argv,
+        env={**os.environ, **command.env},
+        cwd=command.cwd,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
     assert process.stdin
     with contextlib.closing(process.stdin), _child(process):
         yield process
@@ -204,7 +274,7 @@ def fed(command: Command, listener: Listener) -> Iterator[subprocess.Popen[bytes
             process.wait(LAST_LINE_S)
 
 
-def worked_on(process: subprocess.Popen[bytes], line: str, ended: Path) -> int:
+def await_line(process: subprocess.Popen[bytes], line: str, ended: Path) -> int:
     """The exit status of what a process of :func:`fed` makes of a line: it writes it into the file ``ended``.
 
     Where the process itself ends instead, it is its own.
@@ -246,9 +316,16 @@ def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -
     Whatever it started is ended with it: it has a process group of its own.
     """
     with subprocess.Popen(
-        argv, cwd=cwd, text=True, errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True, preexec_fn=_die_with_parent,
-    ) as process:  # fmt: skip
+        argv,
+        cwd=cwd,
+        text=True,
+        errors="replace",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    ) as process:
         try:
             out, err = process.communicate(given, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -257,3 +334,38 @@ def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     return process.returncode, out, err
+
+
+def carry_out(actions: Sequence[Action[str]], listener: Listener) -> None:
+    """Do each in its turn; what an action returns is told as its outcome."""
+    for action in actions:
+        listener.step(action.title)
+        listener.done(action.do(listener))
+
+
+def as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:
+    """The lines of several streams; whatever one of them raises."""
+    if len(streams) == 1:
+        yield from streams[0]
+        return
+    arrived: queue.Queue[str | Exception | None] = queue.Queue()
+
+    def read(stream: Iterator[str]) -> None:
+        try:
+            for line in stream:
+                arrived.put(line)
+            arrived.put(None)
+        except Exception as error:
+            arrived.put(error)
+
+    for stream in streams:
+        threading.Thread(target=read, args=(stream,), daemon=True).start()
+    ended = 0
+    while ended < len(streams):
+        line = arrived.get()
+        if isinstance(line, Exception):
+            raise line
+        if line is None:
+            ended += 1
+        else:
+            yield line

@@ -7,19 +7,24 @@ a lost or damaged state file never hides a server that runs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labctl.runtimes import typed
-from labctl.runtimes.proc import Proc
+import psutil
+from pydantic import TypeAdapter
+
+from labctl.triton.arguments import CLOSED, KEY, server_arguments
 from labkit import nofollow
 from labkit.errors import LabError
 
 PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}  # by profile, where a person says nothing
 ANY_ADDRESS, LOOPBACK = "0.0.0.0", "127.0.0.1"
+FORMER = {"timeout": "timeout", "client_shm": "client_shm", "restarts": "supervise"}  # of version 0.1, and now
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
 
 
@@ -31,7 +36,7 @@ class Choices:
     set: Mapping[str, Any] = field(default_factory=dict)
     release: str = ""
     templates: Path | None = None
-    gpus: Sequence[str] = ()  # numbers or UUIDs; () is the first ones
+    gpus: tuple[str, ...] = ()  # numbers or UUIDs; () is the first ones
 
 
 @dataclass(frozen=True)
@@ -62,38 +67,6 @@ class UpOptions:
     def patience(self) -> float:
         """Seconds to wait until every model answers."""
         return PATIENCE_S[self.choices.profile] if self.timeout is None else self.timeout
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> UpOptions:
-        """Raises KeyError or TypeError where these are no options."""
-        choices = data["choices"]
-        templates = choices["templates"]
-        if not isinstance(templates, str | None):
-            raise TypeError(f"templates cannot be {templates!r:.80}")
-        own = typed.load(Choices, choices, templates=Path(templates) if templates else None)
-        return typed.load(cls, data, choices=dataclasses.replace(own, gpus=tuple(own.gpus)))
-
-    @classmethod
-    def from_former(cls, data: Mapping[str, Any]) -> UpOptions:
-        """The options in a record of version 0.1, which kept them as fields of its own."""
-        former = typed.load(_Former, data)
-        templates = Path(former.templates) if former.templates else None
-        choices = Choices(former.profile, former.settings, former.release, templates, tuple(former.gpus))
-        return cls(choices, timeout=former.timeout, expose=former.bind != LOOPBACK, client_shm=former.client_shm,
-                   supervise=former.restarts)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Former:
-    profile: str
-    settings: Mapping[str, Any]
-    bind: str = LOOPBACK
-    client_shm: bool = False
-    restarts: int = 0
-    timeout: float | None = None
-    release: str = ""
-    templates: str = ""
-    gpus: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -152,16 +125,17 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Raises ValueError, KeyError or TypeError where ``text`` is not a record. A record of version 0.1 is one."""
+        """Raises ValueError where ``text`` is not a record.
+
+        A record of version 0.1 is one, and what only a newer version knows is left out.
+        """
         data = nofollow.json_object(text)
-        owner = data.get("owner")
-        servers = [typed.load(Replica, one, endpoints=typed.load(Endpoints, one["endpoints"]))
-                   for one in data.get("servers", ())]  # fmt: skip
-        options = UpOptions.from_json(data["options"]) if "options" in data else UpOptions.from_former(data)
-        return typed.load(
-            cls, data, endpoints=typed.load(Endpoints, data["endpoints"]), servers=servers, options=options,
-            owner=None if owner is None else typed.load(Proc, owner),
-        )  # fmt: skip
+        if "options" not in data:  # version 0.1 kept them as fields of their own
+            choices = {str(key): data[key] for key in ("profile", "release", "gpus") if key in data}
+            choices |= {"set": data.get("settings"), "templates": data.get("templates") or None}
+            former = {new: data[old] for old, new in FORMER.items() if old in data}
+            data["options"] = {"choices": choices, "expose": data.get("bind", LOOPBACK) != LOOPBACK, **former}
+        return _adapter().validate_json(json.dumps(data), strict=True)
 
     @property
     def asked(self) -> UpOptions:
@@ -174,9 +148,13 @@ class Record:
         if self.balance == CLIENT:  # any will do, such as that of a server
             grpc = self.servers[0].endpoints.grpc.rpartition(":")[2]
         return dataclasses.replace(
-            self.options, choices=choices, runtime=self.runtime, ports=f"{http},{grpc},{metrics}",
-            replicas=len(self.servers), balance=self.balance,
-        )  # fmt: skip
+            self.options,
+            choices=choices,
+            runtime=self.runtime,
+            ports=f"{http},{grpc},{metrics}",
+            replicas=len(self.servers),
+            balance=self.balance,
+        )
 
     @property
     def bind(self) -> str:
@@ -227,6 +205,59 @@ class Record:
         return self.owner is not None and not self.owner.alive()
 
 
+@dataclass(frozen=True)
+class Launch:
+    """All that a runtime needs to start the servers of a stack, all at once.
+
+    Attributes:
+        only: the numbers of those that are started; () is all of them, and what stands before them.
+        repository: the rendered model repository, on the host.
+        run_dir: the one folder that the server writes (step logs), on the host.
+        shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
+        devices: the GPUs that serve it, as many as ranks; () is the first ones.
+        ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
+        packages: the layer of packages that the server finds before its own (runtimes/layers.py); "" for none.
+        exit_timeout: seconds that Triton gives in-flight requests when it is asked to stop.
+    """
+
+    record: Record
+    repository: Path
+    run_dir: Path
+    server_args: Sequence[str]
+    env: Mapping[str, str]
+    shm_size: str = ""
+    exit_timeout: int = 10
+    image: str = ""
+    ranks: int = 1
+    devices: Sequence[str] = ()
+    launcher: str = ""
+    only: Sequence[int] = ()
+    packages: str = ""
+
+    @property
+    def starting(self) -> list[Replica]:
+        return [server for server in self.record.servers if not self.only or server.number in self.only]
+
+    def arguments(
+        self, repository: str, address: str, ports: Sequence[int], shm_prefix: str, secret: str = "", **folders: str
+    ) -> list[str]:
+        """The arguments of ``tritonserver``.
+
+        Args:
+            secret: closes Triton's own APIs on both protocols.
+            folders: as :func:`server_arguments` takes them.
+        """
+        arguments = server_arguments(repository, address, ports, shm_prefix, self.exit_timeout, **folders)
+        group = f"{','.join(CLOSED[self.record.options.client_shm])}:{KEY}={secret}"
+        closed = [f"--http-restricted-api={group}", f"--grpc-restricted-protocol={group}"] if secret else []
+        return [*arguments, *self.server_args, *closed]
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Record]:
+    return TypeAdapter(Record)
+
+
 def together(records: Mapping[int, Record]) -> Record:
     """The record of a stack with the servers that exist, out of their own records, by number.
 
@@ -234,3 +265,35 @@ def together(records: Mapping[int, Record]) -> Record:
     """
     own = [s for number, record in sorted(records.items()) for s in record.servers if s.number == number]
     return dataclasses.replace(max(records.values(), key=lambda record: len(record.servers)), servers=own)
+
+
+@dataclass(frozen=True)
+class Proc:
+    """A process told apart from a later one with the same pid.
+
+    ``started`` is in seconds since the machine was booted: the time of day may be set while the process runs.
+    """
+
+    pid: int
+    started: float
+
+    @classmethod
+    def current(cls) -> Proc:
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Proc:
+        return cls(pid, _started(pid))
+
+    def alive(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            return abs(_started(self.pid) - self.started) < 0.05 and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, OSError, ValueError):
+            return False
+
+
+def _started(pid: int) -> float:
+    """When a process was started. Raises OSError where there is none."""
+    after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return int(after_name[19]) / os.sysconf("SC_CLK_TCK")

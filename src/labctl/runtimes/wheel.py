@@ -20,7 +20,7 @@ from pathlib import Path
 
 from labctl.runtimes import nvidia
 from labctl.runtimes.nvidia import Gpu
-from labctl.workspace import replace_dir
+from labctl.unfinished import replace_dir
 from labkit.errors import LabError
 
 WHEEL = "nvidia-pytriton"

@@ -1,4 +1,4 @@
-"""``engines build``, ``weights pull`` and ``render``: parts of what a server needs, and no server."""
+"""What must be there before a server can start: images, templates, weights, engines; each made once, in order."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from labctl.artifacts import weights
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.plan import make_plan
-from labctl.runtimes.actions import Action, carry_out
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.lock import stack_lock
+from labctl.runtimes.processes import Action, carry_out
 from labctl.runtimes.record import Choices
-from labctl.stack.lock import stack_lock
-from labctl.stack.prepare import check_machine, preparations
-from labctl.stack.session import Session
-from labctl.stack.todo import Todo
+from labctl.stack.session import Session, Todo
+from labctl.stack.up import check_machine, preparations
 from labkit.errors import LabError
 
 
@@ -37,7 +36,9 @@ def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runt
     return [step.path for step in steps]
 
 
-def rendering(session: Session, lab: Lab, stack: str, choices: Choices, runtime: Runtime, output: Path | None) -> Todo:
+def render_repository(
+    session: Session, lab: Lab, stack: str, choices: Choices, runtime: Runtime, output: Path | None
+) -> Todo:
     """Only the model repository of a stack, with the paths of that runtime.
 
     Raises:
@@ -51,7 +52,7 @@ def rendering(session: Session, lab: Lab, stack: str, choices: Choices, runtime:
     by_hand = runtime.name == "compose" and output is None
 
     def do(listener: Listener) -> str:
-        with _unserved(session, folder):
+        with _require_unserved(session, folder):
             rendered = repository.render(plan.request)
         if by_hand:  # what compose.yaml mounts is there, and the server, nobody, can write
             session.workspace.cache.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,7 @@ def rendering(session: Session, lab: Lab, stack: str, choices: Choices, runtime:
 
 
 @contextlib.contextmanager
-def _unserved(session: Session, folder: Path) -> Iterator[None]:
+def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
     """For the time of a block no server reads that folder, and none comes up on it.
 
     Raises:

@@ -18,7 +18,7 @@ def start(session: Session, record: Record, options: UpOptions) -> str:
         LabError: it cannot be started, or its port is taken; the stack stays up.
     """
     if options.ports == "auto":
-        (port,) = ports.free(LOOPBACK, 1)
+        (port,) = ports.free_ports(LOOPBACK, 1)
     else:
         port = USUAL
         ports.require_free({"OpenAI": port}, LOOPBACK, [one for _, one in session.running()], AGAIN)

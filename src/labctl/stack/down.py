@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from labctl.clock.clock import CONTROL
 from labctl.runtimes.base import Runtime
-from labctl.stack import stuck
-from labctl.stack.interrupts import held_back
-from labctl.stack.lock import stack_lock
+from labctl.runtimes.lock import hold_signals_back, stack_lock
+from labctl.stack import faults
 from labctl.stack.session import Session
 from labkit import nofollow
 from labkit.errors import LabError
@@ -30,7 +29,7 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
         session.do(runtime.stop(stack, force))
         return None
     if force:
-        with held_back():
+        with hold_signals_back():
             return _take_down(session, runtime, stack, force)
     try:
         _take_down(session, runtime, stack, force)
@@ -46,7 +45,7 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
     for folder in folders:
         with contextlib.suppress(OSError):  # Triton ends when what it executes has ended: that must not stand still
             nofollow.unlink(folder / CONTROL)
-    if not force and (endless := [sentence for folder in folders for sentence in stuck.stuck(folder)]):
+    if not force and (endless := [sentence for folder in folders for sentence in faults.stuck_sentences(folder)]):
         session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
         force = True
     runtime.stop(stack, force).do(session.listener)

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from labctl import repository, unfinished
-from labctl.manifest.schema import Lab, Overlay, Stack
+from labctl.manifest.schema import Lab, Overlay, StackSpec
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.lock import hold_signals_back, stack_lock
 from labctl.runtimes.record import Choices, Record
-from labctl.stack import faults, shipped, stuck
-from labctl.stack.interrupts import held_back
-from labctl.stack.lock import stack_lock
-from labctl.stack.running import whole_log
+from labctl.stack import faults, shipped
+from labctl.stack.faults import LOOP
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labctl.triton import readiness, secret, server_api
+from labctl.triton import readiness, server_api
 from labkit.errors import LabError
 
 LOAD_S = 60.0  # a model that is not loaded by then will not be
@@ -39,9 +38,9 @@ class Edited:
     files: Sequence[Path]
 
 
-def edited(stack: RunningStack) -> list[Edited]:
+def find_edits(stack: RunningStack) -> list[Edited]:
     """What was edited since the stack was brought up, or last reloaded. Raises LabError where it cannot be rendered."""
-    with _fresh(stack.plan) as fresh:
+    with _render_fresh(stack.plan) as fresh:
         return _differences(stack.plan, fresh)
 
 
@@ -51,8 +50,8 @@ def edit_report(stack: RunningStack) -> list[dict[str, Any]]:
     One that is not loaded differs from what the server has; one that is differs from what was shipped.
     """
     root = stack.session.workspace.root
-    waiting = {path: edit.model for edit in edited(stack) for path in edit.files}
-    changed = dict(_changed(stack.session, stack.plan))
+    waiting = {path: edit.model for edit in find_edits(stack) for path in edit.files}
+    changed = dict(_changed_files(stack.session, stack.plan))
     return [
         {"model": model, "file": below(path, root), "loaded": path not in waiting}
         for path, model in sorted({**changed, **waiting}.items())
@@ -61,7 +60,7 @@ def edit_report(stack: RunningStack) -> list[dict[str, Any]]:
 
 def not_shipped(session: Session, plan: Plan) -> list[str]:
     """The files of a stack that are not as they were shipped, below the checkout."""
-    return sorted(below(path, session.workspace.root) for path, _ in _changed(session, plan))
+    return sorted(below(path, session.workspace.root) for path, _ in _changed_files(session, plan))
 
 
 def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
@@ -74,7 +73,7 @@ def templates(session: Session, lab: Lab, stack: str) -> dict[Path, str]:
         return {path: place.split("/", 1)[0] for place, path in origins.items()}
     workspace, manifest = session.workspace, lab.stacks[stack]
     request = make_plan(workspace, lab, stack, Choices(), str).request
-    layers: list[Stack | Overlay] = [manifest, *manifest.profiles.values(), *manifest.variants.values()]
+    layers: list[StackSpec | Overlay] = [manifest, *manifest.variants.values()]
     folders = dict.fromkeys(name for layer in layers for name in layer.repository)
     found: dict[Path, str] = {}
     for name in folders:
@@ -90,12 +89,12 @@ def section(files: Collection[str]) -> str:
     return "\n## Edited\n\nThe models were not as shipped:\n\n" + "".join(f"- `{file}`\n" for file in sorted(files))
 
 
-def _changed(session: Session, plan: Plan) -> list[tuple[Path, str]]:
+def _changed_files(session: Session, plan: Plan) -> list[tuple[Path, str]]:
     """Each such file and its model; none where this checkout does not know what was shipped."""
     origins = repository.origins(plan.request)
     models = {path: place.split("/", 1)[0] for place, path in origins.items()}
     with contextlib.suppress(LabError):
-        return [(path, models[path]) for path in shipped.edited(session.workspace, list(models))]
+        return [(path, models[path]) for path in shipped.edited_files(session.workspace, list(models))]
     return []
 
 
@@ -127,11 +126,15 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
 
 
 def load_differing(
-    session: Session, plan: Plan, runtime: Runtime, record: Record, models: Sequence[str] = (),
+    session: Session,
+    plan: Plan,
+    runtime: Runtime,
+    record: Record,
+    models: Sequence[str] = (),
     patience: float = LOAD_S,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Load anew what a running stack has otherwise than ``plan``, with its lock held. All else as :func:`reload`."""
-    with _fresh(plan) as fresh:
+    with _render_fresh(plan) as fresh:
         if spare := repository.spare(plan.request) if plan.request.spare else []:
             session.listener.note(repository.without_effect(spare))
         wanted = list(models) or [edit.model for edit in _differences(plan, fresh)]
@@ -143,7 +146,7 @@ def load_differing(
 
 
 @contextlib.contextmanager
-def _fresh(plan: Plan) -> Iterator[Path]:
+def _render_fresh(plan: Plan) -> Iterator[Path]:
     """The repository as it would be rendered now, beside the one that is served (one rename away)."""
     output = plan.request.output
     with unfinished.making(output) as folder:
@@ -176,8 +179,8 @@ def _load(
     session: Session, plan: Plan, runtime: Runtime, record: Record, fresh: Path, model: str, patience: float
 ) -> None:
     """Swap the model's folder in and have Triton load it; on failure the former folder comes back."""
-    key = secret.read(session.workspace, record.stack)
-    explain = faults.explainer(plan, runtime, lambda: whole_log(runtime, record.stack))
+    key = session.workspace.folder(record.stack).read_secret()
+    explain = faults.explainer(plan, runtime)
     served = plan.request.output / model
     former = fresh.parent / f"{model}.former"
     loaded: list[str] = []  # the servers that have it, or may have it
@@ -213,19 +216,19 @@ def _load(
                 raise
             if probe := plan.stack.probes.get(model):
                 run_dir = session.workspace.folder(record.stack).run_dir(number)
-                readiness.probe(http, model, probe, patience, stuck.looker(run_dir, model))
+                readiness.probe(http, model, probe, patience, faults.stuck_check(run_dir, model))
     except LabError as error:
         serves = undo(min(patience, UNDO_S) if isinstance(error.__cause__, server_api.Unreachable) else patience)
         why = error.why
         if "failed to poll" in why:  # what is wrong with a config.pbtxt stands only in the log
             why = readiness.refusals(runtime.logs(record.stack)).get(model, why)
-        mine = faults.explained(LabError(error.what, why), explain)
+        mine = faults.explain_error(LabError(error.what, why), explain)
         remedy = f"correct it, then labctl reload {record.stack}; or labctl undo {record.stack} {model}"
-        if stuck.LOOP in why:  # the former version serves, but Triton cannot end the one that never comes back
+        if LOOP in why:  # the former version serves, but Triton cannot end the one that never comes back
             remedy = f"correct it, or labctl undo {record.stack} {model}; then labctl restart {record.stack}"
         raise LabError(mine.what, mine.why, remedy, details=[serves]) from error
     except BaseException:  # Ctrl-C or SIGTERM: the server may be loading it just now
-        with held_back():
+        with hold_signals_back():
             session.listener.note(f"interrupted: the former version of {model} comes back")
             session.listener.note(undo(min(patience, UNDO_S)))
         raise
@@ -241,3 +244,45 @@ def _make_newer(folder: Path, than: int) -> None:
     moment = max(time.time_ns(), than + 10**6)
     for path in (folder, *folder.rglob("*")):
         os.utime(path, ns=(moment, moment), follow_symlinks=False)
+
+
+def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool, timeout: float = LOAD_S) -> int:
+    """Load or unload a model on every server of a stack, one after the other: the others serve meanwhile.
+
+    Returns:
+        the number of servers.
+
+    Raises:
+        LabError: some of them did not; it says which, and why.
+    """
+    runtime, record = session.require_up(stack)
+    if model not in record.models:
+        raise LabError(f"{stack} has no model '{model}'", f"it has: {', '.join(record.models)}")
+    key, failed = session.workspace.folder(stack).read_secret(), {}
+    probe = RunningStack.of(session, lab, runtime, record).plan.stack.probes.get(model)
+    with stack_lock(session.workspace, stack, "load" if load else "unload"):
+        for server in record.servers:
+            http = server.endpoints.http
+            where = f" on replica {server.number}" if record.balance else ""
+            session.listener.step(f"{'loading' if load else 'unloading'} {model}{where}")
+            try:
+                if load:
+                    server_api.load_model(http, model, timeout, key)
+                    if probe:
+                        readiness.probe(http, model, probe, timeout)
+                else:
+                    server_api.unload_model(http, model, timeout, key)
+                session.listener.done("READY" if load else "gone")
+            except LabError as error:
+                failed[server.number] = f"{error.what}: {error.why}" if error.why else error.what
+                session.listener.done("failed")
+    if failed:
+        done = len(record.servers) - len(failed)
+        verb = "loaded" if load else "unloaded"
+        raise LabError(
+            f"{model} was {verb} by {done} of {len(record.servers)} servers of {stack}",
+            "",
+            f"labctl status {stack}; labctl restart {stack} starts again what has died",
+            details=[f"replica {number}: {why}" for number, why in failed.items()],
+        )
+    return len(record.servers)

@@ -6,13 +6,24 @@ stranger's. Here the log is at hand, and its owner is asking.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from labctl import repository
+from labctl.clock.clock import Clock
+from labctl.listener import Listener
 from labctl.plan import Plan
 from labctl.runtimes.base import Runtime
-from labctl.triton import server_log
+from labctl.runtimes.record import Record
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labctl.triton import server_api
+from labctl.triton.readiness import LOG_TAIL
+from labkit import nofollow
 from labkit.errors import LabError
 
 ENTRY = re.compile(r"internal error in (?P<model>[\w.-]+) \(see the server's log, entry (?P<number>\d+)\)")
@@ -22,14 +33,20 @@ SHORT = re.compile(r"(?<![\w/.])(?P<place>[\w-]+/\d+/model\.py)")
 MODEL_FILE = re.compile(r"/\d+/[\w-]+\.py:\d+$")
 
 Explain = Callable[[str], str]
+FRESH_S = 6.0  # they say it anew every second; a note that is older is of a process that is gone
+LOOK_S = 0.5
+LOOP = "is there a loop without an end?"
+Look = Callable[[], list[str]]
+GPU_DEVICE = Path("/dev/nvidiactl")
+NO_GPU = re.compile(r"NVML|CudaDriverHelper|pinned system memory|CUDA memory pool|DCGM|no CUDA-capable device")
 
 
-def explainer(plan: Plan, runtime: Runtime, log: Callable[[], Iterable[str]],
-              names: Mapping[str, str] | None = None) -> Explain:  # fmt: skip
+def explainer(plan: Plan, runtime: Runtime, names: Mapping[str, str] | None = None) -> Explain:
     """A function that tells an error of the stack in the words and the files of the person who edits its models.
 
+    The server's log is read only where an entry of it is named.
+
     Args:
-        log: the server's log, read only where an entry of it is named.
         names: other names for files, by their path in the repository; else paths below the checkout.
     """
 
@@ -39,21 +56,21 @@ def explainer(plan: Plan, runtime: Runtime, log: Callable[[], Iterable[str]],
         lines: list[str] = []
 
         def entry(match: re.Match[str]) -> str:
-            lines[:] = lines or log()
-            return raised(lines, match[0]) or match[0]
+            lines[:] = lines or whole_log(runtime, plan.name)
+            return find_exception(lines, match[0]) or match[0]
 
         return mine(ENTRY.sub(entry, text))
 
     return explain
 
 
-def explained(error: LabError, explain: Explain) -> LabError:
+def explain_error(error: LabError, explain: Explain) -> LabError:
     """The same error with everything in it explained."""
     details = [explain(line) for line in error.details]
     return LabError(explain(error.what), explain(error.why), error.remedy, details)
 
 
-def raised(log: Sequence[str], entry: str) -> str:
+def find_exception(log: Sequence[str], entry: str) -> str:
     """The exception of an entry: "KeyError: 'b' (.../iterative-gpt2/1/model.py:31)"; "" where the log has none such.
 
     A model that was loaded again counts from one again: the last entry of that number is meant. The place is the last
@@ -61,7 +78,7 @@ def raised(log: Sequence[str], entry: str) -> str:
     """
     line = next((line for line in reversed(log) if entry in line), "")
     words, places = "", []
-    for part in server_log.message(line).splitlines()[1:]:
+    for part in server_api.message(line).splitlines()[1:]:
         if frame := FRAME.match(part):
             places.append(f"{frame['file']}:{frame['line']}")
         elif match := RAISED.match(part):
@@ -99,3 +116,113 @@ def in_your_files(plan: Plan, runtime: Runtime, names: Mapping[str, str] | None 
 
     # A syntax error names only the file: "(model.py, line 28)".
     return lambda text: SHORT.sub(mine, served.sub(mine, text))
+
+
+def stuck_sentences(run_dir: Path) -> list[str]:
+    """One sentence for each model of which an execution takes longer than the labs' models ever do."""
+    sentences = []
+    for path in sorted(run_dir.glob("stuck-*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+            if time.time() - path.lstat().st_mtime < FRESH_S:
+                mark = nofollow.read_object(path)
+                after = f", after {mark['steps']} steps" if mark["steps"] else ""
+                since = time.strftime("%H:%M:%S", time.localtime(mark["since"]))
+                sentences.append(
+                    f"{mark['model']} has not come back from {mark.get('what', 'one execution')} since {since} "
+                    f"({time.time() - mark['since']:.0f} s){after}; "
+                    f"it is at {mark['file']}:{mark['line']}: {LOOP}"
+                )
+    return sentences
+
+
+def stuck_check(run_dir: Path, model: str = "") -> Look:
+    """:func:`stuck` of that folder, of one model or of all."""
+    return lambda: [said for said in stuck_sentences(run_dir) if not model or said.startswith(f"{model} ")]
+
+
+@contextlib.contextmanager
+def announce_stuck(look: Look, listener: Listener, remedy: str) -> Iterator[None]:
+    """For the time of a block, say once of each such model what :func:`stuck` says, as soon as it is known."""
+    end = threading.Event()
+
+    def watch() -> None:
+        seen: set[str] = set()
+        while not end.wait(LOOK_S):
+            for sentence in look():
+                model = sentence.partition(" ")[0]
+                if model not in seen:
+                    seen.add(model)
+                    listener.note(f"{sentence} {remedy}")
+
+    thread = threading.Thread(target=watch, name="stuck", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def whole_log(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
+    """The log of the stack, or of that replica; [] where there is none."""
+    with contextlib.suppress(LabError, OSError):
+        return list(runtime.logs(stack, number=number))
+    return []
+
+
+def tail(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
+    """The last lines of that log: the errors, where there are any.
+
+    What Triton says of a missing GPU is no news on a machine that has none.
+    """
+    has_gpu = GPU_DEVICE.exists()
+    every = [line for line in whole_log(runtime, stack, number) if has_gpu or not NO_GPU.search(line)]
+    errors = [line for line in every if re.match(r"E\d{4} ", line) or "error" in line.lower()]  # E and month and day
+    return (errors or every)[-LOG_TAIL:]
+
+
+def stack_explainer(stack: RunningStack, names: Mapping[str, str] | None = None) -> Explain:
+    """What tells an error of the stack in a person's files; it changes nothing where today's templates make no plan."""
+    try:
+        return explainer(stack.plan, stack.runtime, names)
+    except LabError:
+        return lambda text: text
+
+
+def stack_files(stack: RunningStack, names: Mapping[str, str] | None = None) -> Explain:
+    """What puts a person's files in the place of the served copies, and does no more."""
+    try:
+        return in_your_files(stack.plan, stack.runtime, names)
+    except LabError:
+        return lambda text: text
+
+
+def stuck_models(session: Session, stack: str, explain: Explain, number: int = 0) -> list[str]:
+    """What the stack's models, or that replica's, say of executions that do not come back."""
+    return [explain(sentence) for sentence in stuck_sentences(session.workspace.folder(stack).run_dir(number))]
+
+
+def standing_still(session: Session, record: Record) -> str:
+    """Says that the clock of a stack stands still, and how to let it run; "" while it runs."""
+    folders = [
+        session.workspace.folder(record.stack).run_dir(record.folder(server.number)) for server in record.servers
+    ]
+    still = dict.fromkeys(model for folder in folders for model in Clock(folder, tuple(record.models)).paused)
+    if not still:
+        return ""
+    return f"The clock of {', '.join(still)} stands still, so no answer comes: labctl clock {record.stack} run"
+
+
+def refuse_stuck(session: Session, record: Record, explain: Explain) -> None:
+    """Raise LabError where an execution of the stack does not come back: a measurement of it would have no end."""
+    for server in record.servers:
+        if stuck := stuck_models(session, record.stack, explain, record.folder(server.number)):
+            raise LabError(stuck[0], "nothing is averaged", f"correct it, then labctl restart {record.stack}")
+
+
+@contextlib.contextmanager
+def watched(session: Session, stack: str, explain: Explain) -> Iterator[None]:
+    """While a block waits for answers: whoever waits hears of an execution that does not come back."""
+    remedy = f"After the edit: labctl restart {stack}"
+    with announce_stuck(lambda: stuck_models(session, stack, explain), session.listener, remedy):
+        yield

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
+import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from labctl.runtimes import observers
-from labctl.runtimes.actions import Action
+import yaml
+
+from labctl.listener import Listener
+from labctl.runtimes import processes
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.observers import Observers
+from labctl.runtimes.compose_commands import NOBODY, Projects
+from labctl.runtimes.leftovers import PROMETHEUS, ROOT, STACK
+from labctl.runtimes.processes import Action, Command
 from labctl.runtimes.record import Record, UpOptions
-from labctl.stack import ports
+from labctl.stack.ports import free_ports, require_free
 from labctl.stack.session import Session
+from labctl.texts import parse_yaml
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 LOOPBACK = "127.0.0.1"
 AGAIN = "labctl up STACK --observe (with --ports auto on free ports)"
 USUAL = {"Prometheus": 9090, "Grafana": 3000}
+NO_GRAFANA = "none"  # as LABS_GRAFANA_IMAGE
+MEMORY = "384MiB"
+FAILED = "Prometheus and Grafana cannot be started; the stack itself is up"
+FAILED_REMEDY = (
+    "LABS_PROMETHEUS_IMAGE and LABS_GRAFANA_IMAGE name other images; LABS_GRAFANA_IMAGE=none does without "
+    "(docs/operate/observe.md)"
+)
+BOUNDS = ("--storage.tsdb.retention.time=6h", "--storage.tsdb.retention.size=192MB")
 
 
 def start(session: Session, runtime: Runtime, record: Record, options: UpOptions) -> None:
@@ -26,7 +48,7 @@ def start(session: Session, runtime: Runtime, record: Record, options: UpOptions
     """
     numbers = _ports(runtime.name, options)
     if options.ports != "auto":
-        ports.require_free(numbers, LOOPBACK, [one for _, one in session.running()], f"free it, then {AGAIN}")
+        require_free(numbers, LOOPBACK, [one for _, one in session.running()], f"free it, then {AGAIN}")
     try:
         action = _action(session, runtime.name, record, numbers)
     except LabError as missing:
@@ -42,12 +64,109 @@ def start(session: Session, runtime: Runtime, record: Record, options: UpOptions
 
 def _ports(runtime: str, options: UpOptions) -> dict[str, int]:
     """The port of each program that is started: Grafana comes in containers alone, and not where it is left out."""
-    names = [name for name in USUAL if name == "Prometheus" or (runtime == "compose" and observers.with_grafana())]
-    picked = ports.free(LOOPBACK, len(names)) if options.ports == "auto" else [USUAL[name] for name in names]
+    names = [name for name in USUAL if name == "Prometheus" or (runtime == "compose" and with_grafana())]
+    picked = free_ports(LOOPBACK, len(names)) if options.ports == "auto" else [USUAL[name] for name in names]
     return dict(zip(names, picked, strict=True))
 
 
 def _action(session: Session, runtime: str, record: Record, numbers: Mapping[str, int]) -> Action[Observers]:
     if runtime == "compose":
-        return observers.in_containers(session.workspace, record, numbers["Prometheus"], numbers.get("Grafana"))
-    return observers.as_process(session.workspace, record, numbers["Prometheus"])
+        return in_containers(session.workspace, record, numbers["Prometheus"], numbers.get("Grafana"))
+    return as_process(session.workspace, record, numbers["Prometheus"])
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Where they listen, as ``host:port``; Grafana's is "" where there is none. ``password`` is a file."""
+
+    prometheus: str
+    grafana: str = ""
+    password: str = ""
+
+
+def with_grafana() -> bool:
+    """Whether Grafana's container is wanted."""
+    return os.environ.get("LABS_GRAFANA_IMAGE") != NO_GRAFANA
+
+
+def in_containers(workspace: Workspace, record: Record, prometheus: int, grafana: int | None) -> Action[Observers]:
+    """Start both in the stack's project, on these ports; no Grafana without a port. A ``down`` takes them with it."""
+    projects, password = Projects(workspace), workspace.folder(record.stack).observe / "grafana-password"
+    services = ["prometheus", *(["grafana"] if grafana else [])]
+    env = {"LABS_PROMETHEUS_PORT": str(prometheus), "LABS_GRAFANA_SECRET": str(password)}
+    env |= {"LABS_GRAFANA_PORT": str(grafana)} if grafana else {}
+    words = ("--profile", "observe", "up", "--detach", "--no-build", "--no-deps", *services)
+    where = f"127.0.0.1:{prometheus}", f"127.0.0.1:{grafana}" if grafana else ""
+    names = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
+    command = projects.command(record.stack, words, env, container=f"{names}, on {' and '.join(filter(None, where))}")
+    there = Observers(*where, str(password))
+
+    def do(listener: Listener) -> Observers:
+        atomic_write(password, secrets.token_urlsafe(18), mode=0o600)
+        if os.getuid() == 0:
+            os.chown(password, NOBODY, NOBODY)
+        processes.run_to_end(command, listener, FAILED, FAILED_REMEDY)
+        return there
+
+    return Action(" and ".join(services), do, [command], [str(password)])
+
+
+def as_process(workspace: Workspace, record: Record, port: int) -> Action[Observers]:
+    """Start Prometheus, where this machine has it.
+
+    Raises:
+        LabError: it has not.
+    """
+    program = shutil.which(PROMETHEUS)
+    if program is None:
+        raise LabError(
+            "Prometheus is not installed on this machine",
+            "the stack goes without; Grafana comes in containers only",
+            "apt-get install prometheus (Debian, Ubuntu), or --runtime compose",
+        )
+    data, address = workspace.folder(record.stack).observe, f"127.0.0.1:{port}"
+    config = data / "prometheus.yaml"
+    argv = [
+        program,
+        f"--config.file={config}",
+        f"--storage.tsdb.path={data / 'data'}",
+        *BOUNDS,
+        f"--web.listen-address={address}",
+    ]
+    command = Command(argv, {"GOMEMLIMIT": MEMORY}, cwd=data)
+
+    def do(listener: Listener) -> Observers:
+        data.mkdir(parents=True, exist_ok=True)
+        follow_servers(workspace, record)
+        atomic_write(config, yaml.safe_dump(local_config(workspace, record), sort_keys=False))
+        listener.command(command.argv)
+        env = {**os.environ, **command.env, ROOT: str(workspace.root), STACK: record.stack}
+        processes.spawn(argv, env, data / "prometheus.log", data, outlive=record.owner is None)
+        return Observers(address)
+
+    return Action(PROMETHEUS, do, [command], [f"{data}/"])
+
+
+def local_config(workspace: Workspace, record: Record) -> dict[str, Any]:
+    """``observe/prometheus.yaml`` with files of the stack's own addresses in place of names."""
+    shipped = workspace.root / "observe"
+    config: dict[str, Any] = parse_yaml((shipped / "prometheus.yaml").read_text(encoding="utf-8"))
+    config["rule_files"] = [str(shipped / name) for name in config["rule_files"]]
+    for job in config["scrape_configs"]:
+        (names,) = job.pop("dns_sd_configs")
+        files = [str(_targets(workspace, record.stack, job["job_name"]))]
+        job["file_sd_configs"] = [{"files": files, "refresh_interval": names["refresh_interval"]}]
+    return config
+
+
+def follow_servers(workspace: Workspace, record: Record) -> None:
+    """Have the Prometheus of a local stack scrape the servers that the record names now. Without one, do nothing."""
+    if not workspace.folder(record.stack).observe.is_dir() or record.runtime != "local":
+        return
+    envoy = [record.endpoints.metrics] if record.balance else []
+    for job, targets in {"triton": record.scrape_endpoints["metrics"].split(","), "envoy": envoy}.items():
+        atomic_write(_targets(workspace, record.stack, job), json.dumps([{"targets": targets}]))
+
+
+def _targets(workspace: Workspace, stack: str, job: str) -> Path:
+    return workspace.folder(stack).observe / f"{job}.json"

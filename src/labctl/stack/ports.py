@@ -1,4 +1,4 @@
-"""The three ports of a stack: free before anything is created, or named with who has them."""
+"""Ports for servers: those that ``--ports`` names, or free ones, and who has a taken one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _reserved: deque[socket.socket] = deque()
 MOST_RESERVED = 128  # more than the 32 replicas of one stack and its own three need
 
 
-def parse(text: str) -> tuple[int, int, int] | None:
+def parse_ports(text: str) -> tuple[int, int, int] | None:
     """``8000,8001,8002``; None for ``auto``. Raises LabError."""
     if text == "auto":
         return None
@@ -37,30 +37,29 @@ def parse(text: str) -> tuple[int, int, int] | None:
     except ValueError:
         good, numbers = False, []
     if not good:
-        raise LabError(f"--ports {text} cannot be used", "it takes three different ports (HTTP, gRPC, metrics) or auto",
-                       "--ports 8000,8001,8002, or --ports auto")  # fmt: skip
+        raise LabError(
+            f"--ports {text} cannot be used",
+            "it takes three different ports (HTTP, gRPC, metrics) or auto",
+            "--ports 8000,8001,8002, or --ports auto",
+        )
     return numbers[0], numbers[1], numbers[2]
 
 
-def chosen(wanted: str, bind: str) -> Endpoints:
+def chosen_endpoints(wanted: str, bind: str) -> Endpoints:
     """The endpoints that ``--ports`` stands for, taken or not. Raises LabError for a text that is no three ports."""
     host = "127.0.0.1" if bind == "0.0.0.0" else bind
-    return Endpoints(*(f"{host}:{port}" for port in parse(wanted) or _free_ports(bind)))
+    return Endpoints(*(f"{host}:{port}" for port in parse_ports(wanted) or _three_ports(bind)))
 
 
-def claim(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
-    """The endpoints for a new stack.
-
-    Raises:
-        LabError: a port is taken; it is named, with who listens there as far as that can be seen.
-    """
-    endpoints = chosen(wanted, bind)
-    require(endpoints, bind, running)
+def claim_endpoints(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
+    """The endpoints for a new stack. Raises LabError as :func:`require_endpoints` does."""
+    endpoints = chosen_endpoints(wanted, bind)
+    require_endpoints(endpoints, bind, running)
     return endpoints
 
 
-def require(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
-    """Raise LabError as :func:`claim` does, where one of these is taken."""
+def require_endpoints(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
+    """Raise LabError where one of these is taken; it is named, with who listens there."""
     numbers = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
     named = dict(zip(NAMES, numbers, strict=True))
     require_free(named, bind, running, "--ports auto takes free ones, --ports H,G,M takes yours")
@@ -83,28 +82,28 @@ def _is_free(bind: str, port: int) -> bool:
     return True
 
 
-def places(count: int) -> list[Endpoints]:
+def free_endpoints(count: int) -> list[Endpoints]:
     """Endpoints on loopback for that many servers, no port twice."""
-    picked = free("127.0.0.1", 3 * count)
+    picked = free_ports("127.0.0.1", 3 * count)
     return [Endpoints(*(f"127.0.0.1:{port}" for port in picked[i : i + 3])) for i in range(0, 3 * count, 3)]
 
 
-def still_free(endpoints: Endpoints) -> bool:
+def are_still_free(endpoints: Endpoints) -> bool:
     """Whether nobody has taken the ports of a server that has gone."""
     return all(_is_free("127.0.0.1", int(endpoint.rpartition(":")[2])) for endpoint in vars(endpoints).values())
 
 
-def lost(error: LabError) -> bool:
+def lost_port(error: LabError) -> bool:
     """Whether a server did not start because another program had taken one of its ports meanwhile."""
     return any(LOST.search(text) for text in (error.what, error.why, *error.details))
 
 
-def _free_ports(bind: str) -> tuple[int, int, int]:
-    http, grpc, metrics = free(bind, 3)
+def _three_ports(bind: str) -> tuple[int, int, int]:
+    http, grpc, metrics = free_ports(bind, 3)
     return http, grpc, metrics
 
 
-def free(bind: str, count: int) -> list[int]:
+def free_ports(bind: str, count: int) -> list[int]:
     """Free ports, none of them twice in this process, nor picked by another labctl whose server does not listen yet."""
     offered, most = _offered()
     picked: list[int] = []

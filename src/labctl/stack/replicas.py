@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from labctl import repository
 from labctl.plan import Plan
 from labctl.runtimes.base import Runtime, Server
-from labctl.runtimes.record import Endpoints, Record, Replica
-from labctl.stack import ports, running, stuck
+from labctl.runtimes.record import Record, Replica
+from labctl.stack import faults, observe
+from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
-from labctl.triton import secret
+from labctl.stack.stack import gathered_endpoints
 from labctl.triton.readiness import wait_ready
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -26,27 +25,6 @@ SEEN_S = 30.0  # a balancer that has not found a ready server by then will not
 DRAIN_S = 120.0
 LET_GO_S = 5.0
 SCALE = "scale"  # what `labctl scale` calls itself in the lock's note, with the number that it wants
-GUARDED = ("l7", "hash")  # the policies under which every request passes the guard
-
-
-def policy(plan: Plan, count: int | None, asked: str, exposed: bool) -> str:
-    """How requests are spread; "" for a stack that is one server and has no balancer.
-
-    Raises:
-        LabError: strangers would get past the guard, or GPUs would be shared.
-    """
-    chosen = asked or (("hash" if has_sequences(plan) else "l7") if (count or 1) > 1 else "")
-    if chosen and plan.profile == "gpu":
-        raise LabError(
-            "replicas need a GPU each", "on one machine they would share its GPUs", "--profile cpu, or many machines"
-        )
-    if exposed and chosen and chosen not in GUARDED:
-        raise LabError(
-            f"--expose does not go with --balance {chosen}",
-            "requests would pass by the guard, and one request can end this Triton (docs/operate/security.md)",
-            f"--balance {' or '.join(GUARDED)}",
-        )
-    return chosen
 
 
 def counted(count: int) -> str:
@@ -57,23 +35,6 @@ def counted(count: int) -> str:
 def cut_off(streams: int) -> str:
     """What becomes of the streams that are still open when a server has been drained."""
     return f"{streams} stream{'s are' if streams > 1 else ' is'} cut" if streams else "nothing is in flight"
-
-
-def has_sequences(plan: Plan) -> bool:
-    """Whether requests of one client belong together: a model has Triton's sequence batcher, and not for itself."""
-    with contextlib.suppress(LabError, OSError):
-        texts = (
-            path.read_text(encoding="utf-8")
-            for place, path in repository.origins(plan.request).items()
-            if place.endswith("config.pbtxt")
-        )
-        return any("sequence_batching" in text and "iterative_sequence" not in text for text in texts)
-    return False
-
-
-def all_of(endpoints: Endpoints, servers: Sequence[Replica]) -> Endpoints:
-    """Endpoints for clients that spread their requests themselves: gRPC's name for several addresses."""
-    return replace(endpoints, grpc="ipv4:" + ",".join(server.endpoints.grpc for server in servers))
 
 
 def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, asked: str) -> Record:
@@ -88,11 +49,14 @@ def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, a
     session.listener.step(f"the balancer of {record.stack}, {policy}")
     front = record.endpoints
     if record.balance == "client":
-        front = replace(front, grpc=ports.chosen(asked, record.bind).grpc)
-    turned = replace(record, balance=policy, endpoints=all_of(front, record.servers) if policy == "client" else front)
+        front = replace(front, grpc=chosen_endpoints(asked, record.bind).grpc)
+    turned = replace(
+        record, balance=policy, endpoints=gathered_endpoints(front, record.servers) if policy == "client" else front
+    )
     session.do(runtime.front(turned))
     if session.todo is None:
         await_balancer(runtime, turned)
+        observe.follow_servers(session.workspace, turned)
     session.listener.done("READY")
     return turned
 
@@ -117,15 +81,15 @@ class There:
         """It has, for whoever started it."""
 
     def exited(self) -> str | None:
-        if ended := self._runtime.front_ended(self.record):
+        if ended := self._runtime.front_death(self.record):
             return ended
-        gone = missing(self._runtime, self.record)
+        gone = missing_replicas(self._runtime, self.record)
         if not self.record.balance:
             return "it is gone" if gone else None
         return "; ".join(f"replica {server.number} is gone" for server in gone) or None
 
 
-def missing(runtime: Runtime, record: Record) -> list[Replica]:
+def missing_replicas(runtime: Runtime, record: Record) -> list[Replica]:
     """The servers that the stack should have, and of which nothing exists any more."""
     found = runtime.find(record.stack)
     there = [server.number for server in found.servers] if found else []
@@ -146,17 +110,22 @@ def await_ready(
         number = record.folder(one.number)
         where = f"replica {number}: " if number else ""
         wait_ready(
-            (one.endpoints if number else record.endpoints).http, plan.stack.models, plan.stack.probes,
-            exited=server.exited, tail=functools.partial(running.tail, runtime, stack, number),
-            log=functools.partial(running.whole_log, runtime, stack, number),
-            stuck=stuck.looker(workspace.folder(stack).run_dir(number)),
-            timeout=timeout, spent=time.monotonic() - began,
-            progress=functools.partial(_said, session, where), secret=secret.read(workspace, stack),
-        )  # fmt: skip
+            (one.endpoints if number else record.endpoints).http,
+            plan.stack.models,
+            plan.stack.probes,
+            exited=server.exited,
+            tail=functools.partial(faults.tail, runtime, stack, number),
+            log=functools.partial(faults.whole_log, runtime, stack, number),
+            stuck=faults.stuck_check(workspace.folder(stack).run_dir(number)),
+            timeout=timeout,
+            spent=time.monotonic() - began,
+            progress=functools.partial(_report, session, where),
+            secret=workspace.folder(stack).read_secret(),
+        )
     server.serves()
 
 
-def _said(session: Session, where: str, text: str) -> None:
+def _report(session: Session, where: str, text: str) -> None:
     session.listener.progress(where + text)
 
 
@@ -164,20 +133,23 @@ def await_balancer(runtime: Runtime, record: Record) -> None:
     """Return when the balancer sends requests to every server of the record. Raises LabError where it does not."""
     deadline = time.monotonic() + SEEN_S
     while True:
-        seen = runtime.seen(record)
+        seen = runtime.balancer_view(record)
         ill = [s.number for s in record.servers if not (s.number in seen and seen[s.number].healthy)]
         if not ill:
             return
-        if ended := runtime.front_ended(record):
+        if ended := runtime.front_death(record):
             raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}")
         if time.monotonic() > deadline:
             names = ", ".join(map(str, ill))
-            raise LabError(f"the balancer of {record.stack} finds no ready server at replica {names}", "",
-                           f"labctl status {record.stack}; labctl logs {record.stack}")  # fmt: skip
+            raise LabError(
+                f"the balancer of {record.stack} finds no ready server at replica {names}",
+                "",
+                f"labctl status {record.stack}; labctl logs {record.stack}",
+            )
         time.sleep(LOOK_S)
 
 
-def leaving(action: str, record: Record) -> list[int]:
+def leaving_replicas(action: str, record: Record) -> list[int]:
     """The replicas that the command which holds the stack now (``action``) takes away."""
     verb, _, count = action.partition(" ")
     return [one.number for one in record.servers[int(count) :]] if verb == SCALE else []
@@ -187,7 +159,7 @@ def let_go(runtime: Runtime, record: Record, numbers: Collection[int]) -> None:
     """The balancer forgets servers that are drained: Triton waits at its end for whoever is still connected."""
     runtime.spread(replace(record, servers=[one for one in record.servers if one.number not in numbers]))
     deadline = time.monotonic() + LET_GO_S
-    while any(number in runtime.seen(record) for number in numbers) and time.monotonic() < deadline:
+    while any(number in runtime.balancer_view(record) for number in numbers) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
 
 
@@ -202,19 +174,19 @@ def drain(runtime: Runtime, record: Record, numbers: Collection[int], patience: 
     """
     runtime.spread(record, numbers)
     try:
-        return _drained(runtime, record, numbers, patience)
+        return _await_drained(runtime, record, numbers, patience)
     except BaseException:
         runtime.spread(record)
         raise
 
 
-def _drained(runtime: Runtime, record: Record, numbers: Collection[int], patience: float) -> int:
+def _await_drained(runtime: Runtime, record: Record, numbers: Collection[int], patience: float) -> int:
     """What is still open on them, at the end of that time at the latest."""
     deadline = time.monotonic() + patience
     quiet = 0
     while quiet < 2:  # once may be between two looks of a worker of Envoy's that has not heard of it yet
-        seen = runtime.seen(record)
-        if not seen and (ended := runtime.front_ended(record)):
+        seen = runtime.balancer_view(record)
+        if not seen and (ended := runtime.front_death(record)):
             raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}")
         drained = [seen[n] for n in numbers if n in seen and seen[n].draining]
         active = sum(one.active for one in drained)

@@ -7,19 +7,17 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from labctl.listener import Listener
+from labctl.listener import Listener, Silent
 from labctl.manifest.catalog import Catalog, load
-from labctl.runtimes import observers
-from labctl.runtimes.actions import Action, carry_out
+from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.lock import stack_lock
+from labctl.runtimes.processes import Action, carry_out
 from labctl.runtimes.record import Record
-from labctl.stack.lock import stack_lock
-from labctl.stack.todo import Todo
-from labctl.triton import secret
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
@@ -112,7 +110,7 @@ class Session:
             LabError: the runtime cannot serve that profile here.
         """
         if self.todo is not None:
-            return self.todo.on(self._likely(wanted, profile), profile)
+            return self.todo.on(self._guess_runtime(wanted, profile), profile)
         if wanted != "auto":
             runtime = self.runtime(wanted)
             runtime.check(profile)
@@ -156,16 +154,16 @@ class Session:
                 self.runtime("local").check(profile)
                 self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
 
-    def _likely(self, wanted: str, profile: str) -> Runtime:
+    def _guess_runtime(self, wanted: str, profile: str) -> Runtime:
         """The runtime that would be chosen; what it lacks is no matter."""
         if wanted != "auto":
             return self.runtime(wanted)
-        compose = self.runtime("compose")
         try:
-            compose.check("cpu")
+            docker_engine.engine()
+            self.runtime("compose").check("cpu")
         except LabError:
-            return compose if profile == "gpu" else self.runtime("local")
-        return compose
+            return self.runtime("compose" if profile == "gpu" else "local")
+        return self.runtime("compose")
 
     def find(self, stack: str) -> tuple[Runtime, Record] | None:
         """Where a stack runs now, on whichever runtime; None in a dry run."""
@@ -199,10 +197,14 @@ class Session:
             return record
         servers = {server.number: server for server in (*kept.servers, *record.servers)} if record.balance else {}
         return replace(
-            record, settings=kept.settings, effective=kept.effective, tokenizer_dir=kept.tokenizer_dir,
-            balance=kept.balance, endpoints=kept.endpoints,
+            record,
+            settings=kept.settings,
+            effective=kept.effective,
+            tokenizer_dir=kept.tokenizer_dir,
+            balance=kept.balance,
+            endpoints=kept.endpoints,
             servers=[servers[number] for number in sorted(servers)] or record.servers,
-        )  # fmt: skip
+        )
 
     def running(self) -> list[tuple[Runtime, Record]]:
         """Every stack of this checkout that exists now; none in a dry run."""
@@ -221,7 +223,6 @@ class Session:
         if self.todo is not None:
             return
         atomic_write(self.workspace.folder(record.stack).state_file, record.to_json())
-        observers.follow(self.workspace, record)
 
     def remembered(self, stack: str) -> Record | None:
         """The record of a stack that was brought up and not taken down; a damaged file counts as none, with a note."""
@@ -241,4 +242,33 @@ class Session:
         folder = self.workspace.folder(stack)
         for path in (folder.state_file, folder.ended_file(), *folder.ended_files):
             path.unlink(missing_ok=True)
-        secret.forget(self.workspace, stack)
+        folder.secret.unlink(missing_ok=True)
+
+
+@dataclass
+class Todo(Silent):
+    """Records the actions of a command in their order, and what the command has to say of its choices."""
+
+    runtime: str = ""
+    profile: str = ""
+    notices: list[str] = field(default_factory=list)
+    actions: list[Action[Any]] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        if text not in self.notices:
+            self.notices.append(text)
+
+    def on(self, runtime: Runtime, profile: str) -> Runtime:
+        self.runtime, self.profile = runtime.name, profile
+        return runtime
+
+    def record(self, action: Action[T]) -> T:
+        """What the action gives in a dry run."""
+        self.actions.append(action)
+        outcome: T = action.expected
+        return outcome
+
+    def prepare(self, actions: Sequence[Action[Any]]) -> None:
+        """Record those that are not there yet: what one phase has prepared is there for the next."""
+        known = [(action.title, action.commands, action.files) for action in self.actions]
+        self.actions += [action for action in actions if (action.title, action.commands, action.files) not in known]

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from labctl import repository
+from labctl.plan import Plan
 from labctl.repository import YOURS
 from labctl.runtimes import processes
+from labctl.stack import edits
+from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -27,7 +32,7 @@ def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     done: dict[Path, Path | None] = {}
-    for path in edited(workspace, files):
+    for path in edited_files(workspace, files):
         original = _shipped(workspace, path)
         kept = None
         if path.exists():
@@ -39,7 +44,7 @@ def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]
     return done
 
 
-def edited(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
+def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
     """Those of the files that are not as they were shipped; who has templates elsewhere knows what is theirs.
 
     Raises LabError as :func:`undo` does.
@@ -103,3 +108,28 @@ def _git(workspace: Workspace, *arguments: str) -> str:
             "clone the project with git, or unpack the bundle again",
         )
     return ended[1]
+
+
+def require_sound(session: Session, plan: Plan) -> None:
+    """Raises LabError for a model that Python cannot read."""
+    for place, path in sorted(repository.origins(plan.request).items()):
+        if found := syntax_error(path):
+            file, (line, words) = edits.below(path, session.workspace.root), found
+            raise LabError(
+                f"{place.partition('/')[0]} could not be loaded: {words} ({file}, line {line})",
+                "nothing was taken down",
+                f"correct it, or labctl undo {plan.name}",
+            )
+
+
+def syntax_error(path: Path) -> tuple[int | None, str] | None:
+    """The line and the words of what Python cannot read in a file; None where it can, or it is no Python."""
+    if path.suffix != ".py":
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return getattr(error, "lineno", None), f"{type(error).__name__}: {getattr(error, 'msg', error)}"
+    return None

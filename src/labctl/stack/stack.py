@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
+from labctl import repository
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
-from labctl.runtimes.base import Launch, Runtime
-from labctl.runtimes.record import Record, UpOptions
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.record import Endpoints, Launch, Record, Replica, UpOptions
 from labctl.stack.session import Session
-from labctl.stackfolder import StackFolder
+from labctl.workspace import StackFolder
+from labkit.errors import LabError
+
+FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}  # those not named as their field
+GUARDED = ("l7", "hash")  # the policies under which every request passes the guard
 
 
 @dataclass(frozen=True)
@@ -32,9 +39,7 @@ class Stack:
     @cached_property
     def plan(self) -> Plan:
         """Everything that follows from the manifest and the options; made once. Raises LabError."""
-        return make_plan(
-            self.session.workspace, self.lab, self.name, self.options.choices, self.runtime.server_path
-        )  # fmt: skip
+        return make_plan(self.session.workspace, self.lab, self.name, self.options.choices, self.runtime.server_path)
 
     def planned_again(self) -> Plan:
         """The plan, made anew: weights that have come since say how large their vocabulary is."""
@@ -66,8 +71,105 @@ def launch_of(folder: StackFolder, plan: Plan, record: Record, only: tuple[int, 
     """All that a runtime needs to start the servers of a plan, or only those of these numbers."""
     server = plan.stack.server
     return Launch(
-        record=record, repository=folder.repository, run_dir=folder.run_dir(), server_args=plan.server_args,
-        env=plan.server_env, shm_size=server.shm_size, exit_timeout=server.exit_timeout, image=plan.image,
-        ranks=plan.ranks, devices=plan.devices, launcher=plan.release.launcher if plan.release else "", only=only,
+        record=record,
+        repository=folder.repository,
+        run_dir=folder.run_dir(),
+        server_args=plan.server_args,
+        env=plan.server_env,
+        shm_size=server.shm_size,
+        exit_timeout=server.exit_timeout,
+        image=plan.image,
+        ranks=plan.ranks,
+        devices=plan.devices,
+        launcher=plan.release.launcher if plan.release else "",
+        only=only,
         packages=plan.stack.packages,
-    )  # fmt: skip
+    )
+
+
+def balancing_policy(plan: Plan, count: int | None, asked: str, exposed: bool) -> str:
+    """How requests are spread; "" for a stack that is one server and has no balancer.
+
+    Raises:
+        LabError: strangers would get past the guard, or GPUs would be shared.
+    """
+    chosen = asked or (("hash" if has_sequences(plan) else "l7") if (count or 1) > 1 else "")
+    if chosen and plan.profile == "gpu":
+        raise LabError(
+            "replicas need a GPU each", "on one machine they would share its GPUs", "--profile cpu, or many machines"
+        )
+    if exposed and chosen and chosen not in GUARDED:
+        raise LabError(
+            f"--expose does not go with --balance {chosen}",
+            "requests would pass by the guard, and one request can end this Triton (docs/operate/security.md)",
+            f"--balance {' or '.join(GUARDED)}",
+        )
+    return chosen
+
+
+def has_sequences(plan: Plan) -> bool:
+    """Whether requests of one client belong together: a model has Triton's sequence batcher, and not for itself."""
+    with contextlib.suppress(LabError, OSError):
+        texts = (
+            path.read_text(encoding="utf-8")
+            for place, path in repository.origins(plan.request).items()
+            if place.endswith("config.pbtxt")
+        )
+        return any("sequence_batching" in text and "iterative_sequence" not in text for text in texts)
+    return False
+
+
+def gathered_endpoints(endpoints: Endpoints, servers: Sequence[Replica]) -> Endpoints:
+    """Endpoints for clients that spread their requests themselves: gRPC's name for several addresses."""
+    return replace(endpoints, grpc="ipv4:" + ",".join(server.endpoints.grpc for server in servers))
+
+
+def settle_options(options: UpOptions, plan: Plan) -> UpOptions:
+    """The options with the release and the GPUs that the plan chose for them."""
+    release = plan.release.name if plan.release else ""
+    return replace(options, choices=replace(options.choices, release=release, gpus=tuple(plan.gpus)))
+
+
+def differences(plan: Plan, options: UpOptions, record: Record) -> list[str]:
+    """How a running stack differs from what is asked for now, one line for each option; [] where it does not.
+
+    What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
+    time to wait are no reason to refuse a stack that runs.
+    """
+    runs, wanted = record.asked, settle_options(options, plan)
+    settings = plan.stack_settings
+    runs = replace(runs, choices=replace(runs.choices, set={key: runs.choices.set.get(key) for key in settings}))
+    wanted = replace(
+        wanted,
+        choices=replace(wanted.choices, set=settings),
+        ports=runs.ports,
+        timeout=runs.timeout,
+        runtime=runs.runtime if wanted.runtime == "auto" else wanted.runtime,
+        supervise=wanted.supervise or runs.supervise,
+    )
+    if wanted.replicas is None and not wanted.balance:
+        wanted = replace(wanted, replicas=runs.replicas, balance=runs.balance)
+    else:
+        policy = balancing_policy(plan, wanted.replicas, wanted.balance, wanted.expose)
+        wanted = replace(wanted, replicas=wanted.replicas or 1, balance=policy)
+    if runs == wanted:
+        return []
+    now, then = _by_name(runs), _by_name(wanted)
+    return [
+        f"{name}: it runs with {_in_words(now[name])}, you asked for {_in_words(then[name])}"
+        for name in then
+        if now[name] != then[name]
+    ]
+
+
+def _by_name(options: UpOptions) -> Mapping[str, Any]:
+    """Every setting and every option, by its name on the command line."""
+    every = {**vars(options.choices), **vars(options)}
+    flags = {FLAGS.get(name, f"--{name}"): every[name] for name in every if name not in ("choices", "set")}
+    return {**options.choices.set, **flags}
+
+
+def _in_words(value: object) -> object:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value in ("", None, ()) else value

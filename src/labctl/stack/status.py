@@ -9,14 +9,13 @@ from typing import Any
 
 from labctl.clock.clock import Clock
 from labctl.guard.admin import Seen
-from labctl.manifest.overlays import overlaid, probes
-from labctl.manifest.schema import Lab, Probe
+from labctl.manifest.schema import Lab, Probe, lay_overlays, probes
+from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Record, Replica
-from labctl.stack import edits, replicas, running
-from labctl.stack.lock import holder
+from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labctl.triton import readiness, secret, server_api
+from labctl.triton import readiness, server_api
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence import metrics
@@ -40,25 +39,26 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         return _object(stack, lab, state, record=None)
     if server is None:
         state = {"up": "starting", "down": "stopping"}.get(action, "failed")
-        ended = session.runtime(record.runtime).ended(stack) if state == "failed" else ""
+        ended = session.runtime(record.runtime).death_of(stack) if state == "failed" else ""
         return _object(stack, record.lab, state, record, ended=ended)
-    front = "" if action else server[0].front_ended(record)
+    front = "" if action else server[0].front_death(record)
     if front and not record.balance:  # its server can be reached through the guard alone
         models = [{"name": n, "version": "", "state": "UNAVAILABLE", "reason": front} for n in record.models]
         return _object(stack, record.lab, "degraded", record, models, ended=front)
     runtime = server[0]
     taught = _lab(session, record)
     there = RunningStack.of(session, taught, runtime, record) if taught else None
-    explain = running.explainer(there) if there else str
-    gone = [one.number for one in replicas.missing(runtime, record)] if record.balance else []
-    seen = runtime.seen(record) if record.balance else {}
-    leaving = replicas.leaving(action, record)
+    explain = faults.stack_explainer(there) if there else str
+    gone = [one.number for one in replicas.missing_replicas(runtime, record)] if record.balance else []
+    seen = runtime.balancer_view(record) if record.balance else {}
+    leaving = replicas.leaving_replicas(action, record)
     servers = [
-        _dead(record, one, runtime.ended(stack, one.number)) if one.number in gone
+        _dead(record, one, runtime.death_of(stack, one.number))
+        if one.number in gone
         else _server(session, record, one, ask, action, explain)
         | ({"state": "stopping"} if one.number in leaving else {})
         for one in record.servers
-    ]  # fmt: skip
+    ]
     # One that comes or goes because somebody scales is no fault of the others.
     scaling = action.startswith(replicas.SCALE)
     settled = [one for one in servers if not scaling or one["state"] not in ("starting", "stopping")] or servers
@@ -69,7 +69,7 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
         state = "degraded"
     models = [_of_all(name, settled, bool(record.balance)) for name in record.models]
     shown = _object(stack, record.lab, state, record, models, _effective(session, record), ended=front)
-    edited = _edited(there) if there else []
+    edited = _edit_rows(there) if there else []
     return {
         **shown,
         "clock": servers[0]["clock"],
@@ -85,14 +85,14 @@ def _server(
     """One server that exists: its state, its models' and what of them stands still."""
     number = record.folder(server.number)
     one = record.only(server.number) if number else record
-    models = _models(one, secret.read(session.workspace, record.stack))
+    models = _models(one, session.workspace.folder(record.stack).read_secret())
     live = server_api.is_live(one.endpoints.http)
     clock = Clock(session.workspace.folder(record.stack).run_dir(number), tuple(record.models))
     paused = live and bool(clock.paused)
-    stuck = running.stuck_models(session, record.stack, explain, number) if live and not action and not paused else []
+    stuck = faults.stuck_models(session, record.stack, explain, number) if live and not action and not paused else []
     stalled = live and not action and not paused and bool(stuck or stalled_models(one))
     if ask and live and not action and not stalled and not paused:
-        ill = readiness.failing(one.endpoints.http, _probes(session, record))
+        ill = readiness.failing_models(one.endpoints.http, _probes(session, record))
         models = [m | {"state": "UNAVAILABLE", "reason": ill[m["name"]]} if m["name"] in ill else m for m in models]
     models = [m | {"reason": explain(m["reason"])} for m in models]
     if not live:
@@ -101,16 +101,30 @@ def _server(
         state = "degraded"
     else:
         state = "paused" if paused else "stalled" if stalled else "ready"
-    return {"number": server.number, "endpoints": vars(one.endpoints), "state": state, "models": models,
-            "clock": clock.modes(), "stuck": stuck, "ended": ""}  # fmt: skip
+    return {
+        "number": server.number,
+        "endpoints": vars(one.endpoints),
+        "state": state,
+        "models": models,
+        "clock": clock.modes(),
+        "stuck": stuck,
+        "ended": "",
+    }
 
 
 def _dead(record: Record, server: Replica, how: str) -> dict[str, Any]:
     """A replica of which nothing exists any more."""
     reason = how or "it ended, and nobody saw how"
     models = [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name in record.models]
-    return {"number": server.number, "endpoints": vars(server.endpoints), "state": "failed", "models": models,
-            "clock": {}, "stuck": [], "ended": reason}  # fmt: skip
+    return {
+        "number": server.number,
+        "endpoints": vars(server.endpoints),
+        "state": "failed",
+        "models": models,
+        "clock": {},
+        "stuck": [],
+        "ended": reason,
+    }
 
 
 def _state_of_all(states: Sequence[str]) -> str:
@@ -143,7 +157,7 @@ def _lab(session: Session, record: Record) -> Lab | None:
     return None
 
 
-def _edited(stack: RunningStack) -> list[dict[str, Any]]:
+def _edit_rows(stack: RunningStack) -> list[dict[str, Any]]:
     with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
         return edits.edit_report(stack)
     return []
@@ -182,8 +196,10 @@ def _models(record: Record, key: str) -> list[dict[str, str]]:
     """One row per expected model; a model that Triton does not know is UNAVAILABLE."""
     rows: dict[str, dict[str, str]] = {}
     with contextlib.suppress(server_api.Unreachable):
-        rows = {s.name: {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
-                for s in server_api.model_states(record.endpoints.http, key)}  # fmt: skip
+        rows = {
+            s.name: {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
+            for s in server_api.model_states(record.endpoints.http, key)
+        }
     unknown = {"version": "", "state": "UNAVAILABLE", "reason": "not in Triton's repository index"}
     return [rows.get(name, {"name": name, **unknown}) for name in record.models]
 
@@ -194,7 +210,7 @@ def _probes(session: Session, record: Record) -> Mapping[str, Probe]:
     scope |= {"profile": record.profile, "stack": record.stack}
     with contextlib.suppress(LabError, KeyError):  # a lab that was changed since
         stack = session.catalog.stack(record.stack)[0].stacks[record.stack]
-        stack = overlaid(stack, record.profile, record.settings)
+        stack = lay_overlays(stack, record.profile, record.settings)
         return probes(stack, scope)
     return {}
 
@@ -217,9 +233,24 @@ def _object(
     ended: str = "",
 ) -> dict[str, Any]:
     if record is None:
-        return {"stack": stack, "lab": lab, "runtime": "", "profile": "", "state": state, "endpoints": {},
-                "models": [], "settings": {}, "effective": {}, "ended": "", "triton": "", "stuck": [],
-                "edited": [], "balance": "", "exposed": "", "replicas": []}  # fmt: skip
+        return {
+            "stack": stack,
+            "lab": lab,
+            "runtime": "",
+            "profile": "",
+            "state": state,
+            "endpoints": {},
+            "models": [],
+            "settings": {},
+            "effective": {},
+            "ended": "",
+            "triton": "",
+            "stuck": [],
+            "edited": [],
+            "balance": "",
+            "exposed": "",
+            "replicas": [],
+        }
     settings = dict(record.settings)
     if record.tokenizer_dir:
         settings["tokenizer_dir"] = record.tokenizer_dir

@@ -14,23 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from labctl import repository
-from labctl.artifacts.tensorrt_llm_commands import commands
+from labctl.artifacts.tensorrt_llm import commands
 from labctl.deploy import kustomize, swarm
 from labctl.deploy.stack import Cluster, Deployment, Server, Serving, Tool
 from labctl.guard import envoy
 from labctl.listener import Listener
 from labctl.manifest.schema import PROFILES, Lab
 from labctl.plan import Plan, Step, make_plan
-from labctl.runtimes import calls, images
-from labctl.runtimes.actions import Action
+from labctl.runtimes import compose_commands, images
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_projects import NOBODY, Projects
+from labctl.runtimes.compose_commands import NOBODY, Projects
+from labctl.runtimes.images import build, push
+from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record
-from labctl.stack.replicas import has_sequences
-from labctl.stack.session import Session
-from labctl.stack.stack import launch_of
-from labctl.stack.todo import Todo
-from labctl.workspace import replace_dir
+from labctl.stack.session import Session, Todo
+from labctl.stack.stack import has_sequences, launch_of
+from labctl.unfinished import replace_dir
 from labkit.errors import LabError
 
 NAME = r"[A-Za-z0-9][-A-Za-z0-9_.]*|", "it is a name in the cluster: letters, digits, '-', '_' and '.'"
@@ -70,7 +69,7 @@ class Target:
         return cls(name, Cluster(guard, **own)), replace(choices, set=rest)
 
 
-def rendering(session: Session, lab: Lab, stack: str, choices: Choices, name: str, output: Path | None) -> Todo:
+def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, name: str, output: Path | None) -> Todo:
     """The files of a stack for that target.
 
     Raises:
@@ -161,7 +160,7 @@ def _deployment(session: Session, plans: Mapping[str, Plan], cluster: Cluster, s
         cluster=cluster,
         envoy=cluster.image(images.guard_image(workspace)),
         files=cluster.image(images.files_image(workspace)),
-        tools=cluster.image(images.server_image(workspace, calls.TOOLS)),
+        tools=cluster.image(images.server_image(workspace, compose_commands.TOOLS)),
         serving={profile: _serving(session, each, cluster, scratch / profile) for profile, each in plans.items()},
     )
 
@@ -171,14 +170,31 @@ def _serving(session: Session, plan: Plan, cluster: Cluster, folder: Path) -> Se
     common: dict[str, Any] = {
         "server": server(session, plan, cluster),
         "probes": {f"/v2/models/{model}/{probe.path}": probe.body for model, probe in plan.stack.probes.items()},
-        "tools": [tool for step in plan.steps if not step.path.is_relative_to(session.workspace.models)
-                  for tool in _tools(session, runtime, plan, step, cluster)],
-    }  # fmt: skip
+        "tools": [
+            tool
+            for step in plan.steps
+            if not step.path.is_relative_to(session.workspace.models)
+            for tool in _tools(session, runtime, plan, step, cluster)
+        ],
+    }
     if plan.fetched is not None and not plan.fetched.is_dir():
         chosen = [word for key, value in plan.stack_settings.items() for word in ("--set", f"{key}={value}")]
-        fill = ["python3", "-m", "labctl", "render", plan.name, "--profile", plan.profile, *chosen,
-                "--release", plan.release.name if plan.release else "", "--templates", "/templates",
-                "--output", "/tmp/rendered"]  # fmt: skip
+        fill = [
+            "python3",
+            "-m",
+            "labctl",
+            "render",
+            plan.name,
+            "--profile",
+            plan.profile,
+            *chosen,
+            "--release",
+            plan.release.name if plan.release else "",
+            "--templates",
+            "/templates",
+            "--output",
+            "/tmp/rendered",
+        ]
         return Serving(**common, templates=plan.templates, render=fill)
     repository.render(replace(plan.request, output=folder))
     return Serving(**common, repository=folder)
@@ -186,7 +202,7 @@ def _serving(session: Session, plan: Plan, cluster: Cluster, folder: Path) -> Se
 
 def server(session: Session, plan: Plan, cluster: Cluster) -> Server:
     """Triton as ``labctl up --runtime compose`` would run it for nobody in particular."""
-    env, own = launched(session, plan)
+    env, own = launch_values(session, plan)
     on_gpus = plan.profile == "gpu"
     return Server(
         image=cluster.image(env["LABS_SERVER_IMAGE"]),
@@ -200,14 +216,21 @@ def server(session: Session, plan: Plan, cluster: Cluster) -> Server:
     )
 
 
-def launched(session: Session, plan: Plan) -> tuple[Mapping[str, str], dict[str, Any]]:
+def launch_values(session: Session, plan: Plan) -> tuple[Mapping[str, str], dict[str, Any]]:
     """Compose's variables for a stack, and what only its own override says of the server."""
-    record = Record(stack=plan.name, lab=plan.lab.folder, runtime="compose", profile=plan.profile,
-                    settings=plan.settings, models=plan.stack.models, endpoints=LOCAL)  # fmt: skip
+    record = Record(
+        stack=plan.name,
+        lab=plan.lab.folder,
+        runtime="compose",
+        profile=plan.profile,
+        settings=plan.settings,
+        models=plan.stack.models,
+        endpoints=LOCAL,
+    )
     launch, projects = launch_of(session.workspace.folder(plan.name), plan, record), Projects(session.workspace)
-    own = calls.services(projects, launch)["triton"]
+    own = compose_commands.services(projects, launch)["triton"]
     del own["labels"]
-    return {**calls.serve(projects, launch).env, "LABS_SERVER_USER": f"{NOBODY}:{NOBODY}"}, own
+    return {**compose_commands.serve(projects, launch).env, "LABS_SERVER_USER": f"{NOBODY}:{NOBODY}"}, own
 
 
 def _tools(session: Session, runtime: ComposeRuntime, plan: Plan, step: Step, cluster: Cluster) -> list[Tool]:
@@ -216,8 +239,10 @@ def _tools(session: Session, runtime: ComposeRuntime, plan: Plan, step: Step, cl
     if build := step.image_build:
         temporary = step.path.with_name(f".checkpoint-{step.path.name}")
         source = build.source.locate(workspace)
-        asked: Sequence[Any] = [runtime.in_image(step.title, argv, plan.image, plan.ranks) for argv in
-                                commands(build.options, source, temporary, step.path, build.source)]  # fmt: skip
+        asked: Sequence[Any] = [
+            runtime.in_image(step.title, argv, plan.image, plan.ranks)
+            for argv in commands(build.options, source, temporary, step.path, build.source)
+        ]
         program, gpus = "env", plan.ranks
     else:
         asked, program, gpus = [runtime.tool(step.title, step.argv)], "python3", 0
@@ -227,3 +252,22 @@ def _tools(session: Session, runtime: ComposeRuntime, plan: Plan, step: Step, cl
         arguments = words[words.index("engine-builder") + 1 :]
         found.append(Tool(cluster.image(command.env["LABS_SERVER_IMAGE"]), [program, *arguments], made, gpus))
     return found
+
+
+def images_to_build(session: Session, lab: Lab, stack: str, choices: Choices, registry: str) -> tuple[Todo, list[str]]:
+    """What builds those that are not here and pushes all of them to ``registry`` ("" is none), and their names.
+
+    Raises:
+        LabError: the stack cannot have these choices.
+    """
+    _, choices = Target.of("kubernetes", choices)  # what is said of the cluster changes no image
+    plan, projects = plan_for(session, lab, stack, choices, choices.profile), Projects(session.workspace)
+    builds = compose_commands.builds(projects, choices.profile, plan.image, guarded=True)
+    del builds[images.client_image(session.workspace)]  # clients run elsewhere
+    files = images.files_image(session.workspace)
+    builds[files] = compose_commands.build_files(projects, files)
+    actions = build(builds, plan.image)
+    if registry:
+        actions += [push(name, registry) for name in builds]
+    names = [f"{registry}/{name}" if registry else name for name in builds]
+    return Todo("compose", choices.profile, list(plan.notices), list(actions)), names

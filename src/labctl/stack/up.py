@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from labctl import repository
+from labctl.artifacts.engines import Build
+from labctl.artifacts.tensorrt_llm import GpuInfo, check_target, commands
 from labctl.clock.clock import Clock
+from labctl.doctor.gpu import gpu_checks
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
-from labctl.plan import Plan
-from labctl.runtimes.actions import Action
+from labctl.plan import Plan, Step
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.proc import Proc
-from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
-from labctl.stack import edits, faults, ports, replicas
+from labctl.runtimes.images import ImageBuilder
+from labctl.runtimes.layers import layer
+from labctl.runtimes.local import NEEDS_IMAGE
+from labctl.runtimes.processes import Action
+from labctl.runtimes.record import Endpoints, Proc, Record, Replica, UpOptions
+from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep, take_down
-from labctl.stack.prepare import check_machine, preparations
-from labctl.stack.running import tail, whole_log
+from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack
-from labctl.triton import secret as own_secret
+from labctl.stack.stack import RunningStack, Stack, balancing_policy, differences, gathered_endpoints, settle_options
+from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 TRIES = 3  # starts on ports that nobody had a moment before
-FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}  # those not named as their field
 
 
 def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bool = False) -> RunningStack:
@@ -41,17 +43,18 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         LabError: with nothing left behind.
     """
     with session.lock(stack, "up"):
-        sweep(session, stack)
+        if session.todo is None:
+            sweep(session, stack)
         if running := session.find(stack):
             return _already(RunningStack.of(session, lab, *running, already=True), options)
         runtime = session.choose(options.runtime, options.choices.profile)
         if session.todo is None and runtime.leftovers(stack):  # its server died: what stood around it has its ports
             take_down(session, runtime, stack, force=True)
-        endpoints = ports.chosen(options.ports, options.bind)
+        endpoints = chosen_endpoints(options.ports, options.bind)
         wanted = Stack(session, lab, stack, runtime, options)
         steps = bring_up(wanted, endpoints, Proc.current() if ephemeral else None)
         if session.todo is None:
-            ports.require(endpoints, options.bind, [record for _, record in session.running()])
+            require_endpoints(endpoints, options.bind, [record for _, record in session.running()])
         check_machine(session, wanted.plan, runtime)
         session.say_how_long(steps.prepare, options.runtime, wanted.plan.profile)
         session.carry_out([*steps.prepare, steps.render])
@@ -71,10 +74,10 @@ def _start_on_free_ports(stack: Stack, steps: BringUp) -> Record:
         try:
             return session.do(steps.start)
         except LabError as error:
-            if not ports.lost(error):
+            if not lost_port(error):
                 raise
         session.listener.note("another program took a port before the server listened on it: started again")
-        endpoints = ports.claim(options.ports, options.bind, [record for _, record in session.running()])
+        endpoints = claim_endpoints(options.ports, options.bind, [record for _, record in session.running()])
         steps = bring_up(stack, endpoints, steps.record.owner)
     return session.do(steps.start)
 
@@ -108,16 +111,26 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
         return f"{len(rendered.models)} models, every config.pbtxt valid"
 
     prepare = preparations(plan, runtime, stack.session.workspace, options.fronted)
-    policy = replicas.policy(plan, options.replicas, options.balance, options.expose)
+    policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
     own_ports = bool(policy) or _needs_ports(runtime, options)
-    servers = [Replica(i, place) for i, place in enumerate(ports.places(options.replicas or 1), 1) if own_ports]
+    servers = [Replica(i, place) for i, place in enumerate(free_endpoints(options.replicas or 1), 1) if own_ports]
     if policy == "client":
-        endpoints = replicas.all_of(endpoints, servers)
+        endpoints = gathered_endpoints(endpoints, servers)
     record = Record(
-        stack=stack.name, lab=stack.lab.folder, runtime=runtime.name, profile=plan.profile, settings=plan.settings,
-        models=plan.stack.models, endpoints=endpoints, tokenizer_dir=plan.tokenizer_dir, effective=plan.effective,
-        owner=owner, balance=policy, servers=servers, options=settled(options, plan),
-    )  # fmt: skip
+        stack=stack.name,
+        lab=stack.lab.folder,
+        runtime=runtime.name,
+        profile=plan.profile,
+        settings=plan.settings,
+        models=plan.stack.models,
+        endpoints=endpoints,
+        tokenizer_dir=plan.tokenizer_dir,
+        effective=plan.effective,
+        owner=owner,
+        balance=policy,
+        servers=servers,
+        options=settle_options(options, plan),
+    )
     return BringUp(
         prepare,
         Action("model repository", render, files=plan.files(), expected=""),
@@ -132,6 +145,93 @@ def _needs_ports(runtime: Runtime, options: UpOptions) -> bool:
     A container has an address of its own.
     """
     return options.expose and runtime.name == "local"
+
+
+def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bool = False) -> list[Action[str]]:
+    """What makes the serving environment and every artifact that is not there yet.
+
+    Raises:
+        LabError: the runtime cannot serve it, or something that is there is damaged.
+    """
+    refuse(plan, runtime, workspace)
+    actions = [*runtime.prepare(plan.profile, plan.image, guarded)]
+    if plan.release and plan.fetched and not plan.fetched.is_dir():
+        title = f"templates of TensorRT-LLM {plan.release.name}"
+        actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched))
+    return actions + [
+        _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else _artifact(step, runtime)
+        for step in plan.steps
+    ]
+
+
+def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
+    """Hear what the plan has to say, and ask this machine's GPUs. Raises LabError where they cannot serve it."""
+    for notice in plan.notices:
+        session.listener.note(notice)
+    if plan.profile == "gpu" and session.todo is None:
+        for check in gpu_checks(plan, runtime.name, session.workspace):
+            if check.state == "fail":
+                raise LabError(f"{check.name}: {check.found}", "", check.remedy)
+            if check.state == "warn":
+                session.listener.note(f"{check.name}: {check.found}; {check.remedy}")
+
+
+def _artifact(step: Step, runtime: Runtime) -> Action[str]:
+    if step.ready():
+        return Action(step.title, lambda listener: "cached")
+    tool = runtime.tool(step.title, step.argv)
+
+    def do(listener: Listener) -> str:
+        tool.do(listener)
+        return "made"
+
+    return Action(step.title, do, tool.commands, [f"{step.path}/"])
+
+
+def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
+    """Raises LabError for a runtime that cannot serve what was planned."""
+    packages = plan.stack.packages
+    if runtime.name != "local":
+        if packages:
+            raise LabError(
+                f"{plan.name} needs the packages of {packages}",
+                f"the {runtime.name} runtime's image does not have them",
+                "use --runtime local",
+            )
+        return
+    if packages:
+        layer(packages, workspace).require()
+    if plan.release:
+        raise LabError(*NEEDS_IMAGE)
+    if plan.stack.image_only:
+        raise LabError(
+            f"{plan.name} is served by backends of NVIDIA's image",
+            "the local runtime takes Triton from its wheel, which has the python backend alone",
+            f"use --runtime compose, or --set {plan.stack.image_only}",
+        )
+
+
+def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: Workspace) -> Action[str]:
+    """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
+    cached = step.ready()
+
+    def command(argv: Sequence[str]) -> Action[None]:
+        return runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices)
+
+    def do(listener: Listener) -> str:
+        builder = ImageBuilder(plan.image, lambda argv: command(argv).do(listener), plan.devices)
+        if not cached:
+            build.make(workspace, listener.progress, builder)
+        check_target(build.manifest(workspace), GpuInfo(**builder.hardware))
+        return "cached" if cached else "made"
+
+    if cached:
+        return Action(step.title, do)
+    # The builder works in temporary folders beside the place where the engine will be.
+    scratch = step.path.with_name(f".checkpoint-{step.path.name}")
+    source = build.source.locate(workspace)
+    shown = [command(argv) for argv in commands(build.options, source, scratch, step.path, build.source)]
+    return Action(step.title, do, [one for action in shown for one in action.commands], [f"{step.path}/"])
 
 
 def _start(stack: Stack, record: Record) -> Action[Record]:
@@ -149,7 +249,7 @@ def _start(stack: Stack, record: Record) -> Action[Record]:
         for path in folder.replica_logs:
             path.unlink()
         replicas.make_room(workspace, record, record.servers)
-        own_secret.make(workspace, stack.name)
+        folder.make_secret()
         listener.step(title)
         began = time.monotonic()
         try:
@@ -160,7 +260,7 @@ def _start(stack: Stack, record: Record) -> Action[Record]:
                 replicas.await_balancer(runtime, record)
         except BaseException as error:
             if isinstance(error, LabError):  # while its log is there
-                error = faults.explained(error, faults.explainer(plan, runtime, lambda: whole_log(runtime, plan.name)))
+                error = faults.explain_error(error, faults.explainer(plan, runtime))
                 if edits.not_shipped(session, plan):
                     undo = f"labctl undo {stack.name} puts the shipped files back"
                     error.remedy = "; ".join(filter(None, (error.remedy, undo)))
@@ -186,9 +286,9 @@ def death(session: Session, stack: str) -> LabError | None:
     if record is None or session.find(stack):
         return None
     runtime = session.runtime(record.runtime)
-    how = runtime.ended(stack) or "nobody saw how"
+    how = runtime.death_of(stack) or "nobody saw how"
     remedy = f"labctl up {stack}; docs/operate/security.md says what one request can do to this Triton"
-    return LabError(f"the server of {stack} died: {how}", "", remedy, details=tail(runtime, stack))
+    return LabError(f"the server of {stack} died: {how}", "", remedy, details=faults.tail(runtime, stack))
 
 
 def _already(there: RunningStack, options: UpOptions) -> RunningStack:
@@ -211,54 +311,6 @@ def _already(there: RunningStack, options: UpOptions) -> RunningStack:
     try:
         replicas.await_ready(session, runtime, plan, replicas.There(runtime, record), record.servers, options.patience)
     except LabError as error:
-        mine = faults.explained(error, faults.explainer(plan, runtime, lambda: whole_log(runtime, stack)))
+        mine = faults.explain_error(error, faults.explainer(plan, runtime))
         raise LabError(f"{stack} is up but not ready: {mine.what}", mine.why, f"labctl down {stack}") from error
     return there
-
-
-def settled(options: UpOptions, plan: Plan) -> UpOptions:
-    """The options with the release and the GPUs that the plan chose for them."""
-    release = plan.release.name if plan.release else ""
-    return replace(options, choices=replace(options.choices, release=release, gpus=tuple(plan.gpus)))
-
-
-def differences(plan: Plan, options: UpOptions, record: Record) -> list[str]:
-    """How a running stack differs from what is asked for now, one line for each option; [] where it does not.
-
-    What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
-    time to wait are no reason to refuse a stack that runs.
-    """
-    runs, wanted = record.asked, settled(options, plan)
-    settings = plan.stack_settings
-    runs = replace(runs, choices=replace(runs.choices, set={key: runs.choices.set.get(key) for key in settings}))
-    wanted = replace(
-        wanted, choices=replace(wanted.choices, set=settings), ports=runs.ports, timeout=runs.timeout,
-        runtime=runs.runtime if wanted.runtime == "auto" else wanted.runtime,
-        supervise=wanted.supervise or runs.supervise,
-    )  # fmt: skip
-    if wanted.replicas is None and not wanted.balance:
-        wanted = replace(wanted, replicas=runs.replicas, balance=runs.balance)
-    else:
-        policy = replicas.policy(plan, wanted.replicas, wanted.balance, wanted.expose)
-        wanted = replace(wanted, replicas=wanted.replicas or 1, balance=policy)
-    if runs == wanted:
-        return []
-    now, then = _by_name(runs), _by_name(wanted)
-    return [
-        f"{name}: it runs with {_in_words(now[name])}, you asked for {_in_words(then[name])}"
-        for name in then
-        if now[name] != then[name]
-    ]
-
-
-def _by_name(options: UpOptions) -> Mapping[str, Any]:
-    """Every setting and every option, by its name on the command line."""
-    every = {**vars(options.choices), **vars(options)}
-    flags = {FLAGS.get(name, f"--{name}"): every[name] for name in every if name not in ("choices", "set")}
-    return {**options.choices.set, **flags}
-
-
-def _in_words(value: object) -> object:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value in ("", None, ()) else value

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from labctl.triton import server_log
-from labctl.triton.server_api import ModelState, Unreachable, call, is_live, located, model_states, triton_message
+from labctl.triton import server_api
+from labctl.triton.server_api import ModelState, Unreachable, call, is_live, locate_error, model_states, triton_message
 from labkit.errors import LabError
 
 POLL_S = 0.05
@@ -85,7 +85,7 @@ class _Asked:
         return self._result
 
 
-def failing(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
+def failing_models(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
     """Models that answer a tiny question with an error, in its words: Triton still calls them READY.
 
     One that takes longer than ``timeout`` seconds is busy. Where a python stub has died, it is the model that is named,
@@ -139,7 +139,7 @@ def wait_ready(
             raise LabError(f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:])
         with contextlib.suppress(Unreachable):
             states, answered = model_states(endpoint, secret), True
-        if clock() >= look and not all(_settled(states, name) for name in models):
+        if clock() >= look and not all(_is_settled(states, name) for name in models):
             states, look = _completed(states if answered else [], [*log()], models), clock() + LOG_S
         _refuse_unavailable(states, models)
         ready = {state.name for state in states if state.state == "READY"}
@@ -168,19 +168,20 @@ def wait_ready(
 
 def _states_in(log: Iterable[str], models: Sequence[str]) -> list[ModelState]:
     """What the log tells of a server that does not answer yet; [] before its first model is loaded."""
-    lines = [server_log.message(line) for line in log]
+    lines = [server_api.message(line) for line in log]
     loaded = {match[1] for line in lines if (match := LOADED.search(line))}
     failed = {match["model"]: match["reason"] for line in lines if (match := FAILED.search(line))}
     if not loaded and not failed:
         return []
     return [
-        ModelState(name, "", "UNAVAILABLE", failed[name]) if name in failed
+        ModelState(name, "", "UNAVAILABLE", failed[name])
+        if name in failed
         else ModelState(name, "", "READY" if name in loaded else "LOADING", "")
         for name in models
-    ]  # fmt: skip
+    ]
 
 
-def _settled(states: Sequence[ModelState], name: str) -> bool:
+def _is_settled(states: Sequence[ModelState], name: str) -> bool:
     return any(state.name == name and state.state for state in states)
 
 
@@ -219,7 +220,7 @@ def _short(state: ModelState) -> str:
     """Triton's reason on one line, with the first place in a model's own file (the log has the whole stack)."""
     words, _, frames = state.reason.partition("\n\nAt:")
     own = next((line.strip() for line in frames.splitlines() if "/model.py(" in line), "")
-    words = located(" ".join(words.split()), state.name, state.version) or "Triton gives no reason"
+    words = locate_error(" ".join(words.split()), state.name, state.version) or "Triton gives no reason"
     return f"{words} At: {own}" if own else words
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.triton import secret as own_secret
+from labctl.triton.arguments import http_header
 from labkit.errors import LabError
 
 POLL_S = 0.05
+LINE = re.compile(r"^(?P<head>[IWEF]\d{4} \d\d:\d\d:\S+ \d+ [^\]]*\]) \"(?P<message>.*)\"$")
+ESCAPED = re.compile(r"\\(?P<what>[nt\"\\/])")
+PLAIN = {"n": "\n", "t": "\t"}
 
 
 @dataclass(frozen=True)
@@ -36,13 +40,13 @@ def call(
     """One HTTP request to Triton. Raises Unreachable where there is no complete answer.
 
     Args:
-        secret: opens the APIs that are closed to strangers (labctl.triton.secret).
+        secret: opens the APIs that are closed to strangers (labctl.triton.arguments).
     """
     connection = http.client.HTTPConnection(endpoint, timeout=timeout)
     try:
         payload = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"} if payload else {}
-        connection.request(method, path, payload, headers | own_secret.http_header(secret))
+        connection.request(method, path, payload, headers | http_header(secret))
         response = connection.getresponse()
         return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -95,7 +99,7 @@ def load_model(
         ) from error
     if status != 200:
         reason = _reason(triton_message(body.decode(errors="replace")))
-        raise LabError(f"{model} cannot be loaded", located(reason, model))
+        raise LabError(f"{model} cannot be loaded", locate_error(reason, model))
 
 
 def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
@@ -134,7 +138,7 @@ def _reason(message: str) -> str:
     return message.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or message
 
 
-def located(reason: str, model: str, version: str = "1") -> str:
+def locate_error(reason: str, model: str, version: str = "1") -> str:
     """A syntax error names "(model.py, line 28)" alone: whose it is, is said here."""
     return reason.replace("(model.py, line", f"({model}/{version or '1'}/model.py, line")
 
@@ -144,3 +148,23 @@ def triton_message(text: str) -> str:
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(text.removeprefix("data:").strip())["error"])
     return text
+
+
+def message(line: str) -> str:
+    """The message of a line, its own line breaks restored; the line itself where it is not Triton's.
+
+    Other escapes stay: what came from a client must not move anybody's cursor.
+    """
+    match = LINE.match(line)
+    return _plain(match["message"]) if match else line
+
+
+def readable(lines: Iterable[str]) -> Iterator[str]:
+    """The log for people: a traceback takes as many lines as it has."""
+    for line in lines:
+        match = LINE.match(line)
+        yield f"{match['head']} {_plain(match['message'])}" if match and "\\n" in line else line
+
+
+def _plain(text: str) -> str:
+    return ESCAPED.sub(lambda match: PLAIN.get(match["what"], match["what"]), text)

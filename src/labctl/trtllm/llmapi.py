@@ -25,9 +25,10 @@ def document(release: Release, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     if release.llmapi is None:
         raise LabError(
-            f"TensorRT-LLM {release.name} is not served by its LLM API here", "Triton's model of it came with 0.19.0",
+            f"TensorRT-LLM {release.name} is not served by its LLM API here",
+            "Triton's model of it came with 0.19.0",
             "--release 0.19.0 or 1.2.1",
-        )  # fmt: skip
+        )
     problems = []
     nested: dict[str, Any] = {}
     for key, value in values.items():

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from labctl import yamlfile
-from labctl.replacement import Replacement
+from labctl.texts import Replacement, parse_yaml
 from labkit.errors import LabError
 
 DEFAULT_RELEASE = "0.17.0"
@@ -28,19 +27,19 @@ LITERAL_BATCHING_TYPE = "inflight_fused_batching"  # what a template without bat
 _NAMES = {"max_batch_size": "triton_max_batch_size"}
 # What the engine itself is built with or bounded by, whether or not the templates have a place for it.
 _ENGINES_OWN = ("max_batch_size", "max_num_sequences")
+CONFIG = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most commands ask no release anything
+Value = bool | int | float | str
 
 
-def _flat(value: object) -> Iterator[object]:
+def _flatten(value: object) -> Iterator[object]:
     if isinstance(value, list):
         for item in value:
-            yield from _flat(item)
+            yield from _flatten(item)
     else:
         yield value
 
 
-CONFIG = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most commands ask no release anything
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_flat(value)))]
-Value = bool | int | float | str
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_flatten(value)))]
 
 
 class App(BaseModel):
@@ -268,7 +267,7 @@ def effective_policy(
 def table() -> Mapping[str, Release]:
     """Every release by its name, oldest first."""
     text = resources.files(__package__).joinpath("releases.yaml").read_text(encoding="utf-8")
-    return {name: Release(name=name, **data) for name, data in yamlfile.parse(text)["releases"].items()}
+    return {name: Release(name=name, **data) for name, data in parse_yaml(text)["releases"].items()}
 
 
 def release(name: str = "") -> Release:

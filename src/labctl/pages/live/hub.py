@@ -143,7 +143,7 @@ class Hub:
                 queue.put_nowait((lines, events))
 
     async def _count(self) -> None:
-        texts.want(self._clock.run_dir)
+        texts.ask_for_texts(self._clock.run_dir)
         chat = await asyncio.to_thread(self.chat)
         if chat != self._chat:
             self._chat = chat

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labctl.clock.clock import Clock
-from labctl.clock.pause import pause_limit
+from labctl.clock.clock import Clock, pause_limit
 from labctl.manifest.schema import Lab
 from labctl.pages import address
 from labctl.pages.live import replay

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from types import FrameType
 
 from filelock import FileLock, Timeout
 
-from labctl.runtimes.proc import Proc
+from labctl.runtimes.record import Proc
 from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write, disk_errors
@@ -76,3 +79,28 @@ def holder(workspace: Workspace, stack: str) -> tuple[int, str]:
         if Proc(int(data["pid"]), float(data["started"])).alive():
             return int(data["pid"]), str(data["action"])
     return 0, ""
+
+
+@contextlib.contextmanager
+def hold_signals_back() -> Iterator[None]:
+    """Deliver Ctrl-C and SIGTERM only at the end of a block. The block must be bounded.
+
+    Only the main thread hears signals, and only there their handlers may be changed (``labctl learn`` checks in
+    another one).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if heard:
+            signal.raise_signal(heard[-1])

@@ -14,8 +14,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 ANY_PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}?")
+# A build without libyaml has only the slow ones.
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,18 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file
         return f"{where}: {self.key}: {self.text}" if self.key else f"{where}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A literal text of one template (a path below the repository) and what stands in its place: a checked ``sed``.
+
+    One that matches nothing is an error of the rendering.
+    """
+
+    file: str
+    find: str
+    replace: str
 
 
 @functools.lru_cache(maxsize=256)  # a run of many phases fills the same templates again and again
@@ -124,3 +141,34 @@ def escape(value: str) -> str:
 
 def _in_comment(text: str, at: int) -> bool:
     return "#" in text[text.rfind("\n", 0, at) + 1 : at]
+
+
+class _Loader(_FASTEST):  # type: ignore[misc]
+    """YAML keeps the last of two equal keys; here the second is refused, since one of the two is a mistake."""
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()  # the whole document, before `<<` is resolved in it
+        _check(node, set())
+        return node
+
+
+def _check(node: yaml.Node | None, done: set[int]) -> None:
+    if not isinstance(node, yaml.CollectionNode) or id(node) in done:  # an alias is the node of its anchor
+        return
+    done.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check(item, done)
+        return
+    lines: dict[tuple[str, str], int] = {}
+    for key, value in node.value:
+        line, name = key.start_mark.line + 1, (key.tag, str(key.value))
+        if name in lines:
+            raise yaml.YAMLError(f"line {line}: the key '{key.value}' is there already, in line {lines[name]}")
+        lines[name] = line
+        _check(value, done)
+
+
+def parse_yaml(text: str) -> Any:
+    """The document in ``text``. Raises yaml.YAMLError, which names the line, also for a key that is there twice."""
+    return yaml.load(text, Loader=_Loader)

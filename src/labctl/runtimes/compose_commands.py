@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from labctl.runtimes import images
-from labctl.runtimes.actions import Command
-from labctl.runtimes.base import Launch
-from labctl.runtimes.compose_projects import Projects
-from labctl.runtimes.marks import REPLICA
-from labctl.runtimes.record import Record
-from labctl.triton import secret
-from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
+from labctl.runtimes.leftovers import REPLICA
+from labctl.runtimes.processes import Command
+from labctl.runtimes.record import Launch, Record
+from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
 from labctl.trtllm import releases
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+from labkit.errors import LabError
 
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
@@ -25,6 +30,7 @@ TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile
 # What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
 PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
+NOBODY = 65534
 
 
 def builds(projects: Projects, profile: str, base: str, guarded: bool = False) -> dict[str, Command]:
@@ -54,14 +60,6 @@ def build_files(projects: Projects, name: str) -> Command:
     return Command(("docker", "build", "--file", file, "--label", label, "--tag", name, "."), cwd=Path(projects.root))
 
 
-def push(image: str, name: str) -> list[Command]:
-    return [Command(("docker", "tag", image, name)), Command(("docker", "push", name))]
-
-
-def pull(image: str) -> Command:
-    return Command(("docker", "pull", image))
-
-
 def copy_out(image: str, name: str, path: str, target: Path) -> list[Command]:
     """Copy a folder out of an image, through a container that is never started."""
     return [
@@ -89,9 +87,14 @@ def _arguments(base: str) -> dict[str, str]:
 
 
 def one_shot(
-    projects: Projects, name: str, image: str, arguments: Sequence[str], profile: str = TOOLS, gpus: int = 0,
+    projects: Projects,
+    name: str,
+    image: str,
+    arguments: Sequence[str],
+    profile: str = TOOLS,
+    gpus: int = 0,
     devices: Sequence[str] = (),
-) -> Command:  # fmt: skip
+) -> Command:
     """A command in a container of the serving image, which is gone when it ends."""
     env = {"LABS_SERVER_IMAGE": image, **({"LABS_GPUS": str(gpus)} if gpus else {})}
     words = ("run", "--rm", "--no-deps", "-T", "--name", name, "engine-builder", *arguments)
@@ -122,9 +125,7 @@ def serve(projects: Projects, launch: Launch) -> Command:
     record = launch.record
     image = images.server_image(projects.workspace, record.profile, launch.image)
     http, grpc, metrics = record.ports
-    arguments = server_arguments(
-        "/models", address="0.0.0.0", shm_prefix="labs-", exit_timeout=launch.exit_timeout, extra=launch.server_args
-    )
+    arguments = launch.arguments("/models", "0.0.0.0", (HTTP, GRPC, METRICS), "labs-")
     env = {
         "LABS_SERVER_IMAGE": image,
         **({"LABS_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
@@ -132,11 +133,13 @@ def serve(projects: Projects, launch: Launch) -> Command:
         "LABS_BIND": record.bind,
         "LABS_RESTART": f"on-failure:{record.options.supervise}" if record.options.supervise else "no",
         "LABS_SECRET_FILE": str(projects.workspace.folder(record.stack).secret),
-        "LABS_CLOSED": ",".join(secret.closed(record.options.client_shm)),
-        "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics,
+        "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm]),
+        "LABS_HTTP_PORT": http,
+        "LABS_GRPC_PORT": grpc,
+        "LABS_METRICS_PORT": metrics,
         "LABS_MEMORY": projects.memory(len(record.servers)),
         "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
-    }  # fmt: skip
+    }
     if launch.shm_size:
         env["LABS_SHM_SIZE"] = launch.shm_size
     gpus = launch.ranks if record.profile == "gpu" else 0
@@ -158,9 +161,14 @@ def serve(projects: Projects, launch: Launch) -> Command:
     words = ("up", "--detach", "--no-build", "--pull", "never", *whole, *services)
     shown = " and ".join(f"{name}-{service(server.number)}-1" for server in launch.starting)
     return projects.command(
-        record.stack, words, env, profile=record.profile, override=projects.override_path(record.stack),
-        container=f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}", guarded=bool(record.front),
-    )  # fmt: skip
+        record.stack,
+        words,
+        env,
+        profile=record.profile,
+        override=projects.override_path(record.stack),
+        container=f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}",
+        guarded=bool(record.front),
+    )
 
 
 def down(projects: Projects, stack: str, force: bool = False) -> Command:
@@ -175,7 +183,7 @@ def _gpus(count: int, devices: Sequence[str] = ()) -> str:
     return f", {count} GPU{'s' if count > 1 else ''}" if count else ""
 
 
-def reserved(devices: Sequence[str]) -> dict[str, Any]:
+def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
     """A service's reservation of these GPUs or MIG slices, in the place of compose.gpu.yaml's first ones."""
     request = {"driver": "nvidia", "device_ids": list(devices), "capabilities": ["gpu"]}
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
@@ -184,8 +192,13 @@ def reserved(devices: Sequence[str]) -> dict[str, Any]:
 def front(projects: Projects, record: Record) -> Command:
     """Start the balancer's container alone."""
     http, grpc, metrics = record.ports
-    env = {"LABS_GUARD_IMAGE": images.guard_image(projects.workspace), "LABS_BIND": record.bind,
-           "LABS_HTTP_PORT": http, "LABS_GRPC_PORT": grpc, "LABS_METRICS_PORT": metrics}  # fmt: skip
+    env = {
+        "LABS_GUARD_IMAGE": images.guard_image(projects.workspace),
+        "LABS_BIND": record.bind,
+        "LABS_HTTP_PORT": http,
+        "LABS_GRPC_PORT": grpc,
+        "LABS_METRICS_PORT": metrics,
+    }
     words = ("up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--force-recreate", "guard")
     override = projects.override_path(record.stack)
     return projects.command(record.stack, words, env, profile=record.profile, override=override, guarded=True)
@@ -198,12 +211,16 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
     if launch.ranks > 1:
         own |= {"entrypoint": ["launch-ranks", launch.launcher, str(launch.ranks)], "command": []}
     if launch.devices:
-        own |= reserved(launch.devices)
+        own |= gpu_reservation(launch.devices)
     traced = {"environment": {"LABS_TRACE": url}} if (url := launch.env.get("LABS_TRACE")) else {}
     if not record.balance:
         return {"triton": own, **({"guard": traced} if traced and record.front else {})}
-    folder = {"type": "bind", "source": str(projects.workspace.folder(record.stack).front), "target": FRONT_DIR,
-              "read_only": True}  # fmt: skip
+    folder = {
+        "type": "bind",
+        "source": str(projects.workspace.folder(record.stack).front),
+        "target": FRONT_DIR,
+        "read_only": True,
+    }
     found: dict[str, dict[str, Any]] = {
         "guard": {"command": ["-m", "labctl.runtimes.guard_container", FRONT_DIR], "volumes": [folder], **traced}
     }
@@ -219,3 +236,107 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
             "networks": {"default": {"aliases": [EVERY]}},
         }
     return found
+
+
+class Projects:
+    """The Compose projects of one checkout."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.root = str(workspace.root)
+
+    def inside(self, path: Path, server: bool) -> str:
+        """The path in the containers of a path of this machine; the mounts are compose.yaml's."""
+        workspace = self.workspace
+        state = workspace.state
+        if path.is_relative_to(state) and len(parts := path.relative_to(state).parts) > 1:
+            if parts[1] == "run":
+                return "/".join(("/labs/run", *parts[2:]))
+            if server and parts[1] == "repository":
+                return "/".join(("/models", *parts[2:]))
+        mounts = [(workspace.models, "/labs/models"), (workspace.cache, "/labs/cache")]
+        if not server:
+            mounts += [(workspace.root / "results", "/labs/results"), (workspace.root, "/labs/checkout")]
+        for outside, inside in mounts:
+            if path.is_relative_to(outside):
+                return str(Path(inside) / path.relative_to(outside))
+        raise LabError(
+            f"the containers cannot see {path}",
+            "they see the checkout's models/ and the cache",
+            f"put it below {workspace.cache}, or use --runtime local",
+        )
+
+    def require_readable_cache(self) -> None:
+        """See that the server can look into the cache, where that is there.
+
+        Raises:
+            LabError: called by root, the server is nobody, and the folder is root's alone.
+        """
+        cache = self.workspace.cache
+        if os.getuid() == 0 and cache.is_dir() and cache.stat().st_mode & 0o005 != 0o005:
+            raise LabError(
+                f"the server cannot read {cache}",
+                "called by root, it runs as nobody (65534), and the folder is root's alone",
+                f"chmod o+rx {cache}, or another LABS_CACHE",
+            )
+
+    def override_path(self, stack: str) -> Path:
+        return self.workspace.folder(stack).compose_file
+
+    def write_override(self, stack: str, services: Mapping[str, Any]) -> None:
+        """Write what only this start says of the services. Ports and GPUs take the place of the other files' own."""
+        text = json.dumps({"services": services}, indent=1)
+        for key in ("ports", "devices"):
+            text = text.replace(f'"{key}": [', f'"{key}": !override [')
+        atomic_write(self.override_path(stack), text.replace("$", "$$"))  # Compose would take a dollar for a variable
+
+    def name(self, stack: str) -> str:
+        """Unlike for two checkouts, so that their stacks stand side by side."""
+        return f"labs-{stack}-{hashlib.sha256(self.root.encode()).hexdigest()[:8]}"
+
+    def environment(self, stack: str) -> dict[str, str]:
+        """The values of compose.yaml's variables that are the same for every command on a stack."""
+        user = f"{os.getuid()}:{os.getgid()}"
+        return {
+            "LABS_CHECKOUT": self.root,
+            "LABS_STACK": stack,
+            "LABS_CACHE": str(self.workspace.cache),
+            "LABS_RUN": str(self.workspace.folder(stack).run_dir()),
+            "LABS_RESULTS": str(self.workspace.root / "results"),
+            "LABS_USER": user,
+            "LABS_MEMORY": self.memory(1),
+            "LABS_SERVER_USER": user if os.getuid() else f"{NOBODY}:{NOBODY}",
+        }
+
+    def memory(self, servers: int) -> str:
+        """The memory limit of each of ``servers`` that share this machine, in bytes; LABS_MEMORY names another."""
+        return os.environ.get("LABS_MEMORY") or str(psutil.virtual_memory().total * 9 // 10 // servers)
+
+    def compose_files(self, profile: str = "cpu", override: Path | None = None, guarded: bool = False) -> list[Path]:
+        """The Compose files of a command, the later over the earlier."""
+        over = ["compose.gpu.yaml"] * (profile == "gpu") + ["compose.guard.yaml"] * guarded
+        return [*(self.workspace.root / name for name in ("compose.yaml", *over)), *([override] if override else [])]
+
+    def command(
+        self,
+        stack: str,
+        words: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        profile: str = "cpu",
+        override: Path | None = None,
+        container: str = "",
+        guarded: bool = False,
+    ) -> Command:
+        """A ``docker compose`` command on a stack's project."""
+        options = [
+            option for path in self.compose_files(profile, override, guarded) for option in ("--file", str(path))
+        ]
+        options += ["--project-directory", self.root]
+        argv = ["docker", "compose", "--project-name", self.name(stack), *options, *words]
+        return Command(argv, {**self.environment(stack), **(env or {})}, container, self.workspace.root)
+
+    def by_labels(self, stack: str, words: Sequence[str]) -> Command:
+        """A command without files: Compose finds the project by its labels alone, whatever the files say today."""
+        argv = ["docker", "compose", "--project-name", self.name(stack), *words]
+        return Command(argv, cwd=Path("/"))  # where there is no Compose file

@@ -6,15 +6,20 @@ can be known before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labctl.template import Problem
+from labctl.startup import import_alone
+from labctl.texts import Problem, Use, as_text
 
 OUTPUT = "the ensemble's output"  # Triton hands it on with whatever shape its step gave it: its rank is not compared
+MODULE = "tritonclient.grpc.model_config_pb2"
+_POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)  # some messages begin with the whole line
 
 
-def check(configs: Mapping[str, Any]) -> list[Problem]:
+def check_ensembles(configs: Mapping[str, Any]) -> list[Problem]:
     """Problems of every ensemble among the parsed ``ModelConfig`` of a repository, by model name."""
     problems = []
     for name, config in configs.items():
@@ -80,3 +85,49 @@ def _difference(made: tuple[int, int], taken: tuple[int, int], rank_matters: boo
     if rank_matters and made[1] != taken[1]:
         return f"takes {taken[1]} dimensions, but it has {made[1]} (batch dimension included)"
     return ""
+
+
+def parse_config(
+    file: str, text: str, uses: Sequence[Use] = (), values: Mapping[str, Any] | None = None
+) -> tuple[Any, list[Problem]]:
+    """The parsed ``ModelConfig`` (None if it is not one) and what is wrong with it.
+
+    Args:
+        text: a filled template.
+        uses: the template's placeholders: an error on the line of one is told with its key.
+        values: what they were filled with: a value of several lines moves all that follows it.
+    """
+    from google.protobuf import text_format
+
+    try:
+        return _parsed(text), []
+    except text_format.ParseError as error:
+        match = _POSITION.match(str(error))
+        line, message = (int(match[1]), match[3]) if match else (error.GetLine() or 0, str(error))
+        line, keys = _blame(line, uses, values or {})
+        return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), " ".join(message.split()))]
+
+
+@functools.lru_cache(maxsize=256)  # the phases of a run differ in one model, if in any
+def _parsed(text: str) -> Any:
+    """The ``ModelConfig``, which nobody changes. Raises ParseError."""
+    from google.protobuf import text_format
+
+    return text_format.Parse(text, import_alone(MODULE).ModelConfig())
+
+
+def _blame(line: int, uses: Sequence[Use], values: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """The line of the template that a line of the filled text comes from, and the keys that stand on it."""
+    shift = 0
+    plain = [use for use in uses if not use.comment]
+    for use in plain:
+        if use.line + shift >= line:
+            break
+        if not use.quoted:  # inside quotes a line end is written as an escape
+            shift += min(as_text(values.get(use.key)).count("\n"), line - use.line - shift)
+    line -= shift
+    # A value that is empty, or is not closed, is noticed only at the next word, which may be on the next line.
+    for at in (line, line - 1):
+        if keys := [use.key for use in plain if use.line == at and (at == line or not use.quoted)]:
+            return at, keys
+    return line, []

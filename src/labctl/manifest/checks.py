@@ -1,0 +1,302 @@
+"""Holds a manifest against itself: whatever can be known when it is read is refused here, by key and reason.
+
+References, conditions, the values that stacks and phases set, names, files. What only a rendering or a server can
+tell (a template's placeholders, a model's tensors) is told there.
+"""
+
+from __future__ import annotations
+
+import string
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from labctl.manifest.schema import FILLED, PROFILES, Lab, StackSpec, lay_overlays
+from labctl.manifest.settings import CHOICE, REFERENCE, Setting, as_text, resolve, strings
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+
+PROFILE = "profile"  # stands among the settings where something depends on it
+PROFILE_SETTING = Setting(type="choice", choices=[*PROFILES], default="cpu", help="")
+RESERVED = "result"  # a run writes result.json beside the files that are named after its phases
+EARLY = {"profile", "stack", "release"}  # known before anything is made
+LATE = EARLY | {"run_dir", "vocab_size"}
+SPACED = ("{ settings.", "{ artifacts.", "{ run_dir ", "{ profile ", "{ stack ", "{ release ", "{ vocab_size ")
+
+
+def problems(lab: Lab, folder: str) -> list[str]:
+    """Everything that is wrong with a manifest of the right shape, one line each: key, then reason.
+
+    Args:
+        folder: the name of the lab's own.
+    """
+    problems = [] if folder == lab.folder else [f"number and name say {lab.folder}, the folder is {folder}"]
+    bad_values = list(value_problems(lab))
+    problems += bad_values
+    for name, stack in lab.stacks.items():
+        problems += stack_problems(lab, f"stacks.{name}", stack)
+    if not bad_values:  # what follows resolves settings, and so needs good conditions
+        for name, stack in lab.stacks.items():
+            problems += every_case(lab, f"stacks.{name}", stack)
+        problems += run_problems(lab)
+    return list(dict.fromkeys(problems))
+
+
+def missing_files(lab: Lab, folder: Path, workspace: Workspace) -> Iterator[str]:
+    """The files and folders that a manifest names and that are not there, in the same words.
+
+    Args:
+        folder: the lab's own.
+    """
+    for name, stack in lab.stacks.items():
+        yield from missing_templates(lab, f"stacks.{name}", stack, workspace)
+    yield from missing_scripts(lab, folder)
+
+
+def run_problems(lab: Lab) -> Iterator[str]:
+    if lab.run is None:
+        if lab.verdicts:
+            yield "verdicts: what they judge is measured by a run, and there is no run section"
+        return
+    for phase in lab.run.phases:
+        where = f"run.phases.{phase.name}"
+        if phase.name == RESERVED or phase.name.startswith("context-"):
+            yield f"{where}: the name is taken by a file that every run writes"
+        if phase.stack not in lab.stacks:
+            yield f"{where}.stack: no stack '{phase.stack}' in this lab"
+            continue
+        if phase.balanced and "gpu" in phase.profiles:
+            yield f"{where}.replicas: on gpu each would need a GPU; say when: {{profile: cpu}}"
+        if phase.acts and not phase.balanced:
+            yield f"{where}.acts: they are about replicas; say replicas or balance"
+        for profile in phase.profiles:
+            try:
+                settings = resolve(lab.settings, profile, lab.stacks[phase.stack].settings, phase.set)
+                lay_overlays(lab.stacks[phase.stack], profile, settings)
+            except LabError as error:
+                yield f"{where}: on {profile}: {'; '.join(error.details) or error.what}"
+    for profile in PROFILES:
+        names = Counter(phase.name for phase in lab.run.phases if profile in phase.profiles)
+        yield from (f"run.phases.{name}: {n} phases of this name on {profile}" for name, n in names.items() if n > 1)
+        verdicts = Counter(verdict.name for verdict in lab.verdicts if profile in verdict.profiles)
+        yield from (f"verdicts.{name}: {n} of this name on {profile}" for name, n in verdicts.items() if n > 1)
+    for verdict in lab.verdicts:
+        yield from _text(f"verdicts.{verdict.name}.text", verdict.text)
+
+
+def missing_scripts(lab: Lab, folder: Path) -> Iterator[str]:
+    if lab.run is None:
+        return
+    clients = ((f"run.phases.{phase.name}.client", phase.client) for phase in lab.run.phases)
+    for where, name in (("run.report", lab.run.report), *clients):
+        if leaves(name) or not (folder / name).is_file():
+            yield f"{where}: there is no file {name} in this lab's folder"
+
+
+def _text(where: str, text: str) -> Iterator[str]:
+    """A verdict's text names its own value and other metrics: ``{value:.2f}``, ``{m[ratios.x]}``."""
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        yield f"{where}: {error}"
+        return
+    for field in fields:
+        if field != "value" and not (field.startswith("m[") and field.endswith("]")):
+            yield f"{where}: '{{{field}}}' is neither {{value}} nor {{m[METRIC]}}"
+
+
+def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
+    made = {f"artifacts.{name}" for _, layer in layers(where, stack) for name in layer.artifacts}
+    early = {f"settings.{key}" for key in lab.settings} | EARLY
+    for path, layer in layers(where, stack):
+        for name, artifact in layer.artifacts.items():
+            yield from _references(f"{path}.artifacts.{name}", artifact.model_dump(), early)
+        for key, value in layer.model_dump(include=set(FILLED)).items():
+            yield from _references(f"{path}.{key}", value, early | LATE | made)
+        yield from _places(f"{path}.place", layer.place)
+        for folder in layer.repository:
+            if leaves(folder):
+                yield f"{path}.repository: '{folder}' leads out of the checkout"
+    yield from _references(f"{where}.tokenizer", stack.tokenizer, early | LATE | made)
+    for name, probe in stack.probes.items():
+        yield from _references(f"{where}.probes.{name}", probe.body, early - {"release"})
+    asked = {f"probes.{name}": name for name in stack.probes}
+    if stack.bench:
+        asked["bench.model"] = stack.bench.model
+    yield from (
+        f"{where}.{key}: the stack has no model '{model}'; it has: {', '.join(stack.models)}"
+        for key, model in asked.items()
+        if model not in stack.models
+    )
+
+
+def missing_templates(lab: Lab, where: str, stack: StackSpec, workspace: Workspace) -> Iterator[str]:
+    for path, layer in layers(where, stack):
+        for folder in layer.repository:
+            if not leaves(folder) and not workspace.templates(lab.folder, folder).is_dir():
+                place = f"labs/{lab.folder}" if folder.startswith("./") else "model_repos"
+                yield f"{path}.repository: there is no folder {place}/{folder.removeprefix('./')}"
+
+
+def _references(where: str, value: Any, known: set[str]) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _references(f"{where}.{key}", item, known)
+            if REFERENCE.search(str(key)):
+                yield from _references(where, str(key), known)
+        return
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _references(where, item, known)
+        return
+    if not isinstance(value, str):
+        return
+    for name in REFERENCE.findall(value):
+        if name in known:
+            continue
+        kind, _, key = name.partition(".")
+        if kind == "settings" and key:
+            yield f"{where}: '{{{name}}}' is not a setting of this lab"
+        else:
+            yield f"{where}: there is no '{{{name}}}' here"
+    for start in SPACED:
+        if start in value:
+            yield f"{where}: '{start}...' is no reference: leave out the space"
+
+
+def _places(where: str, place: Mapping[str, str]) -> Iterator[str]:
+    for link, target in place.items():
+        if leaves(link):
+            yield f"{where}.{link}: leads out of the repository"
+        if not target.startswith("{artifacts.") or ".." in PurePosixPath(target).parts:
+            yield f"{where}.{link}: '{target}' is not below an artifact, such as {{artifacts.NAME}}/model.onnx"
+
+
+def leaves(path: str) -> bool:
+    return PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts
+
+
+def every_case(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
+    """The stack as each profile and each value of a condition leave it: what it refers to must exist there."""
+    conditions = (*(v.when for v in stack.variants.values()), *(setting.when for setting in lab.settings.values()))
+    keys = {key for condition in conditions for key in condition} - {PROFILE}
+    cases = [{}, *({key: value} for key in sorted(keys) for value in lab.settings[key].values())]
+    sometimes = {f"settings.{key}" for key in lab.settings} | {"vocab_size"}
+    sometimes |= {f"artifacts.{name}" for _, layer in layers(where, stack) for name in layer.artifacts}
+    for profile in PROFILES:
+        for case in cases:
+            try:
+                settings = resolve(lab.settings, profile, stack.settings, case)
+                whole = lay_overlays(stack, profile, settings)
+            except LabError:
+                continue  # a combination that people are refused as well
+            there = {f"settings.{key}" for key in settings} | {f"artifacts.{name}" for name in whole.artifacts}
+            if any(artifact.kind == "weights" for artifact in whole.artifacts.values()):
+                there.add("vocab_size")
+            filled = whole.model_dump(include={*FILLED, "artifacts", "tokenizer", "probes"})
+            named = {name for text in strings(filled) for name in REFERENCE.findall(text)}
+            condition = " ".join(f"{key}={value}" for key, value in case.items()) or "the default settings"
+            yield from (
+                f"{where}: there is no '{{{name}}}' on {profile} with {condition}"
+                for name in sorted(named & sometimes - there)
+            )
+
+
+def value_problems(lab: Lab) -> Iterator[str]:
+    for key, setting in lab.settings.items():
+        yield from _condition(lab, f"settings.{key}.when", setting.when)
+        if key in setting.when:
+            yield f"settings.{key}.when.{key}: a setting cannot depend on itself"
+        if setting.instead and setting.instead not in lab.settings:
+            yield f"settings.{key}.instead: '{setting.instead}' is not a setting of this lab"
+    for name, stack in lab.stacks.items():
+        where = f"stacks.{name}"
+        yield from _values(lab, f"{where}.settings", stack.settings)
+        for key, variant in stack.variants.items():
+            yield from _condition(lab, f"{where}.variants.{key}.when", variant.when)
+        for layer, content in layers(where, stack):
+            for edit in content.replacements:
+                yield from _condition(lab, f"{layer}.replacements.when", edit.when)
+            for path, choice in _choices(layer, content.model_dump(include={*FILLED, "artifacts", "probes"})):
+                yield from _map(lab, path, choice)
+    for phase in lab.run.phases if lab.run else ():
+        yield from _values(lab, f"run.phases.{phase.name}.set", phase.set)
+        yield from _condition(lab, f"run.phases.{phase.name}.when", phase.when)
+    for verdict in lab.verdicts:
+        yield from _condition(lab, f"verdicts.{verdict.name}.when", verdict.when)
+        if verdict.settings_when:
+            yield f"verdicts.{verdict.name}.when: a verdict depends on the profile alone"
+    if PROFILE in lab.settings:
+        yield f"settings.{PROFILE}: the name is taken: --profile"
+
+
+def _values(lab: Lab, where: str, values: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        if key not in lab.settings:
+            yield f"{where}.{key}: not a setting of this lab"
+            continue
+        try:
+            lab.settings[key].parse(value)
+        except ValueError as error:
+            yield f"{where}.{key}: {error}"
+
+
+def _setting_named(lab: Lab, key: str) -> Setting | None:
+    """The setting that a condition names; the profile is one of them."""
+    return PROFILE_SETTING if key == PROFILE else lab.settings.get(key)
+
+
+def _condition(lab: Lab, where: str, condition: Mapping[str, list[Any]]) -> Iterator[str]:
+    for key, wanted in condition.items():
+        if (setting := _setting_named(lab, key)) is None:
+            yield f"{where}.{key}: not a setting of this lab"
+            continue
+        for value in wanted:
+            yield from _written(f"{where}.{key}", setting, value)
+
+
+def _written(where: str, setting: Setting, value: Any) -> Iterator[str]:
+    """A value to compare with must be a good one, written as settings' values are: ``true``, not ``yes``."""
+    try:
+        text = as_text(setting.parse(value))
+    except ValueError as error:
+        yield f"{where}: {error}"
+        return
+    if text != as_text(value):
+        yield f"{where}: '{as_text(value)}' is written {text}"
+
+
+def _choices(where: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every ``{setting: x, map: {...}}`` below ``value``, with its path."""
+    if isinstance(value, dict):
+        if value.keys() >= CHOICE or ("map" in value and "setting" not in value):
+            yield where, value
+        for key, item in value.items():
+            yield from _choices(f"{where}.{key}", item)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _choices(f"{where}.{number}", item)
+
+
+def _map(lab: Lab, where: str, choice: Mapping[str, Any]) -> Iterator[str]:
+    key, options = str(choice.get("setting")), choice["map"]
+    if choice.keys() != CHOICE or not isinstance(options, dict):
+        yield f"{where}: a choice is {{setting: NAME, map: {{VALUE: ...}}}}"
+        return
+    if (setting := _setting_named(lab, key)) is None:
+        yield f"{where}.setting: '{key}' is not a setting of this lab"
+        return
+    for value in options:
+        yield from _written(f"{where}.map", setting, value)
+    given = {as_text(value) for value in options}
+    missing = [value for value in setting.values() if value not in given]
+    if missing:
+        yield f"{where}.map: nothing for {key}={' or '.join(missing)}"
+
+
+def layers(where: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:
+    """The stack itself and what may be laid over it, each with its key."""
+    yield where, stack
+    for name, variant in stack.variants.items():
+        yield f"{where}.variants.{name}", variant

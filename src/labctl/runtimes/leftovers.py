@@ -1,0 +1,270 @@
+"""What of this checkout is on this machine: its marks, its processes, and what a killed command left behind.
+
+The local runtime knows its own by variables of a process and by names of shared memory. Every command first ends and
+removes what a labctl or a server that was killed has left (:func:`tidy`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from labctl import unfinished
+from labctl.runtimes.lock import holder
+from labctl.runtimes.record import Record
+from labctl.unfinished import HELD, NEW, OLD, lock_folder
+from labctl.workspace import Workspace
+from labkit.disk import atomic_write
+
+RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
+REPLICA = "LABS_REPLICA"  # its number, where a stack has several servers; labserve reads it too
+SERVER = "tritonserver"
+STUB = "triton_python_backend_stub"
+PROMETHEUS = "prometheus"
+DOOR = "labs-door"  # labdoor.__main__
+SHM = Path("/dev/shm")
+COMM = 15  # characters that the kernel keeps of a process's name
+PATIENCE_S = 3.0  # for all of them together; a process that cannot be killed must not keep a command for longer
+ENDED_S = 5.0
+STALE_S = 3600.0  # a folder whose name promises no lock (an earlier version's) may be in the making until then
+
+
+def marks(root: Path, stack: str) -> dict[str, str]:
+    """The variables of whatever belongs to a stack."""
+    return {ROOT: str(root), STACK: stack}
+
+
+def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
+    """Names a server's shared-memory regions: unlike for two checkouts, none the start of another.
+
+    A replica's begins as its stack's does.
+    """
+    digest = hashlib.sha256(f"{root}\0{stack}".encode()).hexdigest()[:12]
+    return f"labs-{digest}-{f'{number}-' if number else ''}"
+
+
+def regions(root: Path, stack: str, number: int = 0) -> list[Path]:
+    return sorted(SHM.glob(f"{shm_prefix(root, stack, number)}*"))
+
+
+def hide(root: Path, stack: str) -> None:
+    """Make a stack's shared memory its owner's alone: Boost gives it to everybody to read, whatever the umask says."""
+    for region in regions(root, stack):
+        with contextlib.suppress(OSError):  # it has just gone
+            region.chmod(0o600)
+
+
+def judge_socket(root: Path, stack: str) -> Path:
+    """Where the guard's judge listens: not in the checkout, whose path may be longer than a socket's may be."""
+    return Path(tempfile.gettempdir()) / f"{shm_prefix(root, stack)}judge"
+
+
+def admin_socket(root: Path, stack: str) -> Path:
+    """Where the balancer tells what it sees."""
+    return Path(tempfile.gettempdir()) / f"{shm_prefix(root, stack)}admin"
+
+
+def leavings(root: Path, stack: str) -> list[Path]:
+    """What is there, outside the checkout, of the servers and what stands before them."""
+    sockets = (judge_socket(root, stack), admin_socket(root, stack))
+    return [*regions(root, stack), *(path for path in sockets if path.exists())]
+
+
+def our_processes(root: Path, names: Collection[str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """The processes of a checkout's stacks that have one of these names, with their environment."""
+    # The kernel cuts names at 15 characters; psutil gives them whole where the command line has them.
+    starts = tuple(name[:COMM] for name in names)
+    for process in psutil.process_iter(["name", "status", "ppid"]):
+        if not process.info["name"].startswith(starts) or process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        with contextlib.suppress(psutil.Error):  # it has just ended, or is somebody else's
+            env = process.environ()
+            if env.get(ROOT) == str(root):
+                yield process, env
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it may still do anything: one that has only not been reaped holds neither memory nor ports.
+
+    Who inherits our servers reaps them when it will, and in a container often never.
+    """
+    try:
+        # Of one that is killed the first thread may have ended before the others, which still hold all.
+        return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def send_signal(victims: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in victims:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def kill(victims: Sequence[psutil.Process], deadline: float) -> None:
+    """Kill them all, and wait until the kernel has taken them away or the time (``time.monotonic``) is over."""
+    send_signal(victims, signal.SIGKILL)
+    while any(map(lives, victims)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def doomed(pid: int) -> bool:
+    """Whether SIGKILL has been sent to a process that the kernel cannot end yet (in a driver, on a dead disk).
+
+    Nobody can do more about it, so nothing waits for it a second time.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace").splitlines():
+            if line.startswith(("SigPnd:", "ShdPnd:")) and int(line.split()[1], 16) >> (signal.SIGKILL - 1) & 1:
+                return True
+    return False
+
+
+def tidy(workspace: Workspace) -> list[str]:
+    """End and remove what a labctl or a server that was killed left behind; what that was, in words."""
+    stacks = [folder.path for folder in workspace.folders()]
+    ended = end_orphans(workspace.root, [path.name for path in stacks], lambda stack: holder(workspace, stack)[0] != 0)
+    gone = sweep([*stacks, *workspace.caches])
+    bundles = [left for target in begun_bundles(workspace) for left in sweep_beside(target, _end_those_in)]
+    return ended + gone + bundles
+
+
+def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool] = lambda stack: False) -> list[str]:
+    """End the servers whose ``run`` or ``bench`` is dead, the stubs whose server is dead, and their regions.
+
+    Args:
+        stacks: those whose shared memory is looked for.
+        held: whether a command that lives is changing that stack: what ends there is its own to clear away.
+
+    Returns:
+        what was ended, in words.
+    """
+    candidates = [(stack, region) for stack in stacks for region in regions(root, stack)]
+    killed: dict[psutil.Process, str] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        every = list(our_processes(root, (SERVER, STUB)))
+        named = [(process, env) for process, env in every if process.info["name"] == SERVER]
+        servers = {process.pid: env for process, env in named if not _orphaned(env.get(RECORD, ""))}
+        dead = [(process, env) for process, env in named if process.pid not in servers]
+        dead += [
+            (process, env)
+            for process, env in every
+            if process.info["name"] == STUB and process.info["ppid"] not in servers and not held(env.get(STACK, ""))
+        ]
+        new = {
+            process: f"process {process.pid} ({process.info['name']} of {env.get(STACK, '')})"
+            for process, env in dead
+            if process not in killed and not doomed(process.pid)
+        }
+        if not new or time.monotonic() > deadline:
+            break
+        kill(list(new), deadline)
+        killed |= new  # and once more: a server may have started a stub meanwhile
+    for stack in {env.get(STACK, "") for env in servers.values()}:
+        hide(root, stack)  # a model that was loaded since has made new ones
+    places = [(env.get(STACK, ""), int(env.get(REPLICA, 0))) for env in servers.values()]
+    kept = {region for stack, replica in places for region in regions(root, stack, replica)}
+    gone = []
+    for stack, region in candidates:
+        if region not in kept and not held(stack):
+            with contextlib.suppress(OSError):
+                region.unlink()
+                gone.append(str(region))
+    return [*(words for process, words in killed.items() if not lives(process)), *gone]
+
+
+def sweep(parents: Iterable[Path]) -> list[str]:
+    """Remove what killed makers left in these folders, and put back what they had moved aside; the paths."""
+    swept = []
+    for parent in parents:
+        swept += [str(left) for left in sorted(parent.glob(f".*{NEW}*")) if _sweep_one(left)]
+        for left in sorted(parent.glob(f".*{OLD}*")):
+            target = parent / left.name[1:].rpartition(OLD)[0]
+            with contextlib.suppress(OSError):
+                if target.exists() or not any(left.iterdir()):
+                    shutil.rmtree(left)
+                else:
+                    left.rename(target)
+                swept.append(str(left))
+    return swept
+
+
+def sweep_beside(target: Path, first: Callable[[Path], None]) -> list[str]:
+    """Remove what killed makers of ``target`` left beside it, wherever that is; the paths.
+
+    Args:
+        first: called with each such folder before it goes.
+    """
+    left = sorted(target.parent.glob(f".{glob.escape(target.name)}{HELD}*"))
+    return [str(folder) for folder in left if _sweep_one(folder, first)]
+
+
+def _sweep_one(left: Path, first: Callable[[Path], None] = lambda folder: None) -> bool:
+    """Whether the folder was a killed maker's, and has gone."""
+    with contextlib.suppress(OSError):
+        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            promised = HELD in left.name or time.time() - os.fstat(handle).st_mtime > STALE_S
+            if promised and lock_folder(handle, wait=False):
+                first(left)
+                shutil.rmtree(left)
+                return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def _orphaned(record: str) -> bool:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return Record.from_json(record).orphaned()
+    return False
+
+
+@contextlib.contextmanager
+def staging(workspace: Workspace, target: Path) -> Iterator[Path]:
+    """A folder beside ``target`` for the time of a block. Its place is noted: a target may be anywhere."""
+    _write_begun(workspace, {*begun_bundles(workspace), target.absolute()})
+    with unfinished.making(target) as folder:
+        yield folder
+    _write_begun(workspace, {*begun_bundles(workspace)} - {target.absolute()})
+
+
+def begun_bundles(workspace: Workspace) -> list[Path]:
+    """The targets of bundles that were begun and have not ended well."""
+    try:
+        return [Path(line) for line in bundles_note(workspace).read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return []
+
+
+def bundles_note(workspace: Workspace) -> Path:
+    return workspace.state / "bundles"
+
+
+def _write_begun(workspace: Workspace, targets: set[Path]) -> None:
+    if targets:
+        atomic_write(bundles_note(workspace), "".join(f"{target}\n" for target in sorted(targets)))
+    else:
+        bundles_note(workspace).unlink(missing_ok=True)
+
+
+def _end_those_in(folder: Path) -> None:
+    """A download outlives the shell that was killed with labctl."""
+    working = []
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"] and Path(process.info["cwd"]).is_relative_to(folder):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+                working.append(process)
+    psutil.wait_procs(working, ENDED_S)
