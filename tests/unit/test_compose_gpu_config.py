@@ -8,6 +8,7 @@ from typing import Any
 import compose_view
 import pytest
 from machinery import PARTS
+from rendered_targets import STACKS
 
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
@@ -19,7 +20,6 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
-STACKS = [stack for lab in load(Workspace(ROOT, ROOT)).labs for stack in lab.stacks]
 
 
 def of_its_own(folder: Path) -> Workspace:

@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 from kubernetes_validate import utils as validator
 from programs import needs
-from rendered_targets import STACKS, built, composed, kustomized, of_kind, pods, rendered, session
+from rendered_targets import ONLY_LOCAL, STACKS, built, composed, kustomized, of_kind, pods, rendered, session
 
 from labctl import repository
 from labctl.deploy import kustomize
@@ -48,6 +48,12 @@ def test_every_file_is_a_whole_manifest_of_kubernetes_own_api_or_says_in_its_nam
         if path.name != "kustomization.yaml" and "patch" not in path.name:
             document = parse_yaml(path.read_text())
             assert NATIVE.match(document["apiVersion"]) and document["kind"] and document["metadata"]["name"], path
+
+
+@pytest.mark.parametrize("stack", sorted(ONLY_LOCAL))
+def test_a_stack_whose_packages_no_image_has_is_refused_instead_of_rendered(stack: str) -> None:
+    with pytest.raises(LabError, match="engine=vllm is not served on the gpu profile"):
+        rendered(stack)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from labkit.errors import LabError
 
 PATIENCE_S = {"cpu": 180.0, "gpu": 900.0}  # by profile, where a person says nothing
 ANY_ADDRESS, LOOPBACK = "0.0.0.0", "127.0.0.1"
+EPOCH_S = 1e9  # a process whose start is later was counted from 1970, by an earlier version
 FORMER = {"timeout": "timeout", "client_shm": "client_shm", "restarts": "supervise"}  # of version 0.1, and now
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
 
@@ -288,7 +289,8 @@ class Proc:
     def alive(self) -> bool:
         try:
             process = psutil.Process(self.pid)
-            return abs(_started(self.pid) - self.started) < 0.05 and process.status() != psutil.STATUS_ZOMBIE
+            started = process.create_time() if self.started > EPOCH_S else _started(self.pid)
+            return abs(started - self.started) < 0.05 and process.status() != psutil.STATUS_ZOMBIE
         except (psutil.Error, OSError, ValueError):
             return False
 

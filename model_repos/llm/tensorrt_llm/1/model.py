@@ -3,8 +3,7 @@
 `execute` puts requests into an inbox and returns at once. A thread of its own receives them, plans, computes a step,
 and answers. The plan is the scheduler's (labserve/inflight/scheduler.py), where static and in-flight batching differ;
 a `scheduler.py` next to this file can override it. With engine=vllm, vLLM's own scheduler decides
-(labserve/vllm/engine.py). In vLLM this loop is `EngineCoreProc.run_busy_loop`
-(vllm/v1/engine/core.py).
+(labserve/vllm/engine.py). In vLLM this loop is `EngineCoreProc.run_busy_loop` (vllm/v1/engine/core.py).
 """
 
 import threading
