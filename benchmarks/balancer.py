@@ -61,10 +61,18 @@ def run(rounds: int) -> dict[str, Any]:
     print(table(rows, (f"requests/s of {USERS} users", "straight", "l7", "", "l4", ""), right=range(1, 6), width=80))
     ratio = ratios[YARDSTICK]["l7"]
     verdict = "met" if ratio >= PER_S and more["l7"] <= P99_MS else "not met"
-    print(f"{verdict}: through l7, {ratio:.2f} of the requests/s of {YARDSTICK} (at least {PER_S}), "
-          f"p99 {more['l7']:+.2f} ms (at most {P99_MS:+})")  # fmt: skip
-    return {"requests_per_s": medians, "p99_ms": p99, "ratios": ratios, "p99_more_ms": more, "users": USERS,
-            "rounds": found}  # fmt: skip
+    print(
+        f"{verdict}: through l7, {ratio:.2f} of the requests/s of {YARDSTICK} (at least {PER_S}), "
+        f"p99 {more['l7']:+.2f} ms (at most {P99_MS:+})"
+    )
+    return {
+        "requests_per_s": medians,
+        "p99_ms": p99,
+        "ratios": ratios,
+        "p99_more_ms": more,
+        "users": USERS,
+        "rounds": found,
+    }
 
 
 @contextmanager
@@ -72,8 +80,19 @@ def served(balance: str) -> Iterator[Record]:
     """The echo model, one replica behind an Envoy, in a checkout of its own."""
     with tempfile.TemporaryDirectory(prefix="labs-balancer-") as folder:
         workspace = checkout(Path(folder))
-        labctl(workspace.root, "up", STACK, "--runtime", "local", "--ports", "auto", "--replicas", "1",
-               "--balance", balance)  # fmt: skip
+        labctl(
+            workspace.root,
+            "up",
+            STACK,
+            "--runtime",
+            "local",
+            "--ports",
+            "auto",
+            "--replicas",
+            "1",
+            "--balance",
+            balance,
+        )
         try:
             record = LocalRuntime(workspace).find(STACK)
             assert isinstance(record, Record)
@@ -151,5 +170,6 @@ async def _users(endpoint: str, count: int, per_s: float) -> list[float]:
 
 def labctl(root: Path, *arguments: str) -> None:
     env = {**os.environ, "LABS_ROOT": str(root), "LABS_CACHE": str(root / "cache"), "PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([sys.executable, "-m", "labctl", *arguments], cwd=root, env=env, check=True,
-                   stdout=subprocess.DEVNULL)  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-m", "labctl", *arguments], cwd=root, env=env, check=True, stdout=subprocess.DEVNULL
+    )

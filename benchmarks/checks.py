@@ -27,8 +27,11 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     print(table(rows, HEADER, right=range(1, 4)), "\n")
     print(f"for {PAGE}:\n")
     print(markdown(rows, HEADER))
-    slow = [row[0] for row, one in zip(rows, times.values(), strict=True)
-            if one["cold"] > COLD_S or max(one["solution"], one["starter"]) > WARM_S]  # fmt: skip
+    slow = [
+        row[0]
+        for row, one in zip(rows, times.values(), strict=True)
+        if one["cold"] > COLD_S or max(one["solution"], one["starter"]) > WARM_S
+    ]
     within = f"not so: {', '.join(slow)}" if slow else "all are"
     print(f"\nat most {COLD_S} s for the first and {WARM_S} s for the next were asked for: {within}")
     return times

@@ -60,9 +60,16 @@ def true_shape(rounds: int) -> dict[str, Any]:
     rows = []
     for length, variants in found.items():
         for name, one in variants.items():
-            rows.append((length, name.replace("_", " "), f"{one['request_throughput']:.2f}",
-                         f"{one['request_latency']['p50']:.0f}", f"{one['mean_batch']:.1f}",
-                         *(f"{one['shares'][side]:.2%}" for side in SIDES)))  # fmt: skip
+            rows.append(
+                (
+                    length,
+                    name.replace("_", " "),
+                    f"{one['request_throughput']:.2f}",
+                    f"{one['request_latency']['p50']:.0f}",
+                    f"{one['mean_batch']:.1f}",
+                    *(f"{one['shares'][side]:.2%}" for side in SIDES),
+                )
+            )
     header = ("tokens", "batches", "RPS", "p50 ms", "mean batch", *SIDES)
     print(f"{MODEL}, {USERS} users")
     print(table(rows, header, right=(0, 2, 3, 4, 5, 6)))

@@ -38,8 +38,10 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     engine = str(engines.request("openvino", MODEL, {"precision": "fp32"}).make(session.workspace, silent))
     sides = {HERE: Side("labs", folder, "fp32"), "OpenVINO GenAI, fp32": Side("openvino", engine, "fp32")}
     if asked.precision != "fp32":
-        sides |= {f"lab 02, {asked.precision}": Side("labs", folder, asked.precision),
-                  "OpenVINO GenAI, its own choice": Side("openvino", engine, "")}  # fmt: skip
+        sides |= {
+            f"lab 02, {asked.precision}": Side("labs", folder, asked.precision),
+            "OpenVINO GenAI, its own choice": Side("openvino", engine, ""),
+        }
     if asked.against:
         sides["the other checkout"] = Side("labs", folder, "", asked.against.resolve())
     rounds = [{name: side.once() for name, side in sides.items()} for _ in range(asked.rounds + 1)][1:]
@@ -70,9 +72,12 @@ class Side:
         env |= {"PYTHONPATH": str(checkout / "src")} if checkout else {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.decode_worker", kind, folder, precision],
-            cwd=here, env=env,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            cwd=here,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self._line()
 
     def once(self) -> dict[str, float]:

@@ -68,8 +68,16 @@ def run(rounds: int) -> dict[str, Any]:
                     for name, value in values.items():
                         found.setdefault(f"{name}, {streams} streams", {}).setdefault(way, []).append(value)
     medians = {name: {way: statistics.median(each) for way, each in ways.items()} for name, ways in found.items()}
-    rows = [(name, f"{each['gRPC']:.2f}", f"{each['door']:.2f}", f"{each['door'] - each['gRPC']:+.2f}",
-             f"{each['door'] / each['gRPC']:.2f}") for name, each in medians.items()]  # fmt: skip
+    rows = [
+        (
+            name,
+            f"{each['gRPC']:.2f}",
+            f"{each['door']:.2f}",
+            f"{each['door'] - each['gRPC']:+.2f}",
+            f"{each['door'] / each['gRPC']:.2f}",
+        )
+        for name, each in medians.items()
+    ]
     print(table(rows, ("median", "gRPC", "door", "more", "ratio"), right=range(1, 5)))
     first, token = (medians[f"{name}, {FEW} streams"] for name in ("TTFT ms", "ms per token"))
     rate = medians[f"tokens/s, {MANY} streams"]
@@ -77,10 +85,18 @@ def run(rounds: int) -> dict[str, Any]:
     met = more <= TTFT_MS and slower <= TOKEN_MS and share >= SHARE
     load = os.getloadavg()[0]
     verdict = "met" if met else "not met"
-    print(f"{verdict}: TTFT {more:+.2f} ms (at most {TTFT_MS:+}), a token {slower:+.3f} ms (at most "
-          f"{TOKEN_MS:+}), {share:.2f} of the tokens/s (at least {SHARE}); load of the machine {load:.1f}")  # fmt: skip
-    return {"medians": medians, "rounds": found, "load": load, "ttft_more_ms": more, "token_more_ms": slower,
-            "tokens_per_s_ratio": share}  # fmt: skip
+    print(
+        f"{verdict}: TTFT {more:+.2f} ms (at most {TTFT_MS:+}), a token {slower:+.3f} ms (at most "
+        f"{TOKEN_MS:+}), {share:.2f} of the tokens/s (at least {SHARE}); load of the machine {load:.1f}"
+    )
+    return {
+        "medians": medians,
+        "rounds": found,
+        "load": load,
+        "ttft_more_ms": more,
+        "token_more_ms": slower,
+        "tokens_per_s_ratio": share,
+    }
 
 
 def _both(endpoint: str, port: int, streams: int) -> dict[str, dict[str, float]]:

@@ -19,16 +19,65 @@ from labkit.tables import table
 
 COUNT, SEED, CLIENTS, SILENCE_S, BLOCK = 10_000, 28, 8, 60.0, 500
 INSIDE = re.compile(rb"Traceback|\.py\b|site-packages|/dev/shm")  # what no client may read
-FIELDS = ("model", "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed",
-          "n", "stop", "stream", "stream_options", "echo", "best_of", "logprobs", "tools", "ignore_eos", "logit_bias",
-          "presence_penalty", "repetition_penalty", "response_format", "user", "nonsense")  # fmt: skip
+FIELDS = (
+    "model",
+    "prompt",
+    "messages",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "n",
+    "stop",
+    "stream",
+    "stream_options",
+    "echo",
+    "best_of",
+    "logprobs",
+    "tools",
+    "ignore_eos",
+    "logit_bias",
+    "presence_penalty",
+    "repetition_penalty",
+    "response_format",
+    "user",
+    "nonsense",
+)
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 17, 0.5, 1e308, 2**31, 2**63, -(2**70), "", "a", "\0", "\ud800", "x" * 3000,
-    [], {},
-    [1, 2], ["a", "b"], [[1]], {"a": {"b": []}}, [{"role": "user", "content": "hi"}], [{"role": "user"}], [{}],
-    [{"role": "tool", "content": "x"}], [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
-    {"include_usage": True}, {"type": "json_schema"},
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    17,
+    0.5,
+    1e308,
+    2**31,
+    2**63,
+    -(2**70),
+    "",
+    "a",
+    "\0",
+    "\ud800",
+    "x" * 3000,
+    [],
+    {},
+    [1, 2],
+    ["a", "b"],
+    [[1]],
+    {"a": {"b": []}},
+    [{"role": "user", "content": "hi"}],
+    [{"role": "user"}],
+    [{}],
+    [{"role": "tool", "content": "x"}],
+    [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+    {"include_usage": True},
+    {"type": "json_schema"},
+)
 PATHS = (
     "/v1/completions",
     "/v1/chat/completions",
@@ -57,13 +106,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 sizes.append((door.memory_info().rss, len(door.net_connections()), door.num_threads()))
         alive = door.is_running() and door.status() != psutil.STATUS_ZOMBIE
         last = _exchange(port, _request("/health", b"", "GET"), SILENCE_S)[:12]
-        answer = _exchange(port, _request("/v1/completions", json.dumps(
-            {"model": MODEL, "prompt": "Hello", "max_tokens": 2}).encode()), SILENCE_S)  # fmt: skip
+        answer = _exchange(
+            port,
+            _request("/v1/completions", json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 2}).encode()),
+            SILENCE_S,
+        )
     print(
         table([(name, str(number)) for name, number in outcomes.most_common()], ("what came", "requests"), right=(1,))
     )
-    rows = [(str((i + 1) * BLOCK), f"{rss / 2**20:.0f}", str(open_), str(threads))
-            for i, (rss, open_, threads) in enumerate(sizes)]  # fmt: skip
+    rows = [
+        (str((i + 1) * BLOCK), f"{rss / 2**20:.0f}", str(open_), str(threads))
+        for i, (rss, open_, threads) in enumerate(sizes)
+    ]
     print(table(rows, ("requests", "memory MB", "connections", "threads"), right=range(4)))
     print("\n".join(bad[:20]))
     good = alive and last.endswith(b"200") and b" 200 " in answer[:20] and not bad

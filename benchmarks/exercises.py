@@ -65,8 +65,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def _runs(session: Session, exercise: Exercise, attempt: gate.Attempt, seeds: range, log: Path) -> Iterator[Run]:
     """The runs of these seeds; those that the log has are taken from it."""
     files = _digest(exercise, attempt)
-    done = {one.seed: one for one in _logged(log) if (one.exercise, one.answer, one.files) ==
-            (exercise.id, attempt.name, files)}  # fmt: skip
+    done = {
+        one.seed: one
+        for one in _logged(log)
+        if (one.exercise, one.answer, one.files) == (exercise.id, attempt.name, files)
+    }
     for seed in seeds:
         if seed not in done:
             began = time.monotonic()

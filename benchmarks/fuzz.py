@@ -32,8 +32,20 @@ from labkit.tables import table
 COUNT, SEED, CLIENTS, SUPERVISE, KEPT = 10_000, 12, 8, 20, 20
 # What no client may read: Python's words, paths of sources, names of the python backend's shared memory.
 INSIDE = re.compile(r"Traceback|\.py\b|site-packages|\b\w+Error\b|/dev/shm|labs-[0-9a-f]{12}")
-COLUMNS = ("stack", "requests", "answered", "refused", "cancelled", "no answer in 20 s", "deaths", "stubs dead",
-           "slots leaked", "models disabled", "memory MB", "/dev/shm MB")  # fmt: skip
+COLUMNS = (
+    "stack",
+    "requests",
+    "answered",
+    "refused",
+    "cancelled",
+    "no answer in 20 s",
+    "deaths",
+    "stubs dead",
+    "slots leaked",
+    "models disabled",
+    "memory MB",
+    "/dev/shm MB",
+)
 
 
 KINDS = ("kind", "what is sent", "requests", "answered", "refused", "closed", "cancelled", "no answer in 20 s")
@@ -57,9 +69,17 @@ class Found:
     after: Size = NOTHING
 
     def row(self) -> tuple[str, ...]:
-        numbers = [sum(self.outcomes.values()), self.outcomes[ANSWERED], self.outcomes[REFUSED] + self.outcomes[CLOSED],
-                   self.outcomes[CANCELLED], self.outcomes[SILENCE], len(self.deaths), self.stubs_dead,
-                   sum(self.leaked.values()), len(self.disabled)]  # fmt: skip
+        numbers = [
+            sum(self.outcomes.values()),
+            self.outcomes[ANSWERED],
+            self.outcomes[REFUSED] + self.outcomes[CLOSED],
+            self.outcomes[CANCELLED],
+            self.outcomes[SILENCE],
+            len(self.deaths),
+            self.stubs_dead,
+            sum(self.leaked.values()),
+            len(self.disabled),
+        ]
         sizes = [(self.before.memory, self.after.memory), (self.before.shm, self.after.shm)]
         return (self.stack, *map(str, numbers), *(f"{a / 2**20:.0f} to {b / 2**20:.0f}" for a, b in sizes))
 
@@ -72,8 +92,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found, killed = [], {}
     for number, name in enumerate(names):
         lab, _ = session.catalog.stack(name)
-        up = UpOptions(Choices(), "local", "auto", 300.0, expose=options.expose, supervise=SUPERVISE,
-                       replicas=options.replicas, balance="l7" if options.replicas else "")  # fmt: skip
+        up = UpOptions(
+            Choices(),
+            "local",
+            "auto",
+            300.0,
+            expose=options.expose,
+            supervise=SUPERVISE,
+            replicas=options.replicas,
+            balance="l7" if options.replicas else "",
+        )
         with ephemeral(session, lab, name, up) as handle:
             watch = Watch(LocalRuntime(session.workspace), handle.record)
             count, losing = each + (number < rest), options.expose or options.shared_ids

@@ -43,16 +43,25 @@ def run(rounds: int) -> dict[str, Any]:
             turns = [(work.served()[0], work.alone()) for _ in range(rounds if cache else 1)]
             compared[cache] = Comparison([served for served, _ in turns], [alone for _, alone in turns])
             newcomer = newcomers(session, handle, min(rounds, 3)) if cache else {}
-    rates = {cache: tuple(statistics.median(CLIENTS * NEW / one.seconds for one in side)
-                          for side in (each.served, each.alone)) for cache, each in compared.items()}  # fmt: skip
+    rates = {
+        cache: tuple(
+            statistics.median(CLIENTS * NEW / one.seconds for one in side) for side in (each.served, each.alone)
+        )
+        for cache, each in compared.items()
+    }
     rows = [
         (title, *(f"{rate:.1f}" for rate in rates[cache]), f"{compared[cache].ratio:.2f}")
         for title, cache in (("iterative, no cache (the original's way)", False), ("iterative + KV cache", True))
     ]
     gain = [rates[True][side] / rates[False][side] for side in (0, 1)]
     print(f"{CLIENTS} concurrent, {PROMPT}-token prompts, {NEW} new tokens each, {MODEL}; {rounds} rounds in turn")
-    print(table([*rows, ("ratio", f"{gain[0]:.1f}", f"{gain[1]:.1f}", "")],
-                ("tokens/s", "through Triton", "plain loop", "Triton / loop"), right=(1, 2, 3)))  # fmt: skip
+    print(
+        table(
+            [*rows, ("ratio", f"{gain[0]:.1f}", f"{gain[1]:.1f}", "")],
+            ("tokens/s", "through Triton", "plain loop", "Triton / loop"),
+            right=(1, 2, 3),
+        )
+    )
     print("\nwhere the difference goes, with the KV cache:")
     print(account(compared[True]))
     print(
@@ -64,10 +73,12 @@ def run(rounds: int) -> dict[str, Any]:
         "tokens_per_second": {str(cache): rates[cache] for cache in rates},
         "kv_cache_over_none": gain,
         "served_over_plain_loop": {str(cache): compared[cache].ratio for cache in compared},
-        "rounds_s": {str(cache): [[one.seconds for one in side] for side in (each.served, each.alone)]
-                     for cache, each in compared.items()},
+        "rounds_s": {
+            str(cache): [[one.seconds for one in side] for side in (each.served, each.alone)]
+            for cache, each in compared.items()
+        },
         "newcomer": newcomer,
-    }  # fmt: skip
+    }
 
 
 def given(items: list[Item], count: Count) -> list[Item]:

@@ -80,14 +80,19 @@ def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRe
     with UnaryClient(endpoint) as client:
         for chosen in (items[: identity.WARMUP], items):
             records = [
-                client.send_inputs("ensemble", item.prompt, [
-                    text_tensor("text_input", item.prompt),
-                    tensor("max_tokens", item.output_tokens, kind),
-                    text_tensor("bad_words", ""),
-                    text_tensor("stop_words", ""),
-                ], tokens=item.output_tokens)
+                client.send_inputs(
+                    "ensemble",
+                    item.prompt,
+                    [
+                        text_tensor("text_input", item.prompt),
+                        tensor("max_tokens", item.output_tokens, kind),
+                        text_tensor("bad_words", ""),
+                        text_tensor("stop_words", ""),
+                    ],
+                    tokens=item.output_tokens,
+                )
                 for item in chosen
-            ]  # fmt: skip
+            ]
             client.wait(*records, timeout=TIMEOUT_S)
     return records
 

@@ -120,11 +120,18 @@ def run(count: int) -> dict[str, Any]:
         if remains := left(workspace):
             raise RuntimeError(f"left behind: {', '.join(remains)}")
     found, slowest = load.found, max(late, default=0.0)
-    print(table([("replicas killed", count), *((what, found[what]) for what in WHAT), ("left behind", 0)],
-                ("", "number"), right=[1]))  # fmt: skip
+    print(
+        table(
+            [("replicas killed", count), *((what, found[what]) for what in WHAT), ("left behind", 0)],
+            ("", "number"),
+            right=[1],
+        )
+    )
     lost = found["unary failed"]
-    print(f"{'not met' if lost else 'met'}: no unary request failed unanswered; "
-          f"a cut stream heard of it after {slowest:.2f} s at the latest")  # fmt: skip
+    print(
+        f"{'not met' if lost else 'met'}: no unary request failed unanswered; "
+        f"a cut stream heard of it after {slowest:.2f} s at the latest"
+    )
     if lost:
         raise RuntimeError(f"unary requests were lost: {dict(load.errors)}")
     return {"count": count, "found": dict(found), "slowest_cut_s": slowest, "left": 0}

@@ -31,8 +31,12 @@ def _up(root: Path, *words: str) -> float:
     """Seconds of the whole command."""
     labctl = str(root / ".venv" / "bin" / "labctl")
     began = time.monotonic()
-    subprocess.run([labctl, "up", STACK, "--runtime", "local", "--ports", "auto", *words], cwd=root, check=True,
-                   capture_output=True)  # fmt: skip
+    subprocess.run(
+        [labctl, "up", STACK, "--runtime", "local", "--ports", "auto", *words],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
     took = time.monotonic() - began
     subprocess.run([labctl, "down", STACK], cwd=root, check=True, capture_output=True)
     return took

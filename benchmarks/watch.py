@@ -71,8 +71,13 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         ("of that, its thread computes, s", replayed["busy_s"]["p50"], replayed["busy_s"]["max"], "-"),
         ("frames while it is scrolled, ms", replayed["frame_ms"]["p50"], replayed["frame_ms"]["p99"], "-"),
     ]
-    print(table([(n, f"{m:.1f}", f"{h:.1f}", limit) for n, m, h, limit in rows], ("", "median", "p99 or most", "limit"),
-                right=range(1, 4)))  # fmt: skip
+    print(
+        table(
+            [(n, f"{m:.1f}", f"{h:.1f}", limit) for n, m, h, limit in rows],
+            ("", "median", "p99 or most", "limit"),
+            right=range(1, 4),
+        )
+    )
     print(f"{shown['steps']} steps written, {shown['shown']} shown in the end")
     return found
 
@@ -154,12 +159,25 @@ def steps(count: int, seats: int, began: float) -> Iterator[dict[str, Any]]:
             if not left[seat]:
                 ended[names[seat]] = "length"
         yield {
-            "v": 2, "n": n, "t": began + n / RATE, "dur": 0.008, "model": "m", "instance": "0", "kind": "step",
-            "batch": seats, "ids": list(names), "rows": list(range(seats)),
-            "phase": "".join("p" if name in joined else "d" for name in names), "tokens": [1] * seats,
-            "made": [1] * seats, "texts": [" word"] * seats, "joined": joined, "ended": ended, "slots": seats,
+            "v": 2,
+            "n": n,
+            "t": began + n / RATE,
+            "dur": 0.008,
+            "model": "m",
+            "instance": "0",
+            "kind": "step",
+            "batch": seats,
+            "ids": list(names),
+            "rows": list(range(seats)),
+            "phase": "".join("p" if name in joined else "d" for name in names),
+            "tokens": [1] * seats,
+            "made": [1] * seats,
+            "texts": [" word"] * seats,
+            "joined": joined,
+            "ended": ended,
+            "slots": seats,
             "seats": ["" if name in ended else name for name in names],
-        }  # fmt: skip
+        }
 
 
 def spread(values: list[float]) -> dict[str, float]:

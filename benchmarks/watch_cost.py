@@ -44,8 +44,16 @@ def run(rounds: int) -> dict[str, Any]:
         done = subprocess.run(argv, cwd=session.workspace.root, capture_output=True, text=True, check=True)
         one = found[name] = json.loads(done.stdout)
         for kind in KINDS:
-            rows.append((name, f"{one['step'] / 1e3:,.2f}", kind, f"{one[kind]:.0f}", f"{one[kind] / one['step']:.2%}",
-                         f"{one['clock']:.1f}"))  # fmt: skip
+            rows.append(
+                (
+                    name,
+                    f"{one['step'] / 1e3:,.2f}",
+                    kind,
+                    f"{one[kind]:.0f}",
+                    f"{one[kind] / one['step']:.2%}",
+                    f"{one['clock']:.1f}",
+                )
+            )
     print(f"batch {BATCH}, {PROMPT}-token prompts, {NEW} steps, {WAITING} who wait; medians")
     print(table(rows, ("model", "step ms", "written", "log us", "of a step", "clock us"), right=(1, 3, 4, 5)))
     return found
@@ -75,9 +83,16 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
             for name in names:
                 seats.take(name)
             batch = [
-                Sequence([chance.randrange(256, 1000) for _ in range(PROMPT)], PROMPT, PROMPT + NEW, None, Sampler(),
-                         Detokenizer(tokenizer)) for _ in names
-            ]  # fmt: skip
+                Sequence(
+                    [chance.randrange(256, 1000) for _ in range(PROMPT)],
+                    PROMPT,
+                    PROMPT + NEW,
+                    None,
+                    Sampler(),
+                    Detokenizer(tokenizer),
+                )
+                for _ in names
+            ]
             while not batch[0].finished:
                 began, started = time.thread_time(), time.monotonic()
                 assert clock.ready(dict)
@@ -99,11 +114,21 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                     made = [1] * BATCH
                     grown = [GrownText(name, s.ids, s.prompt, 1) for name, s in zip(names, batch, strict=True)]
                     log.write(
-                        started, names, rows=[seats.of(name) for name in names], phase=phase, tokens=tokens,
+                        started,
+                        names,
+                        rows=[seats.of(name) for name in names],
+                        phase=phase,
+                        tokens=tokens,
                         made=made,
-                        **queued([f"waiting-{n}" for n in range(WAITING)], "no slot"), **texts.fields(grown, pieces),
-                        joined=[], evicted=[], ended={}, slots=BATCH, slots_used=seats.used, seats=seats.names,
-                    )  # fmt: skip
+                        **queued([f"waiting-{n}" for n in range(WAITING)], "no slot"),
+                        **texts.fields(grown, pieces),
+                        joined=[],
+                        evicted=[],
+                        ended={},
+                        slots=BATCH,
+                        slots_used=seats.used,
+                        seats=seats.names,
+                    )
                     if batch[0].cached > PROMPT:
                         times[kind].append(time.thread_time() - before)
             for sequence in batch:

@@ -102,9 +102,14 @@ class Canvas:
     def legend(self, y: float, kinds: list[str]) -> None:
         """Explain the marks, side by side."""
         words = {
-            "prefill": "prefill: the prompt, first token", "decode": "decode: one more token", "last": "last token",
-            "empty": "empty slot", "free": "free block", "used": "block in use", "promised": "promised, not in use",
-        }  # fmt: skip
+            "prefill": "prefill: the prompt, first token",
+            "decode": "decode: one more token",
+            "last": "last token",
+            "empty": "empty slot",
+            "free": "free block",
+            "used": "block in use",
+            "promised": "promised, not in use",
+        }
         x = 20.0
         for kind in kinds:
             mark = (x, y, x + 30, y + 18)

@@ -108,17 +108,22 @@ def step(of: Scheduler, kv: KVBudget) -> Step:
     done = of.step()
     parts = zip(done.batch, done.slots, done.phase, done.computed, done.claims, strict=True)
     shares = [
-        Share(request.id, slot, letter == "p", request in done.ended, tokens,
-              min(kv.needed(request.tokens), claim), claim)
+        Share(
+            request.id, slot, letter == "p", request in done.ended, tokens, min(kv.needed(request.tokens), claim), claim
+        )
         for request, slot, letter, tokens, claim in parts
-    ]  # fmt: skip
+    ]
     return Step(shares, [request.id for request in done.waiting], [request.id for request in done.preempted])
 
 
 MIXED = [
-    Arrival("A", 1, prompt(2), 6), Arrival("B", 1, prompt(2), 3), Arrival("C", 1, prompt(2), 11),
-    Arrival("D", 1, prompt(2), 5), Arrival("E", 3, prompt(2), 4), Arrival("F", 3, prompt(2), 6),
-]  # fmt: skip
+    Arrival("A", 1, prompt(2), 6),
+    Arrival("B", 1, prompt(2), 3),
+    Arrival("C", 1, prompt(2), 11),
+    Arrival("D", 1, prompt(2), 5),
+    Arrival("E", 3, prompt(2), 4),
+    Arrival("F", 3, prompt(2), 6),
+]
 
 
 def static_batching() -> list[Step]:
@@ -158,9 +163,11 @@ def chunks(budget: int) -> list[Step]:
 
 SYSTEM = list(range(8))
 PREFIXES = [
-    Arrival("A", 1, [*SYSTEM, 10, 11, 12, 13, 14], 12), Arrival("B", 2, [*SYSTEM, 20, 21, 22, 23, 24], 12),
-    Arrival("C", 3, [*SYSTEM, 20, 21, 22, 23, 30], 12), Arrival("D", 4, [40, 41, 42, 43, 44], 12),
-]  # fmt: skip
+    Arrival("A", 1, [*SYSTEM, 10, 11, 12, 13, 14], 12),
+    Arrival("B", 2, [*SYSTEM, 20, 21, 22, 23, 24], 12),
+    Arrival("C", 3, [*SYSTEM, 20, 21, 22, 23, 30], 12),
+    Arrival("D", 4, [40, 41, 42, 43, 44], 12),
+]
 
 
 class Found(NamedTuple):

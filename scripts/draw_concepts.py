@@ -51,18 +51,26 @@ def static_vs_inflight() -> Canvas:
     static, inflight = static_batching(), inflight_batching()
     canvas = Canvas(520)
     canvas.heading(
-        20, 12, f"Static batching: {len(static)} steps",
+        20,
+        12,
+        f"Static batching: {len(static)} steps",
         "A batch runs until its longest answer (C) is done. Slots that finish early stay empty.",
-    )  # fmt: skip
+    )
     strip(canvas, 62, static)
-    joins = {share.name: (at + 1, share.slot + 1) for at, step in enumerate(inflight) for share in step.shares
-             if share.prefill}  # fmt: skip
+    joins = {
+        share.name: (at + 1, share.slot + 1)
+        for at, step in enumerate(inflight)
+        for share in step.shares
+        if share.prefill
+    }
     (step_e, slot_e), (step_f, slot_f) = joins["E"], joins["F"]
     canvas.heading(
-        20, 246, f"In-flight (continuous) batching: {len(inflight)} steps",
+        20,
+        246,
+        f"In-flight (continuous) batching: {len(inflight)} steps",
         f"Free slots are filled before every step: E takes slot {slot_e} at step {step_e}, "
         f"F takes slot {slot_f} at step {step_f}.",
-    )  # fmt: skip
+    )
     strip(canvas, 296, inflight)
     canvas.legend(488, ["prefill", "decode", "last", "empty"])
     return canvas
@@ -196,11 +204,13 @@ def chunked_prefill() -> Canvas:
             x += width
         width, at = max(gaps)
         canvas.line([(at, top - 6), (at, top - 12), (at + width - 2, top - 12), (at + width - 2, top - 6)], RED)
-        canvas.text(at + width / 2, top - 22, f"A's longest gap: {width / unit:.0f} tokens of work", 11, fill=RED,
-                    anchor="mm")  # fmt: skip
+        canvas.text(
+            at + width / 2, top - 22, f"A's longest gap: {width / unit:.0f} tokens of work", 11, fill=RED, anchor="mm"
+        )
         y += 172
-    canvas.text(20, 362, "The width of a step is the tokens that it computes; numbers are tokens of the prompt.", 11,
-                fill=GREY)  # fmt: skip
+    canvas.text(
+        20, 362, "The width of a step is the tokens that it computes; numbers are tokens of the prompt.", 11, fill=GREY
+    )
     return canvas
 
 
@@ -209,8 +219,12 @@ def prefix_tree_drawing() -> Canvas:
     requests = prefix_tree()
     shared = sum(found.tokens for found in requests)
     every = sum(found.prompt for found in requests)
-    canvas.heading(20, 12, "A prefix tree: prompts that begin alike share blocks",
-                   f"{shared} of {every} prompt tokens are found in the cache, and not computed again.")  # fmt: skip
+    canvas.heading(
+        20,
+        12,
+        "A prefix tree: prompts that begin alike share blocks",
+        f"{shared} of {every} prompt tokens are found in the cache, and not computed again.",
+    )
     places: dict[int, tuple[float, float]] = {}
     for row, found in enumerate(requests):
         y = 78.0 + 58 * row
@@ -229,15 +243,25 @@ def prefix_tree_drawing() -> Canvas:
         canvas.line([previous, (685, y + 16)], "#cccccc", 1)
         said = f"{found.tokens} of {found.prompt} tokens found" if found.tokens else "nothing found: computed whole"
         canvas.text(716, y + 16, said, 11.5, anchor="lm")
-    canvas.text(20, 306, "A block has 4 tokens. Its colour is that of the request that computed it. A prompt's last, "
-                "partly full block is its own.", 11, fill=GREY)  # fmt: skip
+    canvas.text(
+        20,
+        306,
+        "A block has 4 tokens. Its colour is that of the request that computed it. A prompt's last, "
+        "partly full block is its own.",
+        11,
+        fill=GREY,
+    )
     return canvas
 
 
 def balancing() -> Canvas:
     canvas = Canvas(330)
-    canvas.heading(20, 12, "Which replica answers?", "One gRPC client, one connection, six requests: two of each of "
-                   "the sequences A, B and C.")  # fmt: skip
+    canvas.heading(
+        20,
+        12,
+        "Which replica answers?",
+        "One gRPC client, one connection, six requests: two of each of the sequences A, B and C.",
+    )
     requests = ["A", "B", "A", "C", "B", "C"]
     targets: dict[str, tuple[Callable[[int, str], int], list[str]]] = {
         "l4": (lambda number, name: 0, ["spreads connections:", "one connection, one replica"]),
@@ -266,10 +290,14 @@ def balancing() -> Canvas:
 
 
 DRAWINGS = {
-    "static-vs-inflight": static_vs_inflight, "loop": where_the_loop_lives, "request-path": request_path,
-    "kv-blocks": kv_blocks, "chunked-prefill": chunked_prefill, "prefix-tree": prefix_tree_drawing,
+    "static-vs-inflight": static_vs_inflight,
+    "loop": where_the_loop_lives,
+    "request-path": request_path,
+    "kv-blocks": kv_blocks,
+    "chunked-prefill": chunked_prefill,
+    "prefix-tree": prefix_tree_drawing,
     "balancing": balancing,
-}  # fmt: skip
+}
 
 
 def main(folder: Path) -> None:

@@ -100,11 +100,13 @@ def _vllm(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict
     rules = {key: asked[key] for key in ("override-dependencies", "exclude-dependencies")}
     layer: dict[str, Any] = {
         "project": {
-            "name": "vllm-layer", "version": "0", "requires-python": project["project"]["requires-python"],
+            "name": "vllm-layer",
+            "version": "0",
+            "requires-python": project["project"]["requires-python"],
             "dependencies": asked["dependencies"],
         },
         "tool": {"uv": {"dependency-metadata": project["tool"]["uv"]["dependency-metadata"], **rules}},
-    }  # fmt: skip
+    }
     return _exports(_project(layer, _keep(layer, folder / "vllm-pins", VLLM, upgrade)), folder / "vllm", {VLLM: ()})
 
 
@@ -122,9 +124,18 @@ def _keep(project: dict[str, Any], folder: Path, name: str, upgrade: Iterable[st
     extras = [ALL, *(f"--group={group}" for group in project.get("dependency-groups", {}))]
     minimum = project["project"]["requires-python"].removeprefix(">=").partition(",")[0]
     _uv(
-        "pip", "compile", "pyproject.toml", "--universal", f"--python-version={minimum}", "--no-header",
-        "--no-annotate", *extras, f"--output-file={pins}", *upgrade, folder=folder,
-    )  # fmt: skip
+        "pip",
+        "compile",
+        "pyproject.toml",
+        "--universal",
+        f"--python-version={minimum}",
+        "--no-header",
+        "--no-annotate",
+        *extras,
+        f"--output-file={pins}",
+        *upgrade,
+        folder=folder,
+    )
     return [line for line in pins.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 
 
@@ -138,9 +149,16 @@ def _exports(project: dict[str, Any], folder: Path, files: dict[str, tuple[str, 
         only = [f"--only-group={parts[0]}"] if parts in ALONE else chosen
         torch = [] if name == GPU else ["--no-emit-package=torch"]
         text = _uv(
-            "export", "--frozen", "--no-default-groups", "--no-emit-project", "--no-header", "--no-annotate",
-            *torch, *only, folder=folder,
-        )  # fmt: skip
+            "export",
+            "--frozen",
+            "--no-default-groups",
+            "--no-emit-project",
+            "--no-header",
+            "--no-annotate",
+            *torch,
+            *only,
+            folder=folder,
+        )
         made[name] = text.replace(f" ; {MACHINE}", "").replace(f" and {MACHINE}", "")
     return made
 

@@ -35,11 +35,19 @@ def main() -> None:
     data = trainer.encode(tokenizer, texts)
     held_out = trainer.encode(tokenizer, functions.documents(trainer.SEED + 1, 120))
     config = CodeGenConfig(
-        vocab_size=len(tokenizer), n_positions=trainer.CONTEXT, n_ctx=trainer.CONTEXT,
-        n_embd=128, n_layer=4, n_head=4, rotary_dim=16,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        n_positions=trainer.CONTEXT,
+        n_ctx=trainer.CONTEXT,
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        rotary_dim=16,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
     model = CodeGenForCausalLM(config)
     size = sum(p.numel() for p in model.parameters())
     print(f"{len(data):,} tokens, {len(tokenizer)} entries, {size / 1e6:.2f}M parameters", flush=True)

@@ -157,10 +157,17 @@ def main() -> None:
     data = encode(tokenizer, texts)
     held_out = encode(tokenizer, english.documents(SEED + 1, 60))
     config = GPT2Config(
-        vocab_size=len(tokenizer), n_positions=CONTEXT, n_embd=160, n_layer=4, n_head=5,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        n_positions=CONTEXT,
+        n_embd=160,
+        n_layer=4,
+        n_head=5,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
     model = GPT2LMHeadModel(config)
     size = sum(p.numel() for p in model.parameters())
     print(f"{len(data):,} tokens, {len(tokenizer)} entries, {size / 1e6:.2f}M parameters", flush=True)
@@ -173,12 +180,7 @@ def main() -> None:
     tokenizer.save_pretrained(options.output)
     portable(options.output)
     write_sums(options.output)
-    for prompt in (
-        "Programming in C++ is like",
-        "I have lived in Seoul",
-        "My favourite food is",
-        "Once upon a time",
-    ):
+    for prompt in ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time"):
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         out = model.generate(ids, max_new_tokens=60, do_sample=False, pad_token_id=tokenizer.eos_token_id)
         print(f"> {tokenizer.decode(out[0])}\n")

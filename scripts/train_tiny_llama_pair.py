@@ -33,12 +33,19 @@ def llama(tokenizer: PreTrainedTokenizerFast, width: int, layers: int, heads: in
     """A Llama with tied embeddings; its feed-forward is 8/3 as wide as the rest, as Llama's own."""
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer), max_position_embeddings=trainer.CONTEXT, tie_word_embeddings=True,
-            hidden_size=width, intermediate_size=width * 8 // 3, num_hidden_layers=layers,
-            num_attention_heads=heads, num_key_value_heads=heads,
-            bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=None,
+            vocab_size=len(tokenizer),
+            max_position_embeddings=trainer.CONTEXT,
+            tie_word_embeddings=True,
+            hidden_size=width,
+            intermediate_size=width * 8 // 3,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
+            bos_token_id=tokenizer.eos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=None,
         )
-    )  # fmt: skip
+    )
 
 
 def distil(draft: LlamaForCausalLM, target: LlamaForCausalLM, data: torch.Tensor, steps: int) -> None:

@@ -161,9 +161,13 @@ def seated(visitor: Visitor) -> None:
 SMALL = ("max_num_sequences=4",)
 TIGHT = (*SMALL, "batch_scheduler_policy=max_utilization", "max_tokens_in_paged_kv_cache=256")
 CHUNKED = (
-    *SMALL, "max_tokens_in_paged_kv_cache=2048", "enable_chunked_context=true", "max_num_tokens=64",
-    "decoupled_mode=true", "model=shipped:tiny-llama",
-)  # fmt: skip
+    *SMALL,
+    "max_tokens_in_paged_kv_cache=2048",
+    "enable_chunked_context=true",
+    "max_num_tokens=64",
+    "decoupled_mode=true",
+    "model=shipped:tiny-llama",
+)
 PICTURES = {
     "watch-lab01": Picture("sequence-batcher", ("max_sequence_idle_microseconds=3600000000",), sequences),
     "watch-lab02": Picture("iterative", ("max_batch_size=2",), newcomers),

@@ -10,17 +10,31 @@ import tritonclient.grpc as grpcclient
 
 #: What every existing client sends, whatever the vocabulary.
 USUAL: dict[str, Any] = {
-    "runtime_top_k": 1, "runtime_top_p": 0.0, "beam_search_diversity_rate": 0.0, "temperature": 1.0,
-    "len_penalty": -1.0, "repetition_penalty": 1.0, "random_seed": 0, "is_return_log_probs": True,
-    "beam_width": 1, "start_id": 220, "end_id": 50256,
-}  # fmt: skip
+    "runtime_top_k": 1,
+    "runtime_top_p": 0.0,
+    "beam_search_diversity_rate": 0.0,
+    "temperature": 1.0,
+    "len_penalty": -1.0,
+    "repetition_penalty": 1.0,
+    "random_seed": 0,
+    "is_return_log_probs": True,
+    "beam_width": 1,
+    "start_id": 220,
+    "end_id": 50256,
+}
 KINDS = {
-    "runtime_top_k": ("UINT32", np.uint32), "runtime_top_p": ("FP32", np.float32),
-    "beam_search_diversity_rate": ("FP32", np.float32), "temperature": ("FP32", np.float32),
-    "len_penalty": ("FP32", np.float32), "repetition_penalty": ("FP32", np.float32),
-    "random_seed": ("UINT64", np.uint64), "is_return_log_probs": ("BOOL", np.bool_),
-    "beam_width": ("UINT32", np.uint32), "start_id": ("UINT32", np.uint32), "end_id": ("UINT32", np.uint32),
-}  # fmt: skip
+    "runtime_top_k": ("UINT32", np.uint32),
+    "runtime_top_p": ("FP32", np.float32),
+    "beam_search_diversity_rate": ("FP32", np.float32),
+    "temperature": ("FP32", np.float32),
+    "len_penalty": ("FP32", np.float32),
+    "repetition_penalty": ("FP32", np.float32),
+    "random_seed": ("UINT64", np.uint64),
+    "is_return_log_probs": ("BOOL", np.bool_),
+    "beam_width": ("UINT32", np.uint32),
+    "start_id": ("UINT32", np.uint32),
+    "end_id": ("UINT32", np.uint32),
+}
 
 
 def tensor(kind: Any, name: str, datatype: str, array: np.ndarray[Any, Any]) -> Any:
@@ -45,9 +59,13 @@ def options(kind: Any, rows: int, given: dict[str, Any]) -> list[Any]:
 
 
 def ensemble(
-    prompts: Sequence[str | bytes], tokens: int | list[int], bad: str = "", stop: str = "",
-    kind: Any = grpcclient.InferInput, **given: Any,
-) -> list[Any]:  # fmt: skip
+    prompts: Sequence[str | bytes],
+    tokens: int | list[int],
+    bad: str = "",
+    stop: str = "",
+    kind: Any = grpcclient.InferInput,
+    **given: Any,
+) -> list[Any]:
     """The inputs of `ensemble` for these prompts."""
     rows = len(prompts)
     lengths = tokens if isinstance(tokens, list) else [tokens] * rows

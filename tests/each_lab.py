@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 SEQUENCES = {
-    "strategy": "direct", "generator": "onnx", "sampling": "greedy", "log_verbose": True, "threads": 1,
+    "strategy": "direct",
+    "generator": "onnx",
+    "sampling": "greedy",
+    "log_verbose": True,
+    "threads": 1,
     "max_sequence_idle_microseconds": 60_000_000,
-}  # fmt: skip
+}
 TINY = {"model": "random:tiny-llama"}
 # lab: (stack, the model that is asked, settings, group of the tests that share the server)
 LABS: dict[str, tuple[str, str, dict[str, Any], str]] = {

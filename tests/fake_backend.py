@@ -162,8 +162,14 @@ def load(path: str, **parameters: Any) -> Any:
         parsed, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
     model = module.TritonPythonModel()
-    model.initialize({
-        "model_name": folder.name, "model_config": json.dumps(config), "model_instance_kind": "CPU",
-        "model_instance_name": f"{folder.name}_0_0", "model_repository": str(folder), "model_version": "1",
-    })  # fmt: skip
+    model.initialize(
+        {
+            "model_name": folder.name,
+            "model_config": json.dumps(config),
+            "model_instance_kind": "CPU",
+            "model_instance_name": f"{folder.name}_0_0",
+            "model_repository": str(folder),
+            "model_version": "1",
+        }
+    )
     return model

@@ -47,11 +47,7 @@ class Stream:
 
     def send(self, name: str, prompt: bytes, parameters: dict[str, Any]) -> None:
         self._client.async_stream_infer(
-            self._model,
-            [text_input(prompt)],
-            request_id=name,
-            parameters=parameters,
-            enable_empty_final_response=True,
+            self._model, [text_input(prompt)], request_id=name, parameters=parameters, enable_empty_final_response=True
         )
 
     def next(self, timeout: float = 60) -> tuple[str, str, bool]:

@@ -76,9 +76,15 @@ def taken_down(root: Path, *stacks: str) -> None:
 def started(root: Path, *arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
     """labctl in a process group of its own, as a terminal starts it; it does not outlive the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "labctl", *arguments], cwd=root, text=True, env={**os.environ, **env},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "labctl", *arguments],
+        cwd=root,
+        text=True,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         yield process
     finally:

@@ -79,8 +79,11 @@ def composed(stack: str, profile: str) -> dict[str, Any]:
     files = [word for file in projects.compose_files(profile, path) for word in ("--file", str(file))]
     done = subprocess.run(
         ["docker", "compose", *files, "--project-directory", str(ROOT), "config", "--format", "json"],
-        env={**os.environ, **env}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["services"]["triton"]
     return found

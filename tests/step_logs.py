@@ -69,9 +69,18 @@ class Sequences:
         gone = {name: "client" for name, end in zip(ids, ends, strict=True) if end}
         self.seats = ["" if name in gone else name for name in names]
         return {
-            **self.head, "v": 2, "n": self.count, "kind": "step", "batch": len(ids), "ids": ids, "rows": rows,
-            "start": starts, "end": ends, "ended": gone, "slots": len(names),
-        }  # fmt: skip
+            **self.head,
+            "v": 2,
+            "n": self.count,
+            "kind": "step",
+            "batch": len(ids),
+            "ids": ids,
+            "rows": rows,
+            "start": starts,
+            "end": ends,
+            "ended": gone,
+            "slots": len(names),
+        }
 
 
 class Batch:
@@ -131,14 +140,23 @@ class Batch:
             self._forget(name)
         whys = [self.chance.choice(REASONS) for _ in self.waiting]
         return {
-            "batch": len(ids), "ids": ids, "rows": rows, "phase": "".join("p" if n in joined else "d" for n in ids),
-            "tokens": [3] * len(ids), "made": [self.chance.randint(0, 2) for _ in ids], "blocks": blocks,
-            **texts, "prompts": {name: f"prompt of {name}" for name in new},
+            "batch": len(ids),
+            "ids": ids,
+            "rows": rows,
+            "phase": "".join("p" if n in joined else "d" for n in ids),
+            "tokens": [3] * len(ids),
+            "made": [self.chance.randint(0, 2) for _ in ids],
+            "blocks": blocks,
+            **texts,
+            "prompts": {name: f"prompt of {name}" for name in new},
             **({"waiting": list(self.waiting), "why": whys} if self.waiting else {}),
             "queue": len(self.waiting) + self.chance.choice((0, 0, 7)) * bool(self.waiting),
-            "joined": joined, "evicted": evicted, "ended": ended, "seats": list(self.seats),
+            "joined": joined,
+            "evicted": evicted,
+            "ended": ended,
+            "seats": list(self.seats),
             "kv_blocks_used": sum(blocks),
-        }  # fmt: skip
+        }
 
     def _texts(self, ids: list[str]) -> Line:
         """What each gets. Nobody watches now and then; whoever watches again is told what there was before, once."""

@@ -19,8 +19,11 @@ def watch(stack: str, root: Path) -> Iterator[str]:
     """``labctl watch`` for a while; where its page is."""
     process = subprocess.Popen(
         [sys.executable, "-m", "labctl", "watch", stack, "--port", "0"],
-        cwd=root, text=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=root,
+        text=True,
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+    )
     try:
         assert process.stdout is not None
         found = re.search(r"(http://127\.0\.0\.1:\d+/\S+/) ", process.stdout.readline())

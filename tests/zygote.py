@@ -24,8 +24,13 @@ from pathlib import Path
 LARGEST = 1 << 20  # bytes of a command with its environment
 LARGE = "exercise"  # it imports gRPC
 # What most commands import when they are called: two thirds of what `labctl status` takes.
-COMMON = ("labctl.learn.idle", "labctl.learn.server", "labctl.runtimes.leftovers",
-          "prometheus_client.parser", "encodings.idna")  # fmt: skip
+COMMON = (
+    "labctl.learn.idle",
+    "labctl.learn.server",
+    "labctl.runtimes.leftovers",
+    "prometheus_client.parser",
+    "encodings.idna",
+)
 Ended = subprocess.CompletedProcess[str]
 
 

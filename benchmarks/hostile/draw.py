@@ -13,12 +13,30 @@ from benchmarks.hostile.sent import Sent
 
 Make = Callable[[random.Random, Any, str], Sent]
 WEIGHTS: tuple[tuple[Make, int], ...] = (
-    (tensors.good, 6), (tensors.inputs, 5), (tensors.values, 6), (tensors.types, 5), (tensors.shapes, 4),
-    (tensors.outputs, 3), (tensors.classification, 1), (tensors.parameters, 5), (tensors.sequences, 5),
-    (raw.bodies, 5), (raw.nesting, 1), (raw.chunks, 1), (raw.packed, 2), (raw.framing, 4), (raw.routes, 3),
-    (raw.messages, 3), (framing.lengths, 4), (framing.contents, 3), (framing.chunking, 5), (framing.spellings, 5),
-    (streams.calls, 7), (streams.mixed, 5), (streams.ids, 2),
-)  # fmt: skip
+    (tensors.good, 6),
+    (tensors.inputs, 5),
+    (tensors.values, 6),
+    (tensors.types, 5),
+    (tensors.shapes, 4),
+    (tensors.outputs, 3),
+    (tensors.classification, 1),
+    (tensors.parameters, 5),
+    (tensors.sequences, 5),
+    (raw.bodies, 5),
+    (raw.nesting, 1),
+    (raw.chunks, 1),
+    (raw.packed, 2),
+    (raw.framing, 4),
+    (raw.routes, 3),
+    (raw.messages, 3),
+    (framing.lengths, 4),
+    (framing.contents, 3),
+    (framing.chunking, 5),
+    (framing.spellings, 5),
+    (streams.calls, 7),
+    (streams.mixed, 5),
+    (streams.ids, 2),
+)
 TO_SEVERAL = (streams.mixed,)  # models in one request
 KILLERS: tuple[Make, ...] = (tensors.shapes, tensors.classification, raw.nesting, raw.chunks, raw.packed)
 MAKERS, TIMES = zip(*WEIGHTS, strict=True)

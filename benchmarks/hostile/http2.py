@@ -12,8 +12,13 @@ ACK, END_STREAM, END_HEADERS = 1, 1, 4
 STREAM = 1
 LARGEST = 2**14  # bytes of a frame
 INDEXED = {8: 200, 9: 204, 10: 206, 11: 304, 12: 400, 13: 404, 14: 500}  # of HPACK's static table
-DIGITS = dict(zip(("00000", "00001", "00010", "011001", "011010", "011011", "011100", "011101", "011110", "011111"),
-                  "0123456789", strict=True))  # fmt: skip
+DIGITS = dict(
+    zip(
+        ("00000", "00001", "00010", "011001", "011010", "011011", "011100", "011101", "011110", "011111"),
+        "0123456789",
+        strict=True,
+    )
+)
 Headers = Iterable[tuple[str, str]]
 
 

@@ -9,8 +9,14 @@ from tritonclient.grpc import service_pb2
 
 from benchmarks.hostile.models import WHOLE
 
-FIELDS = {"BOOL": "bool_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
-          "INT64": "int64_contents", "UINT64": "uint64_contents"}  # fmt: skip
+FIELDS = {
+    "BOOL": "bool_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+}
 INT64 = 2**63 - 1
 
 

@@ -16,8 +16,18 @@ def bodies(chance: random.Random, model: Model, kind: str) -> Sent:
     flipped = bytearray(whole)
     for _ in range(chance.randint(1, 8)):
         flipped[chance.randrange(len(flipped))] = chance.randrange(256)
-    broken = (b"", b"{}", b"null", b"7", whole[:cut], bytes(flipped), whole + whole[:cut], b"[" * 50 + b"]" * 50,
-              whole.replace(b'"inputs"', b'"inputs": [], "inputs"', 1), whole.decode().encode("utf-16"))  # fmt: skip
+    broken = (
+        b"",
+        b"{}",
+        b"null",
+        b"7",
+        whole[:cut],
+        bytes(flipped),
+        whole + whole[:cut],
+        b"[" * 50 + b"]" * 50,
+        whole.replace(b'"inputs"', b'"inputs": [], "inputs"', 1),
+        whole.decode().encode("utf-16"),
+    )
     return infer(model, chance.choice(broken), kind)
 
 
@@ -30,8 +40,15 @@ def nesting(chance: random.Random, model: Model, kind: str) -> Sent:
 
 def chunks(chance: random.Random, model: Model, kind: str) -> Sent:
     """A body in very many pieces."""
-    return Sent(kind, model.name, path=f"/v2/models/{model.name}/infer", headers=JSON, body=b"[" * 500_000, chunked=1,
-                deadly=True)  # fmt: skip
+    return Sent(
+        kind,
+        model.name,
+        path=f"/v2/models/{model.name}/infer",
+        headers=JSON,
+        body=b"[" * 500_000,
+        chunked=1,
+        deadly=True,
+    )
 
 
 def packed(chance: random.Random, model: Model, kind: str) -> Sent:
@@ -88,7 +105,20 @@ def routes(chance: random.Random, model: Model, kind: str) -> Sent:
 
 def messages(chance: random.Random, model: Model, kind: str) -> Sent:
     """gRPC messages that are no messages, large ones, compressed ones."""
-    wire = chance.choice((b"", b"\xff" * 20, bytes(chance.randrange(256) for _ in range(60)), b"\x0a\xff\xff\xff\x7f",
-                          b"\0" * 2**20, model.good(chance.randint(1, 2**40))))  # fmt: skip
-    return Sent(kind, model.name, chance.choice(("grpc", "stream")), messages=[wire],
-                compression=chance.choice(("", "gzip", "deflate")))  # fmt: skip
+    wire = chance.choice(
+        (
+            b"",
+            b"\xff" * 20,
+            bytes(chance.randrange(256) for _ in range(60)),
+            b"\x0a\xff\xff\xff\x7f",
+            b"\0" * 2**20,
+            model.good(chance.randint(1, 2**40)),
+        )
+    )
+    return Sent(
+        kind,
+        model.name,
+        chance.choice(("grpc", "stream")),
+        messages=[wire],
+        compression=chance.choice(("", "gzip", "deflate")),
+    )

@@ -27,8 +27,20 @@ ODD: tuple[Any, ...] = (
 )
 TEXTS = (b"", b"\xff\xfe\x00", b"\0", "ℝ𝕖𝕒𝕝".encode(), b"A" * 200_000, b" " * 50, b"<script>", b"%s%n${7*7}")
 NAMES = ("", "no-such", "../x", "a" * 10_000, "text_input", "START", "\u0000")
-SECRETS = ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "max_tokens", "ignore_eos",
-           "temperature", "top_k", "binary_data_output", "triton_enable_empty_final_response", "x")  # fmt: skip
+SECRETS = (
+    "sequence_id",
+    "sequence_start",
+    "sequence_end",
+    "priority",
+    "timeout",
+    "max_tokens",
+    "ignore_eos",
+    "temperature",
+    "top_k",
+    "binary_data_output",
+    "triton_enable_empty_final_response",
+    "x",
+)
 
 
 def _sent(chance: random.Random, model: Model, body: dict[str, Any], kind: str) -> Sent:
@@ -122,9 +134,16 @@ def outputs(chance: random.Random, model: Model, kind: str) -> Sent:
     body = model.good(chance.randint(1, 2**40))
     name = chance.choice(model.outputs)["name"]
     wanted: Any = chance.choice(
-        ([{"name": "no-such"}], [{"name": name}] * 2, [{"name": name, "parameters": {"shared_memory_region": "x"}}],
-         [{"name": name, "parameters": {"binary_data": chance.choice(ODD)}}], "x", [None], [{}])
-    )  # fmt: skip
+        (
+            [{"name": "no-such"}],
+            [{"name": name}] * 2,
+            [{"name": name, "parameters": {"shared_memory_region": "x"}}],
+            [{"name": name, "parameters": {"binary_data": chance.choice(ODD)}}],
+            "x",
+            [None],
+            [{}],
+        )
+    )
     body["outputs"] = wanted
     return infer(model, body, kind)
 

@@ -133,7 +133,8 @@ class Watch:
         client = self.client(endpoints)
         # Unary where a model can be asked so: Triton 2.51 fails a stream to a model with a cache (upstream issue 4362).
         ways = {m.name: "stream" if m.decoupled else "grpc" for m in models}
-        found = {m.name: client.send(Sent("good", m.name, ways[m.name], messages=[m.good(time.time_ns())]))
-                 for m in models}  # fmt: skip
+        found = {
+            m.name: client.send(Sent("good", m.name, ways[m.name], messages=[m.good(time.time_ns())])) for m in models
+        }
         client.close()
         return {name: " ".join(outcome) for name, outcome in found.items() if outcome[0] != ANSWERED}

@@ -89,12 +89,17 @@ def show(timeline: slots.Timeline, places: dict, problems: list[str]) -> None:
     """Who sat where, as a table."""
     waited = {wait.id: wait.ended - wait.began for wait in timeline.waits}
     rows = [
-        (stay.id, stay.instance, stay.slot, len(stay.requests),
-         ", ".join(sorted({str(row) for _, row in places[stay.id]})),
-         f"{(stay.began - timeline.began) * 1e3:.0f} - {(stay.ended - timeline.began) * 1e3:.0f}",
-         f"{waited.get(stay.id, 0.0) * 1e3:.0f}")
+        (
+            stay.id,
+            stay.instance,
+            stay.slot,
+            len(stay.requests),
+            ", ".join(sorted({str(row) for _, row in places[stay.id]})),
+            f"{(stay.began - timeline.began) * 1e3:.0f} - {(stay.ended - timeline.began) * 1e3:.0f}",
+            f"{waited.get(stay.id, 0.0) * 1e3:.0f}",
+        )
         for stay in timeline.stays
-    ]  # fmt: skip
+    ]
     header = ("sequence", "instance", "slot", "requests", "rows of the batch", "there, ms", "waited, ms")
     print("\n" + table(rows, header, right=(2, 3, 6)))
     print("the model's own log agrees" if not problems else "the model's own log differs: " + "; ".join(problems))

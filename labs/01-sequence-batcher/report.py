@@ -18,9 +18,16 @@ WATCHED = {
     "backlog": "Direct with fewer slots than clients: who has none waits for the end of another sequence",
 }
 HEADER = (
-    "strategy", "generator", "kept one row", "mean batch", "empty rows", "generator's batch", "step p50 ms",
-    "p99 ms", "tokens/s",
-)  # fmt: skip
+    "strategy",
+    "generator",
+    "kept one row",
+    "mean batch",
+    "empty rows",
+    "generator's batch",
+    "step p50 ms",
+    "p99 ms",
+    "tokens/s",
+)
 
 
 def main() -> None:
@@ -61,10 +68,16 @@ def row(phase: dict) -> tuple[str, ...]:
     totals = phase["metrics"]
     step, behind = totals["inter_token_latency"], phase["generator_mean_batch"]
     return (
-        phase["strategy"], phase["generator"], f"{phase['kept']:.0%}", f"{phase['mean_batch']:.2f}",
-        f"{phase['mean_empty']:.2f}", "-" if behind is None else f"{behind:.2f}", f"{step['p50']:.2f}",
-        f"{step['p99']:.2f}", f"{totals['output_token_throughput']:.0f}",
-    )  # fmt: skip
+        phase["strategy"],
+        phase["generator"],
+        f"{phase['kept']:.0%}",
+        f"{phase['mean_batch']:.2f}",
+        f"{phase['mean_empty']:.2f}",
+        "-" if behind is None else f"{behind:.2f}",
+        f"{step['p50']:.2f}",
+        f"{step['p99']:.2f}",
+        f"{totals['output_token_throughput']:.0f}",
+    )
 
 
 if __name__ == "__main__":

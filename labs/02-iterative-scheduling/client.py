@@ -18,14 +18,7 @@ from labkit.workloads import load
 
 MODELS = ("simple-gpt2", "iterative-gpt2")
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul")
-OTHERS = (
-    "My favourite food is",
-    "Once upon a time",
-    "The fox",
-    "I have lived in Paris",
-    "In winter the",
-    "Anna",
-)
+OTHERS = ("My favourite food is", "Once upon a time", "The fox", "I have lived in Paris", "In winter the", "Anna")
 GAP_S = 0.05  # the second prompt comes so much later
 LONGEST, SHORTEST = 400, 64  # tokens of an answer
 TIMEOUT_S = 120.0

@@ -14,9 +14,7 @@ VARIANTS = {
     "iterative": (ORIGINAL, "iterative-gpt2", "iterative-gpt2: the second prompt joins at the next token"),
     "iterative_kv_cache": (CACHED, "iterative-gpt2", "iterative-gpt2 with a KV cache"),
 }
-HEADER = (
-    "variant", "tokens waited for", "overlap", "2nd TTFT ms", "tokens/s", "TTFT p50 ms", "TTFT max ms",
-)  # fmt: skip
+HEADER = ("variant", "tokens waited for", "overlap", "2nd TTFT ms", "tokens/s", "TTFT p50 ms", "TTFT max ms")
 
 
 def main() -> None:
@@ -40,10 +38,16 @@ def main() -> None:
         metrics["variants"][name] = clients
         ttft = clients["time_to_first_token"]
         rows.append(
-            (name.replace("_", " "), demo["tokens_before_newcomer"], f"{demo['overlap']:.0%}",
-             f"{newcomer.ttft_ms:.0f}", f"{clients['output_token_throughput']:.0f}", f"{ttft['p50']:.0f}",
-             f"{ttft['max']:.0f}")
-        )  # fmt: skip
+            (
+                name.replace("_", " "),
+                demo["tokens_before_newcomer"],
+                f"{demo['overlap']:.0%}",
+                f"{newcomer.ttft_ms:.0f}",
+                f"{clients['output_token_throughput']:.0f}",
+                f"{ttft['p50']:.0f}",
+                f"{ttft['max']:.0f}",
+            )
+        )
     throughput = {name: clients["output_token_throughput"] for name, clients in metrics["variants"].items()}
     if "simple" in throughput:
         metrics["speedup_over_simple"] = {name: value / throughput["simple"] for name, value in throughput.items()}

@@ -56,9 +56,13 @@ def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = F
 
 
 def at_once(
-    endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None,
+    endpoint: str,
+    model: str,
+    prompts: list[str],
+    tokens: int,
+    tell: Tell | None = None,
     count: Callable[[str], int] = len,
-) -> list[RequestRecord]:  # fmt: skip
+) -> list[RequestRecord]:
     """All prompts in flight at the same time; every answer is there when this returns.
 
     ``count`` says how many tokens a text has that the LLM API ended early.

@@ -84,10 +84,17 @@ def main() -> None:
         for stage in load.stages:
             latency, counted = stats.summarize(stage.latencies_ms), stage.counters.models[GENERATOR]
             rows.append(
-                (tokens, stage.users, f"{stage.requests_per_second:.0f}", f"{latency['p50']:.0f}",
-                 f"{latency['p95']:.0f}",
-                 f"{counted.mean_batch:.1f}", f"{counted.queue_ms:.1f}", f"{counted.compute_ms:.1f}")
-            )  # fmt: skip
+                (
+                    tokens,
+                    stage.users,
+                    f"{stage.requests_per_second:.0f}",
+                    f"{latency['p50']:.0f}",
+                    f"{latency['p95']:.0f}",
+                    f"{counted.mean_batch:.1f}",
+                    f"{counted.queue_ms:.1f}",
+                    f"{counted.compute_ms:.1f}",
+                )
+            )
         began = last.ended - TRACE_S
         traced = Lane(
             GENERATOR,

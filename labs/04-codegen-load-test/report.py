@@ -10,9 +10,18 @@ from labkit.report import Report
 BATCHED, UNBATCHED = "batching", "one-by-one"
 GENERATOR = "codegen-350M-mono-gptj"
 HEADER = (
-    "tokens", "batches", "users", "RPS", "p50 ms", "p95 ms", "inference / exec count", "mean batch", "queue ms",
-    "preprocessing", "postprocessing",
-)  # fmt: skip
+    "tokens",
+    "batches",
+    "users",
+    "RPS",
+    "p50 ms",
+    "p95 ms",
+    "inference / exec count",
+    "mean batch",
+    "queue ms",
+    "preprocessing",
+    "postprocessing",
+)
 
 
 def row(tokens: str, phase: str, run: dict) -> tuple:
@@ -20,11 +29,18 @@ def row(tokens: str, phase: str, run: dict) -> tuple:
     last, model, shares = run["steps"][-1], run["models"][GENERATOR], run["shares"]
     latency = last["request_latency"]
     return (
-        tokens, phase, last["users"], f"{last['requests_per_second']:.0f}", f"{latency['p50']:.0f}",
-        f"{latency['p95']:.0f}", f"{model['inferences']:.0f} / {model['exec_count']:.0f}",
-        f"{last['generator']['mean_batch']:.1f}", f"{last['generator']['queue_ms']:.1f}",
-        f"{shares['preprocessing']:.2%}", f"{shares['postprocessing']:.2%}",
-    )  # fmt: skip
+        tokens,
+        phase,
+        last["users"],
+        f"{last['requests_per_second']:.0f}",
+        f"{latency['p50']:.0f}",
+        f"{latency['p95']:.0f}",
+        f"{model['inferences']:.0f} / {model['exec_count']:.0f}",
+        f"{last['generator']['mean_batch']:.1f}",
+        f"{last['generator']['queue_ms']:.1f}",
+        f"{shares['preprocessing']:.2%}",
+        f"{shares['postprocessing']:.2%}",
+    )
 
 
 def numbers(run: dict) -> dict:

@@ -14,13 +14,19 @@ def chunked(report, runs):
     report.table(
         f"1. Chunked prefill: a prompt of {points[0]['prompt_tokens']} tokens meets somebody who decodes",
         [
-            (run["budget"], run.get("largest_step", NONE), run.get("prompt_steps", NONE),
-             f"{run['usual_gap_ms']:.0f}", f"{run['longest_gap_ms']:.0f}", f"{run['ttft_ms']:.0f}")
+            (
+                run["budget"],
+                run.get("largest_step", NONE),
+                run.get("prompt_steps", NONE),
+                f"{run['usual_gap_ms']:.0f}",
+                f"{run['longest_gap_ms']:.0f}",
+                f"{run['ttft_ms']:.0f}",
+            )
             for run in points
         ],
         ("budget", "largest step", "steps of the prompt", "usual gap, ms", "longest gap, ms", "newcomer's TTFT, ms"),
         left=0,
-    )  # fmt: skip
+    )
     budgets = [run["budget"] for run in points]
     found = {"most": numbers(points[0]), "least": numbers(points[-1])}
     found["gap_ms_ratio"] = points[0]["longest_gap_ms"] / points[-1]["longest_gap_ms"]
@@ -48,10 +54,11 @@ def prefix(report, runs):
             rows.append((phase, TITLES[order], *counted, f"{one['first_ms']:.0f}", f"{one['ttft_ms']:.0f}"))
             found.setdefault(phase.removeprefix("prefix-"), {})[order] = numbers(one)
     report.table(
-        f"2. Prefix cache: {runs[next(iter(runs))]['requests']} requests with prompts that begin alike", rows,
+        f"2. Prefix cache: {runs[next(iter(runs))]['requests']} requests with prompts that begin alike",
+        rows,
         ("phase", "instructions", "prompt tokens computed", "hit rate", "first TTFT, ms", "TTFT of the others, ms"),
         left=2,
-    )  # fmt: skip
+    )
     every = [(phase, order, one) for phase, run in runs.items() for order, one in run["orders"].items()]
     labels = [f"{phase.removeprefix('prefix-')}\n{order}" for phase, order, _ in every]
     times = {label: [one["ttft_ms"]] for label, (*_, one) in zip(labels, every, strict=True)}
@@ -82,15 +89,28 @@ def speculation(report, runs):
             same = sum(a == b for a, b in zip(one["answers"], base["answers"], strict=True))
             times = one["tokens_per_s"] / base["tokens_per_s"]
             guesses = f"{one['accepted']:,} of {one['guessed']:,}" if one.get("guessed") else NONE
-            rows.append((phase, batch, f"{one['steps_per_token']:.2f}", guesses, f"{one['tokens_per_s']:.0f}",
-                         f"{times:.2f}", f"{same} of {len(base['answers'])}"))  # fmt: skip
+            rows.append(
+                (
+                    phase,
+                    batch,
+                    f"{one['steps_per_token']:.2f}",
+                    guesses,
+                    f"{one['tokens_per_s']:.0f}",
+                    f"{times:.2f}",
+                    f"{same} of {len(base['answers'])}",
+                )
+            )
             found.setdefault(phase.replace("-", "_"), {})[f"batch_{batch}"] = {
-                **numbers(one), "times_plain": times, "same_answers": same,
-            }  # fmt: skip
+                **numbers(one),
+                "times_plain": times,
+                "same_answers": same,
+            }
     report.table(
-        "3. Speculation: several tokens of a request in one step", rows,
-        ("phase", "batch", "steps per token", "guesses accepted", "tokens/s", "times plain", "same answers"), left=1,
-    )  # fmt: skip
+        "3. Speculation: several tokens of a request in one step",
+        rows,
+        ("phase", "batch", "steps per token", "guesses accepted", "tokens/s", "times plain", "same answers"),
+        left=1,
+    )
     batches = list(next(iter(runs.values()))["batches"])
 
     def bars(key):
@@ -109,27 +129,45 @@ def tenants(report, runs):
     report.table(
         "4. Who goes first: one tenant floods, another asks for little",
         [
-            (phase, f"{run['flood']['ttft_ms']:.0f}", f"{run['light']['ttft_ms']:.0f}",
-             f"{run['flood']['last_ms']:.0f}", f"{run['served']['flood'][-1]:,} : {run['served']['light'][-1]:,}",
-             f"{run['behind']:.1f}")
+            (
+                phase,
+                f"{run['flood']['ttft_ms']:.0f}",
+                f"{run['light']['ttft_ms']:.0f}",
+                f"{run['flood']['last_ms']:.0f}",
+                f"{run['served']['flood'][-1]:,} : {run['served']['light'][-1]:,}",
+                f"{run['behind']:.1f}",
+            )
             for phase, run in runs.items()
         ],
-        ("scheduling", "flood's TTFT, ms", "light one's TTFT, ms", "flood done, ms", "served while both wait",
-         "light one behind by requests"),
-    )  # fmt: skip
+        (
+            "scheduling",
+            "flood's TTFT, ms",
+            "light one's TTFT, ms",
+            "flood done, ms",
+            "served while both wait",
+            "light one behind by requests",
+        ),
+    )
     panels = [
-        Panel(phase, "served, tokens", "steps since the first joined",
-              {tenant: (range(len(made)), made) for tenant, made in run["served"].items()}, steps=True)
+        Panel(
+            phase,
+            "served, tokens",
+            "steps since the first joined",
+            {tenant: (range(len(made)), made) for tenant, made in run["served"].items()},
+            steps=True,
+        )
         for phase, run in runs.items()
-    ]  # fmt: skip
+    ]
     picture(report, panels, "tenants.png", "What each tenant was served while both waited")
     return {
         phase.replace("-", "_"): {
-            "behind": run["behind"], "apart": run["apart"],
-            "light_ttft_ms": run["light"]["ttft_ms"], "flood_ttft_ms": run["flood"]["ttft_ms"],
+            "behind": run["behind"],
+            "apart": run["apart"],
+            "light_ttft_ms": run["light"]["ttft_ms"],
+            "flood_ttft_ms": run["flood"]["ttft_ms"],
         }
         for phase, run in runs.items()
-    }  # fmt: skip
+    }
 
 
 def triton(report, runs):
@@ -139,25 +177,44 @@ def triton(report, runs):
     report.table(
         "5. Triton's own, in front of the engine and beside it",
         [
-            ("response cache", f"{cache['hits']:.0f} hits, {cache['misses']:.0f} computed",
-             f"{cache['first_ms']:.1f} -> {cache['again_ms']:.1f} ms"),
-            ("priority levels",
-             f"behind {first['usual']} others, the urgent went in as {', '.join(map(str, first['places']))}",
-             "the others wait as much longer"),
-            ("queue policy", f"{queue['rejected']:.0f} of {queue['came']} rejected; {queue['room']} may wait",
-             "whoever is rejected comes again"),
-            ("rate limiter", f"of 3 instances {jobs['at_once']} ran at a time",
-             f"an answer beside them: {jobs['alone_ms']:.0f} -> {jobs['beside_ms']:.0f} ms"),
+            (
+                "response cache",
+                f"{cache['hits']:.0f} hits, {cache['misses']:.0f} computed",
+                f"{cache['first_ms']:.1f} -> {cache['again_ms']:.1f} ms",
+            ),
+            (
+                "priority levels",
+                f"behind {first['usual']} others, the urgent went in as {', '.join(map(str, first['places']))}",
+                "the others wait as much longer",
+            ),
+            (
+                "queue policy",
+                f"{queue['rejected']:.0f} of {queue['came']} rejected; {queue['room']} may wait",
+                "whoever is rejected comes again",
+            ),
+            (
+                "rate limiter",
+                f"of 3 instances {jobs['at_once']} ran at a time",
+                f"an answer beside them: {jobs['alone_ms']:.0f} -> {jobs['beside_ms']:.0f} ms",
+            ),
         ],
         ("what", "counted", "gain or cost"),
         left=3,
-    )  # fmt: skip
+    )
     panels = [
-        Panel("the same text again", "ms", names=["latency"],
-              bars={"computed": [cache["first_ms"]], "from the cache": [cache["again_ms"]]}),
-        Panel("a short answer", "ms", names=["latency"],
-              bars={"alone": [jobs["alone_ms"]], "beside night jobs": [jobs["beside_ms"]]}),
-    ]  # fmt: skip
+        Panel(
+            "the same text again",
+            "ms",
+            names=["latency"],
+            bars={"computed": [cache["first_ms"]], "from the cache": [cache["again_ms"]]},
+        ),
+        Panel(
+            "a short answer",
+            "ms",
+            names=["latency"],
+            bars={"alone": [jobs["alone_ms"]], "beside night jobs": [jobs["beside_ms"]]},
+        ),
+    ]
     picture(report, panels, "triton.png", "What Triton does before the engine")
     return {key: run[key] for key in ("cache", "priorities", "rejected", "limited")}
 

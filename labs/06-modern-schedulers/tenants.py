@@ -55,13 +55,16 @@ def ask(stream, rng, counts):
     records = {
         tenant: [
             stream.ask(
-                [rng.randrange(5, 1200) for _ in range(PROMPT)], TOKENS[tenant], tenant,
-                tenant=tenant, request_priority=PRIORITY[tenant],
+                [rng.randrange(5, 1200) for _ in range(PROMPT)],
+                TOKENS[tenant],
+                tenant,
+                tenant=tenant,
+                request_priority=PRIORITY[tenant],
             )
             for _ in range(count)
         ]
         for tenant, count in counts.items()
-    }  # fmt: skip
+    }
     stream.wait(*records[FLOOD], *records[LIGHT], timeout=300)
     return records
 

@@ -71,8 +71,13 @@ def rejected(lab, door):
     reasons = Counter(record.error for record in usual if record.error)
     full = sum(count for reason, count in reasons.items() if FULL in reason.lower())
     print(f"queue policy: room for {room}, {len(usual)} came; {dict(reasons)}", flush=True)
-    return {"room": room, "came": len(usual), "rejected": full, "answered": len(usual) - reasons.total(),
-            "asked": [ahead, *usual]}  # fmt: skip
+    return {
+        "room": room,
+        "came": len(usual),
+        "rejected": full,
+        "answered": len(usual) - reasons.total(),
+        "asked": [ahead, *usual],
+    }
 
 
 def limited(lab, inside):
@@ -115,9 +120,11 @@ def behind_one(lab, door, wanted, too_many=False):
                 here = count(lab).pending + sum(bool(record.error) for record in records) >= len(wanted)
             ended(client, [ahead, *records])
         if here and (too_many or not any(record.error for record in records)):
-            return ahead, [r for r, p in zip(records, wanted, strict=True) if p == NORMAL], [
-                r for r, p in zip(records, wanted, strict=True) if p == FIRST
-            ]  # fmt: skip
+            return (
+                ahead,
+                [r for r, p in zip(records, wanted, strict=True) if p == NORMAL],
+                [r for r, p in zip(records, wanted, strict=True) if p == FIRST],
+            )
     raise LabError("the requests were never all there", "the machine is very busy")
 
 

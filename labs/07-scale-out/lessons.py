@@ -21,9 +21,10 @@ def spread(report, runs):
             bars[clients][balance] = shares[clients]
     requests = next(iter(runs.values()))["requests"]
     report.table(
-        f"1. Who gets the traffic: {requests} gRPC requests, by replica", rows,
+        f"1. Who gets the traffic: {requests} gRPC requests, by replica",
+        rows,
         ("balance", "one client", "eight clients of one process"),
-    )  # fmt: skip
+    )
     names = ["replica 1", "replica 2"]
     panels = [
         Panel(f"{clients} client{'s' * (clients != 'one')}", "requests", bars=bars[clients], names=names)
@@ -36,10 +37,15 @@ def spread(report, runs):
 def sequences(report, runs):
     """2. What breaks without affinity, and what a replica takes with it when it dies."""
     rows = [
-        (phase.removeprefix("sequences-"), run["requests"], run["failed"], run["wrong"],
-         f"{run['sequences'] - run['broken_sequences']} of {run['sequences']}")
+        (
+            phase.removeprefix("sequences-"),
+            run["requests"],
+            run["failed"],
+            run["wrong"],
+            f"{run['sequences'] - run['broken_sequences']} of {run['sequences']}",
+        )
         for phase, run in runs.items()
-    ]  # fmt: skip
+    ]
     title = "2. Sequences need affinity"
     report.table(title, rows, ("balance", "requests", "failed", "answered wrongly", "whole sequences"))
     for phase, run in runs.items():
@@ -114,13 +120,21 @@ def signal(report, runs):
     report.table(
         "5. When to scale: offered twice what one replica can do",
         [
-            ("waits: Triton's queue", f"{waits['queue_to_compute']:.2f}", f"{waits['waiting']:.0f}",
-             f"{waits['latency_s']:.1f}"),
-            ("streams: its own loop", f"{streams['queue_to_compute']:.2f}", f"{streams['waiting']:.0f}",
-             f"{streams['ttft_s']:.1f}"),
+            (
+                "waits: Triton's queue",
+                f"{waits['queue_to_compute']:.2f}",
+                f"{waits['waiting']:.0f}",
+                f"{waits['latency_s']:.1f}",
+            ),
+            (
+                "streams: its own loop",
+                f"{streams['queue_to_compute']:.2f}",
+                f"{streams['waiting']:.0f}",
+                f"{streams['ttft_s']:.1f}",
+            ),
         ],
         ("model", "queue/compute", "waiting", "last one's first answer, s"),
-    )  # fmt: skip
+    )
     curves = {
         f"replica {number}": ([at for at, *_ in seen], [queue for _, queue, _ in seen])
         for number, seen in auto["waiting"].items()
@@ -135,10 +149,12 @@ def signal(report, runs):
     ]
     picture(report, panels, "when-to-scale.png", f"A loop adds a replica after {auto['decided_s']:.0f} s")
     return {
-        "waits": numbers(waits), "streams": numbers(streams), "auto": numbers(auto),
+        "waits": numbers(waits),
+        "streams": numbers(streams),
+        "auto": numbers(auto),
         "blindness": waits["queue_to_compute"] / max(streams["queue_to_compute"], 0.01),
         "least_waiting": min(waits["waiting"], streams["waiting"]),
-    }  # fmt: skip
+    }
 
 
 def numbers(run):

@@ -31,13 +31,15 @@ def main() -> None:
     back = events[1]["ended"]  # the replica that was killed serves again
     failed, cut = ([record for record in each if record.error] for each in (load.unary, load.streams))
     found = {
-        "unary": len(load.unary), "unary_failed": len(failed),
+        "unary": len(load.unary),
+        "unary_failed": len(failed),
         "unary_failed_later": sum(record.end > back for record in failed),
-        "streams": len(load.streams), "cut_by_kill": sum(record.end <= back for record in cut),
+        "streams": len(load.streams),
+        "cut_by_kill": sum(record.end <= back for record in cut),
         "cut_later": sum(record.end > back for record in cut),
         "cut": [{"request": one.label, "after_tokens": len(one.responses), "error": one.error} for one in cut],
         "events": events,
-    }  # fmt: skip
+    }
     print(
         f"{lab.phase}: {found['unary']} unary requests, {found['unary_failed']} failed; {found['streams']} streams, "
         f"{found['cut_by_kill']} cut by the kill, {found['cut_later']} later"

@@ -59,9 +59,13 @@ def counted(talk):
         found[outcome] += 1
         broken |= {id} if outcome != "right" else set()
     return {
-        **found, "requests": SEQUENCES * LENGTH, "sequences": SEQUENCES, "broken": found["wrong"] + found["failed"],
-        "broken_sequences": len(broken), "reasons": dict(talk.errors),
-    }  # fmt: skip
+        **found,
+        "requests": SEQUENCES * LENGTH,
+        "sequences": SEQUENCES,
+        "broken": found["wrong"] + found["failed"],
+        "broken_sequences": len(broken),
+        "reasons": dict(talk.errors),
+    }
 
 
 def killed(lab, talk):
@@ -78,10 +82,12 @@ def killed(lab, talk):
     home = {id: talk.ask(id, 2) for id in lost}
     others = [talk.ask(id, 3, end=True) for id in ids if id not in lost]
     found = {
-        "sequences": WITNESSES, "lost": len(lost), "began_anew": anew.count("right"),
+        "sequences": WITNESSES,
+        "lost": len(lost),
+        "began_anew": anew.count("right"),
         "lost_again": sum(outcome != "right" for outcome in home.values()),
         "others_broken": sum(outcome != "right" for outcome in others),
-    }  # fmt: skip
+    }
     print(
         f"{lab.phase}: replica 1 died with {found['lost']} of {WITNESSES} sequences; {found['began_anew']} of them "
         f"began anew on the other, and {found['lost_again']} were lost again when it came back"

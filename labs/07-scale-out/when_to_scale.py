@@ -104,9 +104,16 @@ def follow(lab, rate, settle):
     print(f"the loop: {'; '.join(decision['text'] for decision in done.outcome) or 'nothing'}", flush=True)
     print(f"time to first token: {worst:.1f} s at the worst, {last:.1f} s at the end", flush=True)
     return {
-        "replicas": len(done.replicas), "decided_s": decided[0] if decided else MOST_S, "decisions": decided,
-        "worst_s": worst, "last_s": last, "back": last / worst, "rate": rate, "ttft": times, "waiting": waiting,
-    }, records  # fmt: skip
+        "replicas": len(done.replicas),
+        "decided_s": decided[0] if decided else MOST_S,
+        "decisions": decided,
+        "worst_s": worst,
+        "last_s": last,
+        "back": last / worst,
+        "rate": rate,
+        "ttft": times,
+        "waiting": waiting,
+    }, records
 
 
 def listen(endpoint):

@@ -86,16 +86,30 @@ def _cumulated(count: int, skew: float) -> list[float]:
 def _topics() -> list[Topic]:
     """Every topic with its own words; a fixed shuffle, so that a successor is of another kind."""
     rng = random.Random(7)
-    kinds = {"city": CITIES, "language": LANGUAGES, "food": FOODS, "drink": DRINKS, "animal": ANIMALS,
-             "season": SEASONS, "tool": TOOLS, "job": JOBS}  # fmt: skip
+    kinds = {
+        "city": CITIES,
+        "language": LANGUAGES,
+        "food": FOODS,
+        "drink": DRINKS,
+        "animal": ANIMALS,
+        "season": SEASONS,
+        "tool": TOOLS,
+        "job": JOBS,
+    }
     topics = []
     for kind, words in kinds.items():
         for word in words:
             topics.append(
-                Topic(kind, word.replace("_", " "), rng.sample(ADJECTIVES, 5), rng.sample(SECOND, 3),
-                      rng.choice(PLACES),
-                      rng.choice(TIMES), rng.choice(VERBS))
-            )  # fmt: skip
+                Topic(
+                    kind,
+                    word.replace("_", " "),
+                    rng.sample(ADJECTIVES, 5),
+                    rng.sample(SECOND, 3),
+                    rng.choice(PLACES),
+                    rng.choice(TIMES),
+                    rng.choice(VERBS),
+                )
+            )
     rng.shuffle(topics)
     return topics
 

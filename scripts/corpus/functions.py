@@ -116,15 +116,17 @@ def reduction(rng: random.Random) -> str:
 def extreme(rng: random.Random) -> str:
     many, one = pick(rng, NUMBERS), pick(rng, ITEMS)
     name, does, sign, best = rng.choice(
-        (
-            ("maximum", "the maximum of a list", ">", "largest"),
-            ("minimum", "the minimum of a list", "<", "smallest"),
-        )
+        (("maximum", "the maximum of a list", ">", "largest"), ("minimum", "the minimum of a list", "<", "smallest"))
     )
     if rng.random() < 0.3:
         return function(rng, f"{name}({many})", does, f"return {name[:3]}({many})")
-    lines = (f"{best} = {many}[0]", f"for {one} in {many}:", f"    if {one} {sign} {best}:",
-             f"        {best} = {one}", f"return {best}")  # fmt: skip
+    lines = (
+        f"{best} = {many}[0]",
+        f"for {one} in {many}:",
+        f"    if {one} {sign} {best}:",
+        f"        {best} = {one}",
+        f"return {best}",
+    )
     return function(rng, f"{name}({many})", does, *lines)
 
 
@@ -140,8 +142,13 @@ def selection(rng: random.Random) -> str:
         )
     )
     if rng.random() < 0.4 and " if " in value:
-        lines = ("result = []", f"for {one} in {many}:", f"    if {value.split(' if ')[1]}:",
-                 f"        result.append({one})", "return result")  # fmt: skip
+        lines = (
+            "result = []",
+            f"for {one} in {many}:",
+            f"    if {value.split(' if ')[1]}:",
+            f"        result.append({one})",
+            "return result",
+        )
         return function(rng, f"{name}({many})", does, *lines)
     return function(rng, f"{name}({many})", does, f"return [{value}]")
 
@@ -149,21 +156,62 @@ def selection(rng: random.Random) -> str:
 def recursion(rng: random.Random) -> str:
     return rng.choice(
         (
-            lambda: function(rng, "fibonacci(n)", "the nth Fibonacci number",
-                             "if n < 2:", "    return n", "return fibonacci(n - 1) + fibonacci(n - 2)"),
-            lambda: function(rng, "fibonacci(n)", "the nth Fibonacci number",
-                             "a, b = 0, 1", "for i in range(n):", "    a, b = b, a + b", "return a"),
-            lambda: function(rng, "factorial(n)", "the factorial of a number",
-                             "if n == 0:", "    return 1", "return n * factorial(n - 1)"),
-            lambda: function(rng, "gcd(a, b)", "the greatest common divisor of two numbers",
-                             "while b != 0:", "    a, b = b, a % b", "return a"),
-            lambda: function(rng, "is_prime(n)", "whether a number is prime",
-                             "if n < 2:", "    return False", "for i in range(2, n):", "    if n % i == 0:",
-                             "        return False", "return True"),
-            lambda: function(rng, "countdown(n)", "the numbers down to one",
-                             "result = []", "while n > 0:", "    result.append(n)", "    n -= 1", "return result"),
+            lambda: function(
+                rng,
+                "fibonacci(n)",
+                "the nth Fibonacci number",
+                "if n < 2:",
+                "    return n",
+                "return fibonacci(n - 1) + fibonacci(n - 2)",
+            ),
+            lambda: function(
+                rng,
+                "fibonacci(n)",
+                "the nth Fibonacci number",
+                "a, b = 0, 1",
+                "for i in range(n):",
+                "    a, b = b, a + b",
+                "return a",
+            ),
+            lambda: function(
+                rng,
+                "factorial(n)",
+                "the factorial of a number",
+                "if n == 0:",
+                "    return 1",
+                "return n * factorial(n - 1)",
+            ),
+            lambda: function(
+                rng,
+                "gcd(a, b)",
+                "the greatest common divisor of two numbers",
+                "while b != 0:",
+                "    a, b = b, a % b",
+                "return a",
+            ),
+            lambda: function(
+                rng,
+                "is_prime(n)",
+                "whether a number is prime",
+                "if n < 2:",
+                "    return False",
+                "for i in range(2, n):",
+                "    if n % i == 0:",
+                "        return False",
+                "return True",
+            ),
+            lambda: function(
+                rng,
+                "countdown(n)",
+                "the numbers down to one",
+                "result = []",
+                "while n > 0:",
+                "    result.append(n)",
+                "    n -= 1",
+                "return result",
+            ),
         )
-    )()  # fmt: skip
+    )()
 
 
 def searching(rng: random.Random) -> str:
@@ -171,32 +219,73 @@ def searching(rng: random.Random) -> str:
     s = pick(rng, TEXTS)
     return rng.choice(
         (
-            lambda: function(rng, f"count_vowels({s})", "the number of vowels in a string",
-                             "count = 0", f"for letter in {s}:", '    if letter in "aeiou":', "        count += 1",
-                             "return count"),
-            lambda: function(rng, f"count_letters({s})", "how often each letter occurs",
-                             "counts = {}", f"for letter in {s}:",
-                             "    counts[letter] = counts.get(letter, 0) + 1", "return counts"),
-            lambda: function(rng, f"find({many}, target)", "the position of an item in a list",
-                             f"for i, {one} in enumerate({many}):", f"    if {one} == target:", "        return i",
-                             "return -1"),
-            lambda: function(rng, f"contains({many}, target)", "whether a list contains an item",
-                             f"return target in {many}"),
-            lambda: function(rng, f"bubble_sort({many})", "a list in order",
-                             f"for i in range(len({many})):", f"    for j in range(len({many}) - 1):",
-                             f"        if {many}[j] > {many}[j + 1]:",
-                             f"            {many}[j], {many}[j + 1] = {many}[j + 1], {many}[j]",
-                             f"return {many}"),
-            lambda: function(rng, "read_lines(path)", "the lines of a file",
-                             "with open(path) as file:", "    return file.read().splitlines()"),
+            lambda: function(
+                rng,
+                f"count_vowels({s})",
+                "the number of vowels in a string",
+                "count = 0",
+                f"for letter in {s}:",
+                '    if letter in "aeiou":',
+                "        count += 1",
+                "return count",
+            ),
+            lambda: function(
+                rng,
+                f"count_letters({s})",
+                "how often each letter occurs",
+                "counts = {}",
+                f"for letter in {s}:",
+                "    counts[letter] = counts.get(letter, 0) + 1",
+                "return counts",
+            ),
+            lambda: function(
+                rng,
+                f"find({many}, target)",
+                "the position of an item in a list",
+                f"for i, {one} in enumerate({many}):",
+                f"    if {one} == target:",
+                "        return i",
+                "return -1",
+            ),
+            lambda: function(
+                rng, f"contains({many}, target)", "whether a list contains an item", f"return target in {many}"
+            ),
+            lambda: function(
+                rng,
+                f"bubble_sort({many})",
+                "a list in order",
+                f"for i in range(len({many})):",
+                f"    for j in range(len({many}) - 1):",
+                f"        if {many}[j] > {many}[j + 1]:",
+                f"            {many}[j], {many}[j + 1] = {many}[j + 1], {many}[j]",
+                f"return {many}",
+            ),
+            lambda: function(
+                rng,
+                "read_lines(path)",
+                "the lines of a file",
+                "with open(path) as file:",
+                "    return file.read().splitlines()",
+            ),
             lambda: function(rng, f"unique({many})", "the different items of a list", f"return sorted(set({many}))"),
         )
-    )()  # fmt: skip
+    )()
 
 
 KINDS: tuple[Callable[[random.Random], str], ...] = (
-    arithmetic, formula, test, text, hello, reduction, extreme, selection, recursion, recursion, searching, searching,
-)  # fmt: skip
+    arithmetic,
+    formula,
+    test,
+    text,
+    hello,
+    reduction,
+    extreme,
+    selection,
+    recursion,
+    recursion,
+    searching,
+    searching,
+)
 
 
 def documents(seed: int, count: int) -> Iterator[str]:

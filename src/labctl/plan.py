@@ -123,12 +123,7 @@ class Plan:
 
 
 def make_plan(
-    workspace: Workspace,
-    lab: Lab,
-    name: str,
-    choices: Choices,
-    server_path: PathMap,
-    output: Path | None = None,
+    workspace: Workspace, lab: Lab, name: str, choices: Choices, server_path: PathMap, output: Path | None = None
 ) -> Plan:
     """Resolve one stack.
 

@@ -19,8 +19,13 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True, help="on 127.0.0.1")
     parser.add_argument("--announce", default="", metavar="TEXT", help="printed when it listens")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds for an answer")
-    parser.add_argument("--stalled", type=float, default=30.0, metavar="S",
-                        help="seconds after which a client that takes nothing is given up")  # fmt: skip
+    parser.add_argument(
+        "--stalled",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds after which a client that takes nothing is given up",
+    )
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode())
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
@@ -40,8 +45,17 @@ def main() -> int:
         print(f"labctl: {error}", file=sys.stderr)
         return 1
     made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled))
-    config = uvicorn.Config(made, host="127.0.0.1", port=options.port, log_level="warning", access_log=False,
-                            lifespan="on", ws="none", timeout_graceful_shutdown=5, backlog=512)  # fmt: skip
+    config = uvicorn.Config(
+        made,
+        host="127.0.0.1",
+        port=options.port,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=5,
+        backlog=512,
+    )
     server = Announced(config)
     server.run()
     return 0 if server.started else 1

@@ -46,8 +46,9 @@ class Answer:
         limit = self._limit(asked)
         self._generations = [
             Generation(triton, model, prompt, limit, asked, standing, place * asked.n + choice, stops)
-            for place, prompt in enumerate(prompts) for choice in range(asked.n)
-        ]  # fmt: skip
+            for place, prompt in enumerate(prompts)
+            for choice in range(asked.n)
+        ]
 
     def _limit(self, asked: Asked) -> int:
         said = (asked.max_completion_tokens if isinstance(asked, ChatRequest) else None) or asked.max_tokens
@@ -87,16 +88,29 @@ class Answer:
         made: Completion | ChatCompletion
         if self._chat:
             made = ChatCompletion(
-                **shared, object="chat.completion", usage=self._usage(),
-                choices=[Choice(index=index, finish_reason=end, logprobs=None, message=ChatCompletionMessage(
-                    role="assistant", content=text, refusal=None)) for index, (text, end) in rows],
-            )  # fmt: skip
+                **shared,
+                object="chat.completion",
+                usage=self._usage(),
+                choices=[
+                    Choice(
+                        index=index,
+                        finish_reason=end,
+                        logprobs=None,
+                        message=ChatCompletionMessage(role="assistant", content=text, refusal=None),
+                    )
+                    for index, (text, end) in rows
+                ],
+            )
         else:
             made = Completion(
-                **shared, object="text_completion", usage=self._usage(),
-                choices=[CompletionChoice(index=index, finish_reason=end, logprobs=None, text=text)
-                         for index, (text, end) in rows],
-            )  # fmt: skip
+                **shared,
+                object="text_completion",
+                usage=self._usage(),
+                choices=[
+                    CompletionChoice(index=index, finish_reason=end, logprobs=None, text=text)
+                    for index, (text, end) in rows
+                ],
+            )
         return made.model_dump_json(exclude_unset=True)
 
     async def chunks(self) -> AsyncGenerator[str, None]:
@@ -147,9 +161,10 @@ class Answer:
 
     def _usage(self) -> CompletionUsage:
         return CompletionUsage(
-            prompt_tokens=self._prompt_tokens, completion_tokens=self.tokens,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self.tokens,
             total_tokens=self._prompt_tokens + self.tokens,
-        )  # fmt: skip
+        )
 
 
 async def merged(sources: Sequence[AsyncGenerator[Part, None]]) -> AsyncGenerator[Part, None]:

@@ -66,9 +66,11 @@ class _Door:
             Route("/metrics", self._metrics),
         ]
         self.app = Starlette(
-            routes=routes, lifespan=self._lifespan, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HERE)],
+            routes=routes,
+            lifespan=self._lifespan,
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HERE)],
             exception_handlers={Refusal: _refusal, HTTPException: _http, Exception: _unforeseen},
-        )  # fmt: skip
+        )
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -114,8 +116,16 @@ class _Door:
             if self._counters.running >= MOST_RUNNING:
                 raise Refusal(429, f"{MOST_RUNNING:,} requests are being answered", code="too_many_requests")
             headers = {"x-request-id": standing.id}
-            return Exchange(Answer(asked, model, self.triton, standing), model.name, asked.stream, self._counters,
-                            standing.timeout, self._limits.stalled, began, headers)  # fmt: skip
+            return Exchange(
+                Answer(asked, model, self.triton, standing),
+                model.name,
+                asked.stream,
+                self._counters,
+                standing.timeout,
+                self._limits.stalled,
+                began,
+                headers,
+            )
 
         return answer
 

@@ -21,8 +21,13 @@ class Counters:
         self.running = 0
         gauge = Gauge("labs_door_running", "Requests that are being answered", registry=registry)
         gauge.set_function(lambda: self.running)
-        self.ttft = Histogram("labs_door_first_text_seconds", "From a request's arrival to its first text", ["model"],
-                              buckets=SECONDS, registry=registry)  # fmt: skip
+        self.ttft = Histogram(
+            "labs_door_first_text_seconds",
+            "From a request's arrival to its first text",
+            ["model"],
+            buckets=SECONDS,
+            registry=registry,
+        )
 
     def page(self) -> bytes:
         return generate_latest(self.registry)

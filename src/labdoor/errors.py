@@ -10,11 +10,18 @@ from openai.types import ErrorObject
 KINDS = {404: "not_found_error", 429: "rate_limit_error"}
 #: How Triton's tensors are called, and the field of the API that each is made of.
 FIELDS = {
-    "text_input": "prompt", "QUERY": "prompt", "input_ids": "prompt", "input_lengths": "prompt",
-    "request_output_len": "max_tokens", "REQUEST_OUTPUT_LEN": "max_tokens",
-    "runtime_top_k": "top_k", "runtime_top_p": "top_p", "random_seed": "seed",
-    "tenant": "x-tenant", "request_priority": "x-priority",
-}  # fmt: skip
+    "text_input": "prompt",
+    "QUERY": "prompt",
+    "input_ids": "prompt",
+    "input_lengths": "prompt",
+    "request_output_len": "max_tokens",
+    "REQUEST_OUTPUT_LEN": "max_tokens",
+    "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    "random_seed": "seed",
+    "tenant": "x-tenant",
+    "request_priority": "x-priority",
+}
 FULL = re.compile(r"maximum queue size", re.IGNORECASE)
 NOT_READY = re.compile(r"is not (ready|found)|has no available versions|unknown model", re.IGNORECASE)
 TOO_LATE = re.compile(r"request timeout expired|deadline exceeded", re.IGNORECASE)

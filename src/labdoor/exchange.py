@@ -17,8 +17,11 @@ from labdoor.counters import Counters
 from labdoor.errors import Refusal, late
 
 MOST_BODY = 4 * 2**20  # bytes
-EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
-                (b"x-accel-buffering", b"no")]  # fmt: skip
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 class Slow(Exception):
@@ -49,8 +52,17 @@ class Exchange(Response):
         began: when the request came, ``time.monotonic()``.
     """
 
-    def __init__(self, answer: Answer, model: str, stream: bool, counters: Counters, timeout: float, stalled: float,
-                 began: float, headers: Mapping[str, str]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        answer: Answer,
+        model: str,
+        stream: bool,
+        counters: Counters,
+        timeout: float,
+        stalled: float,
+        began: float,
+        headers: Mapping[str, str],
+    ) -> None:
         self._answer, self._model, self._stream, self._counters = answer, model, stream, counters
         self._timeout, self._stalled, self._began, self._own = timeout, stalled, began, headers
         self._status = 0  # of what was begun to be sent
@@ -102,8 +114,11 @@ class Exchange(Response):
                     self._status = 200
                     encoded = [(name.encode(), value.encode()) for name, value in self._own.items()]
                     self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
-                    start: Message = {"type": "http.response.start", "status": 200,
-                                      "headers": [*EVENT_STREAM, *encoded]}  # fmt: skip
+                    start: Message = {
+                        "type": "http.response.start",
+                        "status": 200,
+                        "headers": [*EVENT_STREAM, *encoded],
+                    }
                     await send(start)
                 await self._send(send, f"data: {chunk}\n\n")
         await self._send(send, "data: [DONE]\n\n", more=False)

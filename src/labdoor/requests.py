@@ -16,14 +16,29 @@ from labdoor.errors import Refusal
 
 MOST_CHOICES = 16
 #: Fields without any effect on an answer. They are accepted, whatever they hold.
-IGNORED = ("metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-           "safety_identifier", "service_tier", "user")  # fmt: skip
+IGNORED = (
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "user",
+)
 #: Values that ask for nothing, of fields that are refused otherwise.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "functions": ([],), "logit_bias": ({},), "logprobs": (False,), "modalities": (["text"],),
-    "response_format": ({"type": "text"},), "store": (False,), "suffix": ("",), "tool_choice": ("none", "auto"),
-    "tools": ([],), "top_logprobs": (0,),
-}  # fmt: skip
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
 KNOWN = {
     **completion_create_params.CompletionCreateParamsBase.__annotations__,
     **chat_params.CompletionCreateParamsBase.__annotations__,
@@ -133,8 +148,11 @@ def parse(kind: type[Kind], raw: bytes) -> Kind:
 
 
 def _empty(name: str, value: Any) -> bool:
-    return value is None or name in IGNORED or any(value == neutral and type(value) is type(neutral)
-                                                   for neutral in NEUTRAL.get(name, ()))  # fmt: skip
+    return (
+        value is None
+        or name in IGNORED
+        or any(value == neutral and type(value) is type(neutral) for neutral in NEUTRAL.get(name, ()))
+    )
 
 
 def _refusal(error: ValidationError | RecursionError) -> Refusal:

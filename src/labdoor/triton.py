@@ -81,8 +81,17 @@ class Generation:
         finish_reason: OpenAI's word for why it ended; "" while it has not.
     """
 
-    def __init__(self, triton: Triton, model: Model, prompt: str, limit: int, asked: Asked, standing: Standing,
-                 choice: int, stops: list[str]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        triton: Triton,
+        model: Model,
+        prompt: str,
+        limit: int,
+        asked: Asked,
+        standing: Standing,
+        choice: int,
+        stops: list[str],
+    ) -> None:
         self._triton, self._model, self._prompt, self._limit = triton, model, prompt, limit
         self._scanner = Scanner(stops)
         inputs, parameters = model.wire(prompt, limit, asked, choice)
@@ -92,9 +101,12 @@ class Generation:
         self._id = standing.id if not choice else f"{standing.id}{choice:02}"
         self._headers = dict(standing.headers) or None
         self._request: dict[str, Any] = {
-            "model_name": model.name, "inputs": inputs, "request_id": self._id, "priority": standing.priority,
+            "model_name": model.name,
+            "inputs": inputs,
+            "request_id": self._id,
+            "priority": standing.priority,
             "parameters": parameters or None,
-        }  # fmt: skip
+        }
         if standing.queue_timeout:
             self._request["timeout"] = int(standing.timeout * 1e6)
         self.tokens, self.finish_reason = 0, ""

@@ -18,9 +18,15 @@ EQUAL_LENGTHS = (
 SHOWN = 10  # rows that matter
 # What people look at first, by the end of a metric's path.
 HEADLINES = (
-    "output_token_throughput", "request_throughput", "requests_per_second", "time_to_first_token.p50",
-    "inter_token_latency.p50", "request_latency.p50", "request_latency.p99", "mean_batch",
-)  # fmt: skip
+    "output_token_throughput",
+    "request_throughput",
+    "requests_per_second",
+    "time_to_first_token.p50",
+    "inter_token_latency.p50",
+    "request_latency.p50",
+    "request_latency.p99",
+    "mean_batch",
+)
 
 
 @dataclass(frozen=True)

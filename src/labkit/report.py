@@ -54,9 +54,14 @@ class Report:
         """Write ``result.json``, ``trace.json`` of the lanes (if any), and ``report.md``, which shows ``picture``."""
         triton = next(iter(self.phases.values()))["triton"]
         results.write_result(
-            self.out, self._context["lab"], self.settings, metrics, triton,
-            runtime=self._context.get("runtime", ""), quick=self._context.get("quick", False),
-        )  # fmt: skip
+            self.out,
+            self._context["lab"],
+            self.settings,
+            metrics,
+            triton,
+            runtime=self._context.get("runtime", ""),
+            quick=self._context.get("quick", False),
+        )
         if picture:
             self._parts.append(f"![{Path(picture).stem}]({picture})")
         if told := [lane for lane in lanes if lane.records]:

@@ -78,9 +78,16 @@ def context_of(out: Path, phase: str) -> dict[str, Any]:
 
 
 def write_result(
-    out: Path, lab: str, settings: Mapping[str, Any], metrics: Mapping[str, Any], triton: str,
-    edited: Sequence[str] = (), *, runtime: str = "", quick: bool = False,
-) -> None:  # fmt: skip
+    out: Path,
+    lab: str,
+    settings: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    triton: str,
+    edited: Sequence[str] = (),
+    *,
+    runtime: str = "",
+    quick: bool = False,
+) -> None:
     """``result.json``: what was measured, with what, and on what.
 
     Args:

@@ -18,12 +18,7 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
     if not len(values):
         raise ValueError("no values to summarize")
     data = np.asarray(values, dtype=np.float64)
-    result = {
-        "avg": float(data.mean()),
-        "min": float(data.min()),
-        "max": float(data.max()),
-        "std": float(data.std()),
-    }
+    result = {"avg": float(data.mean()), "min": float(data.min()), "max": float(data.max()), "std": float(data.std())}
     return result | {f"p{p}": float(np.percentile(data, p)) for p in PERCENTILES}
 
 
@@ -41,8 +36,11 @@ def metrics(records: Sequence[RequestRecord], goodput_ttft_ms: float | None = No
     failed = [record for record in records if not record.ok]
     if failed or not records:
         first = f"the first: {failed[0].model}: {failed[0].error or 'no response'}" if failed else ""
-        raise LabError(f"{len(failed)} of {len(records)} requests failed; nothing is averaged", first,
-                       "labctl logs shows the server's side")  # fmt: skip
+        raise LabError(
+            f"{len(failed)} of {len(records)} requests failed; nothing is averaged",
+            first,
+            "labctl logs shows the server's side",
+        )
     duration = max(r.responses[-1][0] for r in records) - min(r.start for r in records)
     tokens = sum(record.output_tokens for record in records)
     several = [record for record in records if record.output_tokens > 1 and record.itl_ms > 0]

@@ -31,9 +31,15 @@ def _broken(line: str, width: int, hanging: str = "") -> list[str]:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(
-        line.lstrip(), width, initial_indent=indent, subsequent_indent=indent + hanging, break_long_words=False,
-        break_on_hyphens=False, replace_whitespace=False, expand_tabs=False,
-    ) or [""]  # fmt: skip
+        line.lstrip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        expand_tabs=False,
+    ) or [""]
 
 
 def table(

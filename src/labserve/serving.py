@@ -68,9 +68,13 @@ class Later(importlib.abc.MetaPathFinder):
     """
 
     def __init__(
-        self, package: str, before: Mapping[str, Any], early: str = "", wanted: Callable[[], bool] = lambda: True,
+        self,
+        package: str,
+        before: Mapping[str, Any],
+        early: str = "",
+        wanted: Callable[[], bool] = lambda: True,
         heralds: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._package, self._before, self._early, self._wanted = package, before, f"{package}.{early}", wanted
         self._heralds = (f"{package}.", *heralds)
 

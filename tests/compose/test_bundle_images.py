@@ -56,8 +56,12 @@ def test_the_images_of_a_bundle_serve_behind_their_guard_where_nothing_can_be_bu
     tools.mkdir()
     (tools / "make").write_text("#!/bin/sh\n")
     (tools / "make").chmod(0o755)
-    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "LABS_CACHE": str(tmp_path / "their-cache"),
-           "LABS_PYTHON": sys.executable}  # fmt: skip
+    env = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "LABS_CACHE": str(tmp_path / "their-cache"),
+        "LABS_PYTHON": sys.executable,
+    }
     done = subprocess.run(["./install"], cwd=there, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert all(images.exists(name) for name in names), done.stderr

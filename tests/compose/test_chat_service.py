@@ -36,8 +36,13 @@ def page(
     def compose(*words: str) -> None:
         done = subprocess.run(
             ["docker", "compose", "--project-name", docker_compose_project_name, *words],
-            cwd=rendered, env={**os.environ, **chosen}, capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
+            cwd=rendered,
+            env={**os.environ, **chosen},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
 
     def containers() -> list[Any]:

@@ -54,9 +54,19 @@ def test_a_lab_with_an_engine_runs_from_a_light_install(own: Path, light_python:
     missing = f"import importlib.util as u; print([n for n in {HEAVY} if u.find_spec(n)])"
     assert subprocess.run([light_python, "-c", missing], capture_output=True, text=True, check=True).stdout == "[]\n"
     command = [
-        str(light_python), "-m", "labctl", "run", "static-batching", "--quick", "--ports", "auto", "--output", "r.json",
-        "--set", "model=random:tiny-llama",
-    ]  # fmt: skip
+        str(light_python),
+        "-m",
+        "labctl",
+        "run",
+        "static-batching",
+        "--quick",
+        "--ports",
+        "auto",
+        "--output",
+        "r.json",
+        "--set",
+        "model=random:tiny-llama",
+    ]
     done = subprocess.run(command, cwd=own, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((own / "r.json").read_text())["metrics"], done.stdout

@@ -24,12 +24,14 @@ def main() -> None:
     for path, shape in SHAPES.items():
         model = fake_backend.load(path, model_path=sys.argv[1], most_seconds=60, run_dir="")
         asked = [
-            fake_backend.Request({
-                "text_input": np.array([prompt], dtype=object).reshape(shape),
-                "max_tokens": np.array([tokens]).reshape(shape),
-            })
+            fake_backend.Request(
+                {
+                    "text_input": np.array([prompt], dtype=object).reshape(shape),
+                    "max_tokens": np.array([tokens]).reshape(shape),
+                }
+            )
             for prompt, tokens in PROMPTS
-        ]  # fmt: skip
+        ]
         responses = model.execute(asked)
         assert not any(response.error for response in responses), fake_backend.LOG
         answers[path] = [response.outputs["text_output"].reshape(-1)[0].decode() for response in responses]

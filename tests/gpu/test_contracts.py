@@ -73,9 +73,12 @@ def inputs(**tensors: Any) -> list[Any]:
 def refusal(client: Any, outputs: list[str] | None = None, end_id: int = -1, streaming: bool = False) -> str:
     """Why tensorrt_llm refuses a request; "" where it answers."""
     asked = inputs(
-        input_ids=np.array([[7, 8]], np.int32), input_lengths=np.array([[2]], np.int32),
-        request_output_len=np.array([[1]], np.int32), end_id=np.array([[end_id]], np.int32), streaming=[[streaming]],
-    )  # fmt: skip
+        input_ids=np.array([[7, 8]], np.int32),
+        input_lengths=np.array([[2]], np.int32),
+        request_output_len=np.array([[1]], np.int32),
+        end_id=np.array([[end_id]], np.int32),
+        streaming=[[streaming]],
+    )
     try:
         client.infer("tensorrt_llm", asked, outputs=[grpcclient.InferRequestedOutput(name) for name in outputs or ()])
     except InferenceServerException as error:
@@ -114,9 +117,11 @@ def test_lab_04s_model_is_answered_through_a_releases_contract(serving: Serving,
     endpoint = serving("in-front", contract=contract)  # its own probe is a first request
     with connect(endpoint) as client:
         asked = inputs(
-            input_ids=np.array([[5, 6, 7]], np.uint32), input_lengths=np.array([[3]], np.uint32),
-            request_output_len=np.array([[4]], np.uint32), is_return_log_probs=[[contract != "0.5.0"]],
-        )  # fmt: skip
+            input_ids=np.array([[5, 6, 7]], np.uint32),
+            input_lengths=np.array([[3]], np.uint32),
+            request_output_len=np.array([[4]], np.uint32),
+            is_return_log_probs=[[contract != "0.5.0"]],
+        )
         found = client.infer("codegen-350M-mono-gptj", asked)
     assert found.as_numpy("sequence_length").tolist() == [[7]]
     assert found.as_numpy("output_ids").tolist() == [[[5, 6, 7, 98, 98, 2, 98]]]

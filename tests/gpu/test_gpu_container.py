@@ -64,11 +64,19 @@ def hardened(engine: docker.DockerClient, gpu_image: str, hardening: dict[str, A
     def start(*command: str, entrypoint: list[str], network: str = "none") -> Container:
         tmpfs = dict(str(mount).split(":", 1) for mount in hardening["tmpfs"])
         container = engine.containers.run(
-            gpu_image, list(command), entrypoint=entrypoint, detach=True, init=bool(hardening["init"]),
-            read_only=bool(hardening["read_only"]), cap_drop=hardening["cap_drop"],
-            security_opt=hardening["security_opt"], user=str(hardening["user"]), tmpfs=tmpfs,
-            shm_size=str(hardening["shm_size"]), network_mode=network,
-        )  # fmt: skip
+            gpu_image,
+            list(command),
+            entrypoint=entrypoint,
+            detach=True,
+            init=bool(hardening["init"]),
+            read_only=bool(hardening["read_only"]),
+            cap_drop=hardening["cap_drop"],
+            security_opt=hardening["security_opt"],
+            user=str(hardening["user"]),
+            tmpfs=tmpfs,
+            shm_size=str(hardening["shm_size"]),
+            network_mode=network,
+        )
         started.append(container)
         return container
 

@@ -35,8 +35,11 @@ def chat(stack: str, root: Path) -> Iterator[str]:
     """``labctl chat`` for a while; where its page is."""
     process = subprocess.Popen(
         [sys.executable, "-m", "labctl", "chat", stack, "--port", "0"],
-        cwd=root, text=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=root,
+        text=True,
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+    )
     try:
         assert process.stdout is not None
         found = re.match(rf"{stack}: (http://127\.0\.0\.1:\d+) ", process.stdout.readline())

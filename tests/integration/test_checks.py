@@ -83,10 +83,13 @@ def test_fault_25_a_loop_in_initialize_is_named_and_the_next_check_finds_a_clean
     assert after.passed, after.sentence
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ("        self.one_step(batch)\n", "        {}['b']\n        self.one_step(batch)\n"),
-    ("        self.one_step(batch)\n", "        self.one_step(batch)\n        batch.nonsense()\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("        self.one_step(batch)\n", "        {}['b']\n        self.one_step(batch)\n"),
+        ("        self.one_step(batch)\n", "        self.one_step(batch)\n        batch.nonsense()\n"),
+    ],
+)
 def test_fault_25_an_exception_is_the_headline_before_and_after_the_answers(
     session: Session, before: str, after: str
 ) -> None:
@@ -122,22 +125,29 @@ def test_an_error_of_a_scheduler_begins_with_its_file_and_line(session: Session)
 
 
 def test_an_order_that_names_only_the_next_request_passes(session: Session) -> None:
-    outcome = check(session, "06b", change=replaced(
-        "return sorted(waiting, key=lambda request: self.served[request.tenant])",
-        "return [min(waiting, key=lambda request: self.served[request.tenant])]",
-    ))  # fmt: skip
+    outcome = check(
+        session,
+        "06b",
+        change=replaced(
+            "return sorted(waiting, key=lambda request: self.served[request.tenant])",
+            "return [min(waiting, key=lambda request: self.served[request.tenant])]",
+        ),
+    )
     assert outcome.passed, outcome.sentence
 
 
 def test_a_prediction_that_reads_the_step_log_finds_nothing_there_yet(session: Session) -> None:
     """``predict`` is asked before the server is."""
-    spy = replaced("    known, found = set(), []\n", (
-        "    import json\n    from pathlib import Path\n"
-        "    runs = Path(__file__).resolve().parents[2] / '.labs' / 'exercise' / 'run'\n"
-        "    texts = [path.read_text() for path in runs.glob('steps-*.jsonl')]\n"
-        "    lines = [json.loads(row) for text in texts for row in text.splitlines()]\n"
-        "    if any(sum(line.get('tokens', [])) > 60 for line in lines):\n        return []\n"
-        "    known, found = set(), []\n"
-    ))  # fmt: skip
+    spy = replaced(
+        "    known, found = set(), []\n",
+        (
+            "    import json\n    from pathlib import Path\n"
+            "    runs = Path(__file__).resolve().parents[2] / '.labs' / 'exercise' / 'run'\n"
+            "    texts = [path.read_text() for path in runs.glob('steps-*.jsonl')]\n"
+            "    lines = [json.loads(row) for text in texts for row in text.splitlines()]\n"
+            "    if any(sum(line.get('tokens', [])) > 60 for line in lines):\n        return []\n"
+            "    known, found = set(), []\n"
+        ),
+    )
     server.stop(session)
     assert check(session, "06c", change=spy).passed

@@ -54,10 +54,16 @@ def at_once(client: Any, requests: list[list[Any]]) -> list[Any]:
 @pytest.mark.parametrize("rows", [1, 5])
 def test_all_four_outputs_come_with_the_shapes_that_clients_read(client: Any, rows: int) -> None:
     result = client.infer("ensemble", ensemble(PROMPTS[:rows], 12, **USUAL))
-    shapes = {name: result.as_numpy(name).shape for name in
-              ("OUTPUT_0", "sequence_length", "cum_log_probs", "output_log_probs")}  # fmt: skip
-    assert shapes == {"OUTPUT_0": (rows,), "sequence_length": (rows, 1), "cum_log_probs": (rows, 1),
-                      "output_log_probs": (rows, 1, 12)}  # fmt: skip
+    shapes = {
+        name: result.as_numpy(name).shape
+        for name in ("OUTPUT_0", "sequence_length", "cum_log_probs", "output_log_probs")
+    }
+    assert shapes == {
+        "OUTPUT_0": (rows,),
+        "sequence_length": (rows, 1),
+        "cum_log_probs": (rows, 1),
+        "output_log_probs": (rows, 1, 12),
+    }
     for prompt, raw in zip(PROMPTS, result.as_numpy("OUTPUT_0"), strict=False):
         text = raw.decode()
         assert text.startswith(prompt)
@@ -205,8 +211,12 @@ def test_what_cannot_be_served_is_refused_by_name_and_the_server_goes_on(client:
 def test_a_negative_length_as_json_is_refused(server: Any) -> None:
     connection = http.client.HTTPConnection(server.http, timeout=30)
     rows = {"INPUT_0": ("BYTES", "def"), "INPUT_1": ("UINT32", -1), "INPUT_2": ("BYTES", ""), "INPUT_3": ("BYTES", "")}
-    body = {"inputs": [{"name": name, "shape": [1, 1], "datatype": datatype, "data": [value]}
-                       for name, (datatype, value) in rows.items()]}  # fmt: skip
+    body = {
+        "inputs": [
+            {"name": name, "shape": [1, 1], "datatype": datatype, "data": [value]}
+            for name, (datatype, value) in rows.items()
+        ]
+    }
     connection.request("POST", "/v2/models/ensemble/infer", json.dumps(body))
     response = connection.getresponse()
     assert "unsigned-integer" in json.loads(response.read())["error"]

@@ -72,8 +72,11 @@ def test_up_starts_the_processes_and_writes_the_files_that_its_dry_run_lists(own
     assert [name for name in listed["files"] if not Path(name).exists()] == []
     assert listed["containers"] == []
     assert oct(Path(own, ".labs", STACK, "server.log").stat().st_mode & 0o777) == "0o600"
-    regions = [path for path in Path("/dev/shm").iterdir() if str(path) in LocalRuntime(
-        Workspace(own, tmp_path / "cache")).leftovers(STACK)]  # fmt: skip
+    regions = [
+        path
+        for path in Path("/dev/shm").iterdir()
+        if str(path) in LocalRuntime(Workspace(own, tmp_path / "cache")).leftovers(STACK)
+    ]
     assert regions
     assert [path for path in regions if path.stat().st_mode & 0o077] == []
 

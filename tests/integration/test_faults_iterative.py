@@ -52,8 +52,12 @@ def test_fault_8_truncated_weights_are_refused_before_a_server_starts(own: Path)
         stream.truncate(100)
     done = subprocess.run(
         [sys.executable, "-m", "labctl", "up", STACK, "--runtime", "local", "--set", "model=random:tiny-gpt2"],
-        cwd=own, env={**os.environ, **env}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=own,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "is damaged" in done.stderr
     assert leftovers(own) == []

@@ -33,9 +33,14 @@ class Started:
 
     def start(self, id: int, tokens: int, **flags: bool) -> None:
         self._client.async_stream_infer(
-            MODEL, [text_input(b"I have lived in")], sequence_id=id, sequence_start=True,
-            parameters={"max_tokens": tokens, "ignore_eos": True}, enable_empty_final_response=True, **flags,
-        )  # fmt: skip
+            MODEL,
+            [text_input(b"I have lived in")],
+            sequence_id=id,
+            sequence_start=True,
+            parameters={"max_tokens": tokens, "ignore_eos": True},
+            enable_empty_final_response=True,
+            **flags,
+        )
 
     def outcome(self, timeout: float = 60.0) -> str:
         """The message of the next error, "" for the next final answer."""

@@ -11,13 +11,25 @@ from machinery import labctl
 
 def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     labctl(
-        "run", "batching", "--quick", "--runtime", "local", "--ports", "auto", "--set", "model=random:tiny-llama",
-        "--output", "r.json", root=own,
-    )  # fmt: skip
+        "run",
+        "batching",
+        "--quick",
+        "--runtime",
+        "local",
+        "--ports",
+        "auto",
+        "--set",
+        "model=random:tiny-llama",
+        "--output",
+        "r.json",
+        root=own,
+    )
     result = json.loads((own / "r.json").read_text())
     assert {verdict["name"] for verdict in result["verdicts"] if verdict["met"]} == {
-        "inflight-over-static", "policies-differ", "no-evict-keeps-its-word",
-    }  # fmt: skip
+        "inflight-over-static",
+        "policies-differ",
+        "no-evict-keeps-its-word",
+    }
     (out,) = (own / "results" / "05-batching-policies").iterdir()
     sent = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
     with (out / "identity.csv").open(newline="") as stream:

@@ -20,9 +20,22 @@ STACK = "codegen"
 @pytest.mark.alone
 def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     done = labctl(
-        "run", STACK, "--quick", "--strict", "--runtime", "local", "--ports", "auto", "--output", "r.json",
-        "--set", "lengths=16", "--set", "step_seconds=2", root=own,
-    )  # fmt: skip
+        "run",
+        STACK,
+        "--quick",
+        "--strict",
+        "--runtime",
+        "local",
+        "--ports",
+        "auto",
+        "--output",
+        "r.json",
+        "--set",
+        "lengths=16",
+        "--set",
+        "step_seconds=2",
+        root=own,
+    )
     result = json.loads((own / "r.json").read_text())
     assert {v["name"] for v in result["verdicts"] if v["met"]} == {
         "batching-pays",
@@ -50,8 +63,12 @@ def test_metrics_shows_what_each_second_brought_until_it_is_stopped(
     lab_server(STACK)
     watching = subprocess.Popen(
         [sys.executable, "-m", "labctl", "metrics", STACK, "--follow"],
-        cwd=checkout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        cwd=checkout,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     assert watching.stdout is not None
     try:
         until(watching.stdout, "in the last second")

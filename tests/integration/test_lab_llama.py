@@ -10,9 +10,19 @@ from machinery import labctl
 
 def test_the_whole_lab_runs_its_exact_answers_agree_and_every_model_is_drawn(own: Path) -> None:
     labctl(
-        "run", "llama", "--quick", "--runtime", "local", "--ports", "auto", "--set", "model=random:tiny-llama",
-        "--output", "r.json", root=own,
-    )  # fmt: skip
+        "run",
+        "llama",
+        "--quick",
+        "--runtime",
+        "local",
+        "--ports",
+        "auto",
+        "--set",
+        "model=random:tiny-llama",
+        "--output",
+        "r.json",
+        root=own,
+    )
     result = json.loads((own / "r.json").read_text())
     # How much faster the engine is says nothing with a model this small; that its answers are the same does.
     assert "exact-agrees" in {verdict["name"] for verdict in result["verdicts"] if verdict["met"]}

@@ -52,9 +52,14 @@ def server(request: pytest.FixtureRequest, lab_server: Callable[..., LabServer])
     """Greedy, with the verbose log, which the timeline is read from."""
     strategy, generator = request.param.split("-")
     return lab_server(
-        STACK, strategy=strategy, generator=generator, sampling="greedy", log_verbose=True, threads=1,
+        STACK,
+        strategy=strategy,
+        generator=generator,
+        sampling="greedy",
+        log_verbose=True,
+        threads=1,
         max_sequence_idle_microseconds=60_000_000,
-    )  # fmt: skip
+    )
 
 
 def client(server: LabServer, protocol: str = "http") -> SequenceClient:
@@ -188,9 +193,14 @@ def test_a_sequence_must_begin_with_start_and_is_over_after_end(server: LabServe
 def named(lab_server: Callable[..., LabServer]) -> LabServer:
     """Correlation ids are texts, an idle sequence is dropped soon, and few have a place."""
     return lab_server(
-        STACK, correlation_id="string", strategy="oldest", max_candidate_sequences=2, threads=1, log_verbose=True,
+        STACK,
+        correlation_id="string",
+        strategy="oldest",
+        max_candidate_sequences=2,
+        threads=1,
+        log_verbose=True,
         max_sequence_idle_microseconds=2_000_000,
-    )  # fmt: skip
+    )
 
 
 TOLD = {
@@ -205,10 +215,19 @@ TOLD = {
 
 def test_what_the_lab_tells_of_broken_rules_is_what_triton_says(named: LabServer, tmp_path: Path) -> None:
     given = {
-        "lab": STACK, "stack": STACK, "phase": "semantics", "profile": "cpu", "runtime": "local", "quick": False,
-        "endpoints": {"http": named.http, "grpc": named.grpc}, "settings": named.settings, "out": str(tmp_path),
-        "run_dir": str(named.run_dir), "tokenizer_dir": "", "color": False,
-    }  # fmt: skip
+        "lab": STACK,
+        "stack": STACK,
+        "phase": "semantics",
+        "profile": "cpu",
+        "runtime": "local",
+        "quick": False,
+        "endpoints": {"http": named.http, "grpc": named.grpc},
+        "settings": named.settings,
+        "out": str(tmp_path),
+        "run_dir": str(named.run_dir),
+        "tokenizer_dir": "",
+        "color": False,
+    }
     (tmp_path / "context.json").write_text(json.dumps(given))
     script = ROOT / "labs" / "01-sequence-batcher" / "semantics.py"
     subprocess.run([sys.executable, script, tmp_path / "context.json"], check=True, timeout=120)
@@ -278,8 +297,10 @@ def test_the_lab_proves_its_lesson_and_draws_the_slots(own: Path) -> None:
     )
     (folder,) = (own / "results" / "01-sequence-batcher").iterdir()
     assert {verdict["name"] for verdict in json.loads((own / "r.json").read_text())["verdicts"] if verdict["met"]} == {
-        "direct-keeps-the-slot", "oldest-moves", "timeline-agrees",
-    }  # fmt: skip
+        "direct-keeps-the-slot",
+        "oldest-moves",
+        "timeline-agrees",
+    }
     timelines = json.loads((folder / "slots.json").read_text())
     seen = {name: sorted(stay["id"] for stay in data["stays"]) for name, data in timelines.items()}
     assert set(seen) == {"direct-slots", "oldest-slots"}

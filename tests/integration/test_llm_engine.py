@@ -21,9 +21,14 @@ from labkit.workloads import identity
 pytestmark = pytest.mark.xdist_group("llm")
 TINY = {"model": "random:tiny-llama"}
 KINDS: dict[str, Any] = {
-    "beam_width": np.uint32, "end_id": np.uint32, "runtime_top_k": np.uint32, "random_seed": np.uint64,
-    "temperature": np.float32, "stop": np.bool_, "streaming": np.bool_,
-}  # fmt: skip
+    "beam_width": np.uint32,
+    "end_id": np.uint32,
+    "runtime_top_k": np.uint32,
+    "random_seed": np.uint64,
+    "temperature": np.float32,
+    "stop": np.bool_,
+    "streaming": np.bool_,
+}
 
 
 def ask(ids: list[int], tokens: int, length: int | None = None, **more: Any) -> list[Any]:
@@ -235,9 +240,13 @@ def test_in_a_small_cache_max_utilization_evicts_and_every_answer_is_the_same(la
     evicted, answers = {}, {}
     for policy in ("guaranteed_no_evict", "max_utilization"):
         server = lab_server(
-            "inflight-batching", **TINY, exact=True, engine_precision="fp32",
-            batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=512,
-        )  # fmt: skip
+            "inflight-batching",
+            **TINY,
+            exact=True,
+            engine_precision="fp32",
+            batch_scheduler_policy=policy,
+            max_tokens_in_paged_kv_cache=512,
+        )
         records = identity.run(server.grpc, requests, timeout=120, warmup=0)
         steps = steplog.read(server.run_dir, "tensorrt_llm", since=records[0].start)
         evicted[policy] = sum(step.more["preempted"] for step in steps)

@@ -79,8 +79,9 @@ def test_all_runs_exhibits_in_processes_of_their_own_and_counts_the_verdicts(own
         (own / "museum" / name).symlink_to(ROOT / "museum" / name)
     done = labctl("reproduce", "all", "--json", root=own)
     assert {visit["number"]: visit["verdict"] for visit in json.loads(done.stdout)} == {
-        "core#425": REPRODUCES, "server#6366": REPRODUCES,
-    }  # fmt: skip
+        "core#425": REPRODUCES,
+        "server#6366": REPRODUCES,
+    }
 
 
 @FULL
@@ -95,11 +96,19 @@ def test_the_text_for_upstream_reproduces_as_it_stands(tmp_path: Path, cache: Pa
     (endpoints,) = ports.free_endpoints(1)
     with bare.local(Workspace(tmp_path, cache), "museum", tmp_path, endpoints, []) as server:
         readiness.wait_ready(
-            endpoints.http, ["steps"], {}, exited=lambda: server.ended() or None, tail=lambda: [server.log()],
-            timeout=90, progress=lambda text: None,
-        )  # fmt: skip
+            endpoints.http,
+            ["steps"],
+            {},
+            exited=lambda: server.ended() or None,
+            tail=lambda: [server.log()],
+            timeout=90,
+            progress=lambda text: None,
+        )
         said = subprocess.run(
-            [sys.executable, tmp_path / "client.py", endpoints.grpc], capture_output=True, text=True, check=True,
+            [sys.executable, tmp_path / "client.py", endpoints.grpc],
+            capture_output=True,
+            text=True,
+            check=True,
             timeout=120,
-        )  # fmt: skip
+        )
     assert said.stdout == "no answer\n"

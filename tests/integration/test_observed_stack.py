@@ -66,8 +66,12 @@ def observed(own: Path, prometheus: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def ask(endpoint: str, end: threading.Event) -> None:
     """One request after the other."""
     client = grpcclient.InferenceServerClient(endpoint)
-    inputs = [tensors.text_tensor("text_input", "the"), tensors.tensor("max_tokens", 20, np.uint32),
-              tensors.text_tensor("bad_words", ""), tensors.text_tensor("stop_words", "")]  # fmt: skip
+    inputs = [
+        tensors.text_tensor("text_input", "the"),
+        tensors.tensor("max_tokens", 20, np.uint32),
+        tensors.text_tensor("bad_words", ""),
+        tensors.text_tensor("stop_words", ""),
+    ]
     while not end.is_set():
         client.infer("ensemble", inputs)
     client.close()

@@ -26,10 +26,13 @@ TOKENS = 12
 STREAMED = "iterative"
 # stack: the model that is asked; the other stacks' are those of LABS
 MODELS = [
-    *[pytest.param(row[0], row[1], row[2], marks=pytest.mark.xdist_group(row[-1])) for lab, row in LABS.items()
-      if lab in ("iterative", "llama", "codegen", "batching", "schedulers")],
+    *[
+        pytest.param(row[0], row[1], row[2], marks=pytest.mark.xdist_group(row[-1]))
+        for lab, row in LABS.items()
+        if lab in ("iterative", "llama", "codegen", "batching", "schedulers")
+    ],
     pytest.param("llama", "llama-python", LABS["llama"][2], marks=pytest.mark.xdist_group("llama")),
-]  # fmt: skip
+]
 iterative = pytest.mark.xdist_group("iterative")
 
 
@@ -74,8 +77,11 @@ def test_the_text_is_that_of_labctl_infer(
     text = answer.choices[0].text
     assert printable(PROMPT + text) == said.removesuffix("\n").partition("<|endoftext|>")[0]
     assert answer.usage and answer.usage.prompt_tokens > 0
-    parts = list(client.completions.create(model=model, prompt=PROMPT, max_tokens=TOKENS, stream=True,
-                                           extra_body={"ignore_eos": True}))  # fmt: skip
+    parts = list(
+        client.completions.create(
+            model=model, prompt=PROMPT, max_tokens=TOKENS, stream=True, extra_body={"ignore_eos": True}
+        )
+    )
     assert "".join(part.choices[0].text for part in parts) == text
     assert [part.choices[0].finish_reason for part in parts[:-1]] == [None] * (len(parts) - 1)
     if stack == STREAMED:  # one response is one token there
@@ -88,8 +94,10 @@ def test_the_text_is_that_of_labctl_infer(
 def test_a_chat_with_usage_in_the_stream_is_the_same_chat_without(doors: Callable[..., openai.OpenAI]) -> None:
     client = doors(STREAMED)
     asked: dict[str, Any] = {
-        "model": "iterative-gpt2", "messages": [{"role": "user", "content": "Where do you live?"}], "max_tokens": 16,
-    }  # fmt: skip
+        "model": "iterative-gpt2",
+        "messages": [{"role": "user", "content": "Where do you live?"}],
+        "max_tokens": 16,
+    }
     whole = client.chat.completions.create(**asked)
     chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole.choices[0].message.content
@@ -124,9 +132,13 @@ def test_an_answer_ends_before_its_stop_string(doors: Callable[..., openai.OpenA
 def test_choices_and_prompts_are_counted_through_and_a_seed_repeats_them(doors: Callable[..., openai.OpenAI]) -> None:
     client = doors(STREAMED)
     asked: dict[str, Any] = {
-        "model": "iterative-gpt2", "prompt": [PROMPT, "Once upon a time"], "n": 2, "temperature": 1, "seed": 3,
+        "model": "iterative-gpt2",
+        "prompt": [PROMPT, "Once upon a time"],
+        "n": 2,
+        "temperature": 1,
+        "seed": 3,
         "max_tokens": 8,
-    }  # fmt: skip
+    }
     first, again = (client.completions.create(**asked) for _ in range(2))
     assert [choice.index for choice in first.choices] == [0, 1, 2, 3]
     assert [choice.text for choice in first.choices] == [choice.text for choice in again.choices]
@@ -170,9 +182,12 @@ def test_a_deadline_ends_an_answer(doors: Callable[..., openai.OpenAI]) -> None:
     client = doors(STREAMED)
     with pytest.raises(openai.InternalServerError) as late:
         client.completions.create(
-            model="iterative-gpt2", prompt=PROMPT, max_tokens=900, extra_headers={"x-timeout-ms": "20"},
+            model="iterative-gpt2",
+            prompt=PROMPT,
+            max_tokens=900,
+            extra_headers={"x-timeout-ms": "20"},
             extra_body={"ignore_eos": True},
-        )  # fmt: skip
+        )
     assert late.value.status_code == 504
     eventually(lambda: sample(client, "labs_door_running") == 0)
 
@@ -183,8 +198,9 @@ def test_clients_that_leave_give_their_slots_back(
 ) -> None:
     client, server = doors(STREAMED), lab_server(STREAMED)
     where = client.base_url
-    body = json.dumps({"model": "iterative-gpt2", "prompt": PROMPT, "max_tokens": 900, "ignore_eos": True,
-                       "stream": True}).encode()  # fmt: skip
+    body = json.dumps(
+        {"model": "iterative-gpt2", "prompt": PROMPT, "max_tokens": 900, "ignore_eos": True, "stream": True}
+    ).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     before = sample(client, "labs_door_cancelled_total")
     opened = []
@@ -195,8 +211,13 @@ def test_clients_that_leave_give_their_slots_back(
     for connection in opened:
         connection.close()
     eventually(lambda: sample(client, "labs_door_cancelled_total") == before + 10)
-    eventually(lambda: all(value == 0 for (_, name), value in metrics.scrape(server.metrics).own.items()
-                           if name in ("labs_running", "labs_waiting")))  # fmt: skip
+    eventually(
+        lambda: all(
+            value == 0
+            for (_, name), value in metrics.scrape(server.metrics).own.items()
+            if name in ("labs_running", "labs_waiting")
+        )
+    )
     assert client.completions.create(model="iterative-gpt2", prompt=PROMPT, max_tokens=3).usage
 
 
@@ -212,15 +233,20 @@ def test_a_client_that_leaves_ends_its_request_inside_an_ensemble(
     try:
         with socket.create_connection((str(client.base_url.host), int(client.base_url.port or 0))) as connection:
             body = json.dumps({"model": "ensemble", "prompt": PROMPT, "max_tokens": 400, "ignore_eos": True}).encode()
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nx-request-id: 770001\r\n"
-                               b"Content-Length: %d\r\n\r\n" % len(body) + body)  # fmt: skip
+            connection.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nx-request-id: 770001\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(body) + body
+            )
             eventually(lambda: [s for s in steps.states("tensorrt_llm") if "770001" in s.get("ids", [])])
         eventually(lambda: sample(client, "labs_door_running") == 0)
     finally:
         labctl("clock", stack, "run", root=checkout)
     eventually(lambda: metrics.scrape(server.metrics).own[("tensorrt_llm", "labs_waiting")] == 0)
-    lines = [json.loads(line) for path in server.run_dir.glob("steps-tensorrt_llm-*.jsonl")
-             for line in path.read_text().splitlines()]  # fmt: skip
+    lines = [
+        json.loads(line)
+        for path in server.run_dir.glob("steps-tensorrt_llm-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     assert sum("770001" in line.get("ids", []) for line in lines) < 400
 
 

@@ -20,10 +20,15 @@ from labkit.evidence.near_tie import NEAR, margin
 
 pytestmark = pytest.mark.xdist_group("llm")
 SETTINGS: dict[str, Any] = {
-    "model": "random:tiny-llama", "exact": True, "engine_precision": "fp32", "max_num_sequences": 4,
-    "max_num_tokens": 48, "scheduling": "fair", "batch_scheduler_policy": "max_utilization",
+    "model": "random:tiny-llama",
+    "exact": True,
+    "engine_precision": "fp32",
+    "max_num_sequences": 4,
+    "max_num_tokens": 48,
+    "scheduling": "fair",
+    "batch_scheduler_policy": "max_utilization",
     "max_tokens_in_paged_kv_cache": 512,
-}  # fmt: skip
+}
 SHARED = {"enable_kv_cache_reuse": True}
 GUESSED = {"speculation": "prompt_lookup", "num_assistant_tokens": 3}
 BEGINNING = [7 + n for n in range(100)]
@@ -45,10 +50,12 @@ def answers(server: Any) -> list[list[int]]:
         client.infer("tensorrt_llm", ask(BEGINNING, 1))  # its keys and values are kept, the last block half full
         for number, ids in enumerate(PROMPTS):
             client.async_infer(
-                "tensorrt_llm", ask(ids, LIMITS[number]), request_id=str(number + 1),
+                "tensorrt_llm",
+                ask(ids, LIMITS[number]),
+                request_id=str(number + 1),
                 parameters={"tenant": "light" if number == 19 else "flood", "request_priority": 1},
                 callback=lambda result, error, number=number: done.put((number, result, error)),
-            )  # fmt: skip
+            )
         found: dict[int, list[int]] = {}
         for _ in PROMPTS:
             number, result, error = done.get(timeout=120)

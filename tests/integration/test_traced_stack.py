@@ -96,10 +96,12 @@ def test_a_clients_trace_goes_on_in_triton_and_in_the_model(
     server = lab_server("iterative", *front, trace=f"otlp://127.0.0.1:{receiver.server_address[1]}")
     client = grpcclient.InferenceServerClient(server.grpc)
     answers: list[Any] = []
-    client.start_stream(lambda result, error: answers.append((result, error)),
-                        headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})  # fmt: skip
-    client.async_stream_infer("simple-gpt2", [gpt2_streams.text_input(b"The")],
-                              parameters={"max_tokens": 3, "ignore_eos": True})  # fmt: skip
+    client.start_stream(
+        lambda result, error: answers.append((result, error)), headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}
+    )
+    client.async_stream_infer(
+        "simple-gpt2", [gpt2_streams.text_input(b"The")], parameters={"max_tokens": 3, "ignore_eos": True}
+    )
     eventually(lambda: len(answers) >= 3 or any(error for _, error in answers))
     client.stop_stream()
     assert [error for _, error in answers if error] == []

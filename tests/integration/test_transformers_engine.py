@@ -34,9 +34,10 @@ def answers(server: Any) -> list[list[int]]:
     with grpcclient.InferenceServerClient(server.grpc) as client:
         for number, ids in enumerate(PROMPTS):
             client.async_infer(
-                "tensorrt_llm", ask(ids, 4 + number),
+                "tensorrt_llm",
+                ask(ids, 4 + number),
                 callback=lambda result, error, number=number: done.put((number, result, error)),
-            )  # fmt: skip
+            )
         found: dict[int, list[int]] = {}
         for _ in PROMPTS:
             number, result, error = done.get(timeout=60)

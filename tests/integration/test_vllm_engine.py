@@ -24,9 +24,15 @@ pytestmark = pytest.mark.xdist_group("vllm")
 MODEL = "tensorrt_llm"
 BLOCKS, BLOCK, BUDGET = 10, 32, 64
 SETTINGS: dict[str, Any] = {
-    "engine": "vllm", "model": "shipped:tiny-llama", "decoupled_mode": True, "exact": True, "max_num_sequences": 3,
-    "max_tokens_in_paged_kv_cache": BLOCKS * BLOCK, "max_num_tokens": BUDGET, "enable_kv_cache_reuse": True,
-}  # fmt: skip
+    "engine": "vllm",
+    "model": "shipped:tiny-llama",
+    "decoupled_mode": True,
+    "exact": True,
+    "max_num_sequences": 3,
+    "max_tokens_in_paged_kv_cache": BLOCKS * BLOCK,
+    "max_num_tokens": BUDGET,
+    "enable_kv_cache_reuse": True,
+}
 
 
 @pytest.fixture
@@ -84,8 +90,11 @@ def test_a_long_prompt_is_computed_in_pieces_of_the_budget(server: Any, stream: 
     answers(stream, [record])
     mine = steps(server, [record])
     assert [(step.more["phase"], step.more["tokens"]) for step in mine] == [
-        ("p", [64]), ("p", [64]), ("p", [22]), ("d", [1])
-    ]  # fmt: skip
+        ("p", [64]),
+        ("p", [64]),
+        ("p", [22]),
+        ("d", [1]),
+    ]
     assert [step.more["made"] for step in mine] == [[0], [0], [1], [1]]
     assert [step.more["blocks"] for step in mine] == [[2], [4], [5], [5]]
 
@@ -197,9 +206,11 @@ def test_the_ensemble_of_lab_03_answers_in_front_of_it(server: Any) -> None:
     from labkit.clients import tensors
 
     inputs = [
-        tensors.text_tensor("text_input", "Once upon a time"), tensors.tensor("max_tokens", 6, np.uint32),
-        tensors.text_tensor("bad_words", ""), tensors.text_tensor("stop_words", ""),
-    ]  # fmt: skip
+        tensors.text_tensor("text_input", "Once upon a time"),
+        tensors.tensor("max_tokens", 6, np.uint32),
+        tensors.text_tensor("bad_words", ""),
+        tensors.text_tensor("stop_words", ""),
+    ]
     with TextStream(server.grpc) as opened:
         record = opened.send_inputs("ensemble", "Once upon a time", inputs)
         opened.wait(record, timeout=30)

@@ -51,8 +51,18 @@ class Shown:
 
     def step(self, model: str, ids: list[str], slots: int = 4, **more: Any) -> None:
         self.n += 1
-        line = {"n": self.n, "t": 100 + self.n / 10, "dur": 0.05, "model": model, "instance": "0", "kind": "step",
-                "ids": ids, "slots": slots, "seats": [*ids, *[""] * (slots - len(ids))], **more}  # fmt: skip
+        line = {
+            "n": self.n,
+            "t": 100 + self.n / 10,
+            "dur": 0.05,
+            "model": model,
+            "instance": "0",
+            "kind": "step",
+            "ids": ids,
+            "slots": slots,
+            "seats": [*ids, *[""] * (slots - len(ids))],
+            **more,
+        }
         self.take(self.feed.events([line]))
 
     def asks(self, name: str, model: str, **more: Any) -> None:

@@ -43,13 +43,17 @@ def shown(view: ModelView) -> dict[str, Any]:
     """What the terminal draws from, in the same words."""
     names = {*view.batch, *filter(None, view.seats)}
     return {
-        "step": view.steps[-1].n if view.steps else 0, "batch": view.batch, "waiting": view.waiting,
+        "step": view.steps[-1].n if view.steps else 0,
+        "batch": view.batch,
+        "waiting": view.waiting,
         "seats": {str(seat): name for seat, name in enumerate(view.seats) if name},
-        "queue": view.queue, "why": view.why if view.waiting else "",
-        "kv": [view.kv_blocks_used, view.kv_blocks], "blocks": dict(view.blocks),
+        "queue": view.queue,
+        "why": view.why if view.waiting else "",
+        "kv": [view.kv_blocks_used, view.kv_blocks],
+        "blocks": dict(view.blocks),
         "texts": {name: view.requests[name].text for name in names},
         "rate": pytest.approx(view.rates()[1], rel=1e-3, abs=2e-3),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture

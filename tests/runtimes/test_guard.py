@@ -69,8 +69,9 @@ def exposed(
     if where == "compose":
         request.getfixturevalue("images")
     root = with_faults_lab(copy_of_the_checkout(tmp_path_factory.mktemp("guard") / "own", snapshot))
-    told = labctl("up", STACK, "--runtime", where, "--ports", "auto", "--expose", "--timeout", "120", root=root,
-                  timeout=600).stdout  # fmt: skip
+    told = labctl(
+        "up", STACK, "--runtime", where, "--ports", "auto", "--expose", "--timeout", "120", root=root, timeout=600
+    ).stdout
     try:
         assert "Exposed: these ports listen on 0.0.0.0" in told
         if where == "compose":
@@ -162,11 +163,16 @@ MODEL_INFER = f"{SERVICE}ModelInfer"
 
 @pytest.mark.parametrize(
     "headers",
-    [[], [("content-type", "application/json")], [("content-type", "application/grpc, text/plain")],
-     [(LENGTH.lower(), "0")], [("content-type", "application/grpc"), (LENGTH.lower(), "0")],
-     [("content-type", "application/grpc"), ("content-encoding", "gzip")]],
+    [
+        [],
+        [("content-type", "application/json")],
+        [("content-type", "application/grpc, text/plain")],
+        [(LENGTH.lower(), "0")],
+        [("content-type", "application/grpc"), (LENGTH.lower(), "0")],
+        [("content-type", "application/grpc"), ("content-encoding", "gzip")],
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_fault_41_a_call_that_only_triton_would_take_for_grpc_is_refused(
     exposed: dict[str, str], headers: list[tuple[str, str]]
 ) -> None:

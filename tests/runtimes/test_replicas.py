@@ -109,8 +109,9 @@ def test_requests_are_spread_and_counted_by_replica_and_as_a_whole(replicated: R
     shown = replicated.shown
     assert (shown["state"], shown["balance"]) == ("ready", "l7")
     assert [(one["number"], one["state"], one["serving"]) for one in shown["replicas"]] == [
-        (1, "ready", True), (2, "ready", True)
-    ]  # fmt: skip
+        (1, "ready", True),
+        (2, "ready", True),
+    ]
     places = [endpoint for one in (shown, *shown["replicas"]) for endpoint in one["endpoints"].values()]
     assert len(set(places)) == 9
     counters = [one["endpoints"]["metrics"] for one in shown["replicas"]]

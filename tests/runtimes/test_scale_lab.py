@@ -12,9 +12,8 @@ PICTURES = ("spread", "sequences", "speed-up", "nothing-lost", "when-to-scale")
 
 def test_lab_07_proves_every_part_and_leaves_nothing(own: Path, where: str) -> None:
     done = labctl(
-        "run", "scale", "--quick", "--runtime", where, "--ports", "auto", "--output", "r.json",
-        root=own, timeout=900,
-    )  # fmt: skip
+        "run", "scale", "--quick", "--runtime", where, "--ports", "auto", "--output", "r.json", root=own, timeout=900
+    )
     assert done.stderr.count("READY after") == 1, done.stderr
     turned = [line.split()[5] for line in done.stderr.splitlines() if "ok  the balancer of scaled, " in line]
     assert turned == ["client", "l7", "hash"]

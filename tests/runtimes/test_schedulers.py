@@ -12,9 +12,21 @@ PICTURES = ("chunked", "prefix", "speculation", "tenants", "triton")
 
 def test_lab_06_proves_every_lesson_on_one_server(own: Path, where: str) -> None:
     done = labctl(
-        "run", "schedulers", "--quick", "--strict", "--runtime", where, "--ports", "auto",
-        "--set", "model=random:tiny-llama", "--output", "r.json", root=own, timeout=900,
-    )  # fmt: skip
+        "run",
+        "schedulers",
+        "--quick",
+        "--strict",
+        "--runtime",
+        where,
+        "--ports",
+        "auto",
+        "--set",
+        "model=random:tiny-llama",
+        "--output",
+        "r.json",
+        root=own,
+        timeout=900,
+    )
     assert done.stderr.count("READY after") == 1, done.stderr
     verdicts = json.loads((own / "r.json").read_text())["verdicts"]
     assert [verdict["name"] for verdict in verdicts if not verdict["met"]] == []

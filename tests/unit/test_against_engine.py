@@ -41,10 +41,17 @@ def alone(count: int = 5) -> overhead.Account:
 
 def test_the_parts_of_a_served_run_add_up_to_all_of_it() -> None:
     found = served()
-    assert found.parts == pytest.approx({
-        "before": 0.006, "queue": 0.003, "engine": 0.490, "scheduling": 0.010, "idle": 0.008,
-        "after": 0.004, "wire": 0.011 + 0.011,
-    })  # fmt: skip
+    assert found.parts == pytest.approx(
+        {
+            "before": 0.006,
+            "queue": 0.003,
+            "engine": 0.490,
+            "scheduling": 0.010,
+            "idle": 0.008,
+            "after": 0.004,
+            "wire": 0.011 + 0.011,
+        }
+    )
     assert found.seconds == pytest.approx(0.020 + 0.500 + 0.008 + 0.015)
     assert found.scheduling_share == pytest.approx(0.02)
     assert found.idle_ms == pytest.approx(2.0)

@@ -81,9 +81,12 @@ class Logged:
     def more(self) -> dict[str, Any]:
         made = {job.id: len(tokens) for job, tokens in self.turn.produced}
         return {
-            "preempted": len(self.turn.preempted), "phase": self.turn.phase, "tokens": self.turn.computed,
-            "made": [made.get(id, 0) for id in self.ids], "waiting": [job.id for job in self.turn.waiting],
-        }  # fmt: skip
+            "preempted": len(self.turn.preempted),
+            "phase": self.turn.phase,
+            "tokens": self.turn.computed,
+            "made": [made.get(id, 0) for id in self.ids],
+            "waiting": [job.id for job in self.turn.waiting],
+        }
 
 
 @dataclass

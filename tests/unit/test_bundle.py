@@ -72,8 +72,12 @@ def install(extracted: Path, tmp_path: Path) -> Install:
         for name, script in {"make": MAKE, **stand_ins}.items():
             (tools / name).write_text(script)
             (tools / name).chmod(0o755)
-        env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "LABS_CACHE": str(tmp_path / "their-cache"),
-               "LABS_PYTHON": sys.executable}  # fmt: skip
+        env = {
+            **os.environ,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "LABS_CACHE": str(tmp_path / "their-cache"),
+            "LABS_PYTHON": sys.executable,
+        }
         return subprocess.run(["./install"], cwd=extracted, env=env, capture_output=True, text=True, check=False)
 
     return run
@@ -154,8 +158,14 @@ def test_only_what_is_committed_or_staged_is_taken_from_a_clone(workspace: Works
 
 def test_a_copy_without_git_keeps_the_folders_that_only_the_root_ignores(workspace: Workspace) -> None:
     """`/exercises/` is the learner's folder; labs/*/exercises/ is shipped."""
-    for name in ("labs/02/exercises/02a/task.md", "exercises/02a/mine.py", "labs/02/__pycache__/x.pyc", "install",
-                 "src/install", "m/model.py.yours-1"):  # fmt: skip
+    for name in (
+        "labs/02/exercises/02a/task.md",
+        "exercises/02a/mine.py",
+        "labs/02/__pycache__/x.pyc",
+        "install",
+        "src/install",
+        "m/model.py.yours-1",
+    ):
         (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
         (workspace.root / name).touch()
     taken = {path.as_posix() for path in pack.checkout_files(workspace.root)}

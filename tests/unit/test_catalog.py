@@ -194,7 +194,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
         (changed(include="llm"), "include: a list of names"),
         (changed("*/base", "llm"), "stacks.demo-stack.base: no base 'llm' is included; there are: none"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_manifest_is_refused_with_file_key_and_reason(tmp_path: Path, manifest: Any, expected: str) -> None:
     text = refusal(tmp_path, manifest)
     assert "labs/09-demo/lab.yaml" in text

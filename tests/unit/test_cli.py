@@ -204,10 +204,14 @@ def test_a_damaged_state_file_is_told_of_and_ignored(run: Run, checkout: Path) -
 
 def test_a_stack_whose_server_is_gone_has_failed_and_down_clears_it(run: Run, checkout: Path) -> None:
     record = {
-        "stack": "iterative", "lab": "02-iterative-scheduling", "runtime": "local", "profile": "cpu", "settings": {},
+        "stack": "iterative",
+        "lab": "02-iterative-scheduling",
+        "runtime": "local",
+        "profile": "cpu",
+        "settings": {},
         "models": ["simple-gpt2"],
         "endpoints": {"http": "127.0.0.1:1", "grpc": "127.0.0.1:2", "metrics": "127.0.0.1:3"},
-    }  # fmt: skip
+    }
     (checkout / ".labs" / "iterative").mkdir(parents=True)
     (checkout / ".labs" / "iterative" / "state.json").write_text(json.dumps(record))
     assert json.loads(run("status", "iterative", "--json")[1])["state"] == "failed"

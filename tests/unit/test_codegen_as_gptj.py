@@ -53,5 +53,7 @@ def test_each_accelerators_share_holds_queries_values_and_keys_in_this_order() -
     rows = torch.arange(12 * 4).reshape(12, 4)  # four shares of three rows, one for each
     parts = split(rows)
     assert [parts[name][:, 0].tolist() for name in ("q_proj", "v_proj", "k_proj")] == [
-        [0, 12, 24, 36], [4, 16, 28, 40], [8, 20, 32, 44],
-    ]  # fmt: skip
+        [0, 12, 24, 36],
+        [4, 16, 28, 40],
+        [8, 20, 32, 44],
+    ]

@@ -140,8 +140,13 @@ def test_a_seeded_row_draws_the_same_in_any_company() -> None:
 
 
 def test_the_answer_is_prompt_and_continuation_filled_up_with_the_end_id() -> None:
-    rows = ask(input_ids=[[5, 6], [7, 8]], input_lengths=[[2], [1]], request_output_len=[[1], [3]],
-               end_id=[[1], [50256]], is_return_log_probs=[[True], [False]])  # fmt: skip
+    rows = ask(
+        input_ids=[[5, 6], [7, 8]],
+        input_lengths=[[2], [1]],
+        request_output_len=[[1], [3]],
+        end_id=[[1], [50256]],
+        is_return_log_probs=[[True], [False]],
+    )
     alive = [0, 1]
     while alive:
         alive = [alive[place] for place in advance([rows[place] for place in alive], LOGITS.repeat(len(alive), 0))]

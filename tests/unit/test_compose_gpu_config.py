@@ -39,9 +39,14 @@ def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings:
     choices = Choices("gpu", settings, gpus=gpus)
     plan = make_plan(workspace, lab, name, choices, lambda path: projects.inside(path, server=True))
     record = Record(
-        name, lab.folder, "compose", "gpu", plan.settings, plan.stack.models,
+        name,
+        lab.folder,
+        "compose",
+        "gpu",
+        plan.settings,
+        plan.stack.models,
         Endpoints("127.0.0.1:8100", "127.0.0.1:8101", "127.0.0.1:8102"),
-    )  # fmt: skip
+    )
     launch = launch_of(workspace.folder(name), plan, record)
     override = projects.override_path(name)
     projects.write_override(name, compose_commands.services(projects, launch))
@@ -51,9 +56,11 @@ def services(tmp_path: Path, stack: str, gpus: tuple[str, ...] = (), **settings:
         for variable, value in {**build.env, **serve.env}.items():
             patch.setenv(variable, value)
         return compose_view.services(
-            projects.compose_files("gpu", override), compose_profiles=["*"],
-            compose_project_name=projects.name(name), compose_project_directory=workspace.root,
-        )  # fmt: skip
+            projects.compose_files("gpu", override),
+            compose_profiles=["*"],
+            compose_project_name=projects.name(name),
+            compose_project_directory=workspace.root,
+        )
 
 
 @pytest.mark.parametrize("stack", STACKS)

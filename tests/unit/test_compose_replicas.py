@@ -40,8 +40,10 @@ def services(tmp_path: Path, balance: str = "") -> dict[str, Any]:
             patch.setenv(variable, value)
         return compose_view.services(
             projects.compose_files("cpu", override, guarded=True),
-            compose_profiles=["*"], compose_project_name=projects.name(name), compose_project_directory=ROOT,
-        )  # fmt: skip
+            compose_profiles=["*"],
+            compose_project_name=projects.name(name),
+            compose_project_directory=ROOT,
+        )
 
 
 def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Path) -> None:

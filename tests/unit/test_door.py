@@ -41,8 +41,16 @@ def text_model(*sampling: str, by_parameter: bool = False, end: bool = False) ->
     """A model with these sampling inputs; ``by_parameter``: as lab 02's, without any."""
     inputs = {"text": Input("text", "BYTES", (1, 1))} | ({} if by_parameter else {"n": Input("n", "UINT32", (1, 1))})
     kinds = {name: Input(name, "UINT64" if name in ("seed", "top_k") else "FP32", (1, 1)) for name in sampling}
-    return TextModel("m", inputs, "text", "" if by_parameter else "n", "out", True, kinds,
-                     Input("end_id", "UINT32", (1, 1)) if end else None)  # fmt: skip
+    return TextModel(
+        "m",
+        inputs,
+        "text",
+        "" if by_parameter else "n",
+        "out",
+        True,
+        kinds,
+        Input("end_id", "UINT32", (1, 1)) if end else None,
+    )
 
 
 def completion(**fields: Any) -> requests.CompletionRequest:
@@ -61,9 +69,21 @@ def refused(kind: type[Any] = requests.CompletionRequest, **fields: Any) -> Refu
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("temperature", 2.1), ("temperature", "1"), ("top_p", -1), ("max_tokens", 0), ("max_tokens", True), ("n", 17),
-     ("presence_penalty", 3), ("seed", 2**63), ("stop", ""), ("ignore_eos", 123), ("stream", "yes"), ("prompt", "")],
-)  # fmt: skip
+    [
+        ("temperature", 2.1),
+        ("temperature", "1"),
+        ("top_p", -1),
+        ("max_tokens", 0),
+        ("max_tokens", True),
+        ("n", 17),
+        ("presence_penalty", 3),
+        ("seed", 2**63),
+        ("stop", ""),
+        ("ignore_eos", 123),
+        ("stream", "yes"),
+        ("prompt", ""),
+    ],
+)
 def test_a_value_out_of_range_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
     error = refused(**{field: value})
     assert (error.status, error.param) == (400, field)
@@ -197,8 +217,10 @@ TURNS = [requests.Message(role="system", content="Be brief."), requests.Message(
 
 
 def test_a_tokenizers_own_template_is_used(tmp_path: Path) -> None:
-    source = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}" \
-             "{% if add_generation_prompt %}[answer]{% endif %}"  # fmt: skip
+    source = (
+        "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}[answer]{% endif %}"
+    )
     config = {"chat_template": source, "bos_token": {"content": "<s>"}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert ChatTemplate.of(tmp_path).render(TURNS) == "<s>[system]Be brief.[user]Hi[answer]"
@@ -262,14 +284,20 @@ def test_a_triton_that_is_away_is_503_everywhere() -> None:
 def test_errors_of_the_routes_have_openais_form() -> None:
     with nothing_behind() as client:
         found = {
-            404: [client.get("/v1/nothing"), client.post("/v1/completions", json=SAID | {"model": "x"}),
-                  client.get("/v1/models/x")],
+            404: [
+                client.get("/v1/nothing"),
+                client.post("/v1/completions", json=SAID | {"model": "x"}),
+                client.get("/v1/models/x"),
+            ],
             405: [client.get("/v1/completions")],
-            400: [client.post("/v1/embeddings", json={}), client.post("/v1/completions", content=b"{"),
-                  client.post("/v1/completions", content=b'{"model": "m", "prompt": "\\ud800"}'),
-                  client.post("/v1/completions", content=b'{"model": "m", "prompt": "x", "\\ud800": 1}')],
+            400: [
+                client.post("/v1/embeddings", json={}),
+                client.post("/v1/completions", content=b"{"),
+                client.post("/v1/completions", content=b'{"model": "m", "prompt": "\\ud800"}'),
+                client.post("/v1/completions", content=b'{"model": "m", "prompt": "x", "\\ud800": 1}'),
+            ],
             413: [client.post("/v1/completions", content=b"x" * (MOST_BODY + 1))],
-        }  # fmt: skip
+        }
         for status, answers in found.items():
             for answer in answers:
                 assert answer.status_code == status
@@ -373,8 +401,9 @@ def test_choices_come_as_they_are_made_and_an_error_ends_all_of_them() -> None:
 
     parts = asyncio.run(all_of(source(0, 3), source(1, 5)))
     assert {index: [text for i, text, _ in parts if i == index] for index in (0, 1)} == {
-        0: ["0", "1", "2"], 1: ["0", "1", "2", "3", "4"]
-    }  # fmt: skip
+        0: ["0", "1", "2"],
+        1: ["0", "1", "2", "3", "4"],
+    }
     closed.clear()
     with pytest.raises(Refusal):
         asyncio.run(all_of(source(0, 10**9), source(1, 2, fail=True)))

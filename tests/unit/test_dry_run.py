@@ -74,10 +74,17 @@ def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() ->
     found = shown("--profile", "gpu", "--release", "0.17.0.post1")
     told = [
         "docker pull nvcr.io/nvidia/tritonserver:25.02-trtllm-python-py3",
-        "build triton", "build triton", "build client",
-        "docker create", ":/app/all_models/inflight_batcher_llm/.", "docker rm",
-        "labctl.artifacts pull random:llama-2-7b", "convert_checkpoint.py", "trtllm-build", "up --detach",
-    ]  # fmt: skip
+        "build triton",
+        "build triton",
+        "build client",
+        "docker create",
+        ":/app/all_models/inflight_batcher_llm/.",
+        "docker rm",
+        "labctl.artifacts pull random:llama-2-7b",
+        "convert_checkpoint.py",
+        "trtllm-build",
+        "up --detach",
+    ]
     assert [part in line for part, line in zip(told, lines(found), strict=True)] == [True] * len(told)
     assert found["runtime"] == "compose"
 

@@ -250,8 +250,11 @@ def test_the_command_lists_and_prunes_what_is_cached(
         return done.stdout
 
     assert labctl("engines", "list").splitlines()[2].split()[:4] == [
-        build.key, "random:tiny-gpt2", "precision=fp16", "size=8"
-    ]  # fmt: skip
+        build.key,
+        "random:tiny-gpt2",
+        "precision=fp16",
+        "size=8",
+    ]
     assert labctl("engines", "prune", build.key) == f"removed: {build.key}\n"
     assert labctl("engines", "list") == "nothing is cached\n"
     (row,) = json.loads(labctl("weights", "list", "--json"))

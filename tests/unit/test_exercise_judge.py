@@ -294,10 +294,7 @@ PLACE_02B = "labs/02-iterative-scheduling/exercises/02b-free-the-slot"
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        (
-            ["check.py"],
-            f"judged by files that are not as shipped ({PLACE_02B}/check.py)",
-        ),
+        (["check.py"], f"judged by files that are not as shipped ({PLACE_02B}/check.py)"),
         (["task.md"], ""),
         (["check.py", "exercise.yaml", "task.md"], ""),
     ],
@@ -326,13 +323,17 @@ def test_a_pass_by_a_replaced_check_says_so(
     ("said", "told"),
     [
         ("scheduler.py, line 27: TypeError: 'int' object is not iterable", "scheduler.py, line 27: TypeError: 'int'"),
-        ("Internal: NameError: name 'x' is not defined At: exercises/06b/scheduler.py(18): initialize",
-         "scheduler.py, line 18: NameError: name 'x' is not defined"),
-        ("KeyError: 'b'\nAt:\n  exercises/06b/scheduler.py(40): one\n  exercises/06b/scheduler.py(28): two",
-         "scheduler.py, line 40: KeyError: 'b'"),
+        (
+            "Internal: NameError: name 'x' is not defined At: exercises/06b/scheduler.py(18): initialize",
+            "scheduler.py, line 18: NameError: name 'x' is not defined",
+        ),
+        (
+            "KeyError: 'b'\nAt:\n  exercises/06b/scheduler.py(40): one\n  exercises/06b/scheduler.py(28): two",
+            "scheduler.py, line 40: KeyError: 'b'",
+        ),
         ("Socket closed", ""),
     ],
-)  # fmt: skip
+)
 def test_what_triton_says_of_a_learners_line_begins_with_the_file_and_the_line(said: str, told: str) -> None:
     found = faults.told(said, named(EXERCISES, "06b"))
     assert found.startswith(f"exercises/06b/{told}") if told else found == ""

@@ -23,8 +23,14 @@ from labserve.inflight.scheduler import Scheduler
 REQUESTS = (("a", 3, 4), ("b", 2, 4), ("c", 2, 2))  # names, tokens of the prompt, and of the answer
 
 
-def run(folder: Path, policy: Policy = Policy.MAX_UTILIZATION, phase: str = "load", blocks: int = 5,
-        requests: Sequence[tuple[str, int, int]] = REQUESTS, names: str = "") -> Path:  # fmt: skip
+def run(
+    folder: Path,
+    policy: Policy = Policy.MAX_UTILIZATION,
+    phase: str = "load",
+    blocks: int = 5,
+    requests: Sequence[tuple[str, int, int]] = REQUESTS,
+    names: str = "",
+) -> Path:
     """A run's folder with the step log of requests on the counting engine, as the recorder would write it."""
     scheduler = Scheduler(CountingEngine(step_tokens=8), KVBudget(blocks, 2), policy, 2, False)
     for name, prompt, limit in requests:
@@ -33,14 +39,30 @@ def run(folder: Path, policy: Policy = Policy.MAX_UTILIZATION, phase: str = "loa
     while not scheduler.idle:
         step = scheduler.step()
         waiting, n = [request.id for request in step.waiting], len(lines) + 1
-        lines.append({
-            "v": 2, "n": n, "t": n / 100, "dur": 0.01, "model": "engine", "instance": "0", "kind": "step",
-            "batch": len(step.batch), "ids": [request.id for request in step.batch], "phase": step.phase,
-            "tokens": step.computed, "made": [1] * len(step.batch), "waiting": waiting, "queue": len(waiting),
-            "why": step.plan.because.why, "because": step.plan.because.numbers(), "slots": 2,
-            "joined": [request.id for request in step.admitted], "evicted": [r.id for r in step.preempted],
-            "ended": {request.id: "length" for request in step.ended},
-        })  # fmt: skip
+        lines.append(
+            {
+                "v": 2,
+                "n": n,
+                "t": n / 100,
+                "dur": 0.01,
+                "model": "engine",
+                "instance": "0",
+                "kind": "step",
+                "batch": len(step.batch),
+                "ids": [request.id for request in step.batch],
+                "phase": step.phase,
+                "tokens": step.computed,
+                "made": [1] * len(step.batch),
+                "waiting": waiting,
+                "queue": len(waiting),
+                "why": step.plan.because.why,
+                "because": step.plan.because.numbers(),
+                "slots": 2,
+                "joined": [request.id for request in step.admitted],
+                "evicted": [r.id for r in step.preempted],
+                "ended": {request.id: "length" for request in step.ended},
+            }
+        )
     folder.mkdir(exist_ok=True)
     (folder / f"steps-{phase}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return folder

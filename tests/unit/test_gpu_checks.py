@@ -34,9 +34,15 @@ __all__ = ("machine_fixture", "workspace_fixture")
 def test_a_machine_that_has_it_all_passes(machine: Any, workspace: Workspace) -> None:
     checks = gpu_checks(planned(workspace), "compose", workspace)
     assert {check.name: check.state for check in checks} == {
-        "NVIDIA driver": "ok", "container toolkit": "ok", "GPU": "ok", "GPU memory": "ok", "memory": "ok",
-        "shared memory": "ok", "disk for engines": "ok", "model hub": "ok",
-    }  # fmt: skip
+        "NVIDIA driver": "ok",
+        "container toolkit": "ok",
+        "GPU": "ok",
+        "GPU memory": "ok",
+        "memory": "ok",
+        "shared memory": "ok",
+        "disk for engines": "ok",
+        "model hub": "ok",
+    }
 
 
 def test_no_driver(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,10 +234,12 @@ def test_an_engine_of_another_chip_is_refused(
     for name in ("config.json", "rank0.engine"):
         (folder / name).write_text("x")
     manifest = {
-        "key": build.key, "options": dict(build.options), "hardware": asdict(GpuInfo("NVIDIA A100", "8.0", "535", "")),
+        "key": build.key,
+        "options": dict(build.options),
+        "hardware": asdict(GpuInfo("NVIDIA A100", "8.0", "535", "")),
         "weights": build.source.identity(workspace),
         "files": measure(folder, "manifest.json"),
-    }  # fmt: skip
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     monkeypatch.setattr(images, "digest", lambda image: "")
     (found,) = [check for check in failing(plan, workspace) if check.name == "engine"]

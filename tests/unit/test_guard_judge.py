@@ -160,9 +160,15 @@ def test_a_closed_method_is_refused_in_grpcs_words(judge: Judge) -> None:
 
 @pytest.mark.parametrize(
     "models",
-    [("streams", "plain"), ("plain", "streams"), ("more", "streams", "other"), ("streams", "unknown"),
-     ("unknown", "streams"), ("streams", ("streams", "9"))],
-)  # fmt: skip
+    [
+        ("streams", "plain"),
+        ("plain", "streams"),
+        ("more", "streams", "other"),
+        ("streams", "unknown"),
+        ("unknown", "streams"),
+        ("streams", ("streams", "9")),
+    ],
+)
 def test_fault_40_a_stream_to_models_of_both_kinds_is_refused(judge: Judge, models: Any) -> None:
     """Triton 2.51 writes the answers of both at once, and ends (fault 40). An unknown model is a plain one."""
     pieces = [request(*(model if isinstance(model, tuple) else (model,))) for model in models]

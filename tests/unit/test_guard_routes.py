@@ -37,18 +37,56 @@ HTTP: dict[str, Rule | None] = {
     "/v2/repository/r/models/m/load": None,
     "/v2/repository/r/models/m/unload": None,
 }
-METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "MKCOL", "COPY", "MOVE", "OPTIONS", "PROPFIND", "PROPPATCH", "LOCK",
-           "UNLOCK", "TRACE", "CONNECT", "PATCH")  # fmt: skip
+METHODS = (
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "OPTIONS",
+    "PROPFIND",
+    "PROPPATCH",
+    "LOCK",
+    "UNLOCK",
+    "TRACE",
+    "CONNECT",
+    "PATCH",
+)
 # The services of src/grpc (grpc_server.cc, infer_handler.cc, stream_infer_handler.cc), same tag.
 CALLS: dict[str, Rule | None] = {
-    **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig",
-                     "ModelStatistics"), Rule.BOUNDED),
+    **dict.fromkeys(
+        (
+            "ServerLive",
+            "ServerReady",
+            "ModelReady",
+            "ServerMetadata",
+            "ModelMetadata",
+            "ModelConfig",
+            "ModelStatistics",
+        ),
+        Rule.BOUNDED,
+    ),
     "ModelInfer": Rule.MESSAGES,
     "ModelStreamInfer": Rule.STREAM,
-    **dict.fromkeys(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryStatus",
-                     "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
-                     "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings")),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            "RepositoryIndex",
+            "RepositoryModelLoad",
+            "RepositoryModelUnload",
+            "SystemSharedMemoryStatus",
+            "SystemSharedMemoryRegister",
+            "SystemSharedMemoryUnregister",
+            "CudaSharedMemoryStatus",
+            "CudaSharedMemoryRegister",
+            "CudaSharedMemoryUnregister",
+            "TraceSetting",
+            "LogSettings",
+        )
+    ),
+}
 
 
 @pytest.mark.parametrize("path", HTTP)
@@ -80,11 +118,31 @@ def test_every_grpc_method_of_triton_is_judged_or_refused() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/", "*", "/v2/", "/v3", "/metrics", "/v2/models/", "/v2/models/m/", "/v2/models/m/infer/", "/v2/health",
-     "/v2/models/%6d/infer", "/v2/models/m%2finfer", "/v2/models/m;x/infer", "/v2/models/m/versions/-1/infer",
-     "/v2/models/m/versions/\u0661/infer", "/v2/models/m\u0661/infer", "/v2/models/m/versions/1/trace/setting",
-     "/v2/models/" + "m" * 256, "/V2/models/m/infer", "/v2/models/m/infer\n", "/v2/models/m/infer#x", "//v2"],
-)  # fmt: skip
+    [
+        "",
+        "/",
+        "*",
+        "/v2/",
+        "/v3",
+        "/metrics",
+        "/v2/models/",
+        "/v2/models/m/",
+        "/v2/models/m/infer/",
+        "/v2/health",
+        "/v2/models/%6d/infer",
+        "/v2/models/m%2finfer",
+        "/v2/models/m;x/infer",
+        "/v2/models/m/versions/-1/infer",
+        "/v2/models/m/versions/\u0661/infer",
+        "/v2/models/m\u0661/infer",
+        "/v2/models/m/versions/1/trace/setting",
+        "/v2/models/" + "m" * 256,
+        "/V2/models/m/infer",
+        "/v2/models/m/infer\n",
+        "/v2/models/m/infer#x",
+        "//v2",
+    ],
+)
 def test_a_route_that_triton_does_not_have_or_another_spelling_is_refused(path: str) -> None:
     for method in METHODS:
         with pytest.raises(Refused):

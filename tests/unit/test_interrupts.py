@@ -174,9 +174,13 @@ class Triton:
 
 
 def reloaded(
-    session: Session, plan: Plan, record: Record, monkeypatch: pytest.MonkeyPatch, fails: dict[int, BaseException],
+    session: Session,
+    plan: Plan,
+    record: Record,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: dict[int, BaseException],
     expected: type[BaseException],
-) -> Triton:  # fmt: skip
+) -> Triton:
     triton = Triton(plan.request.output, fails)
     monkeypatch.setattr(server_api, "load_model", triton.load_model)
     monkeypatch.setattr(readiness, "probe", lambda *arguments: None)
@@ -194,9 +198,12 @@ def differences(plan: Plan) -> list[edits.Edited]:
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
 @pytest.mark.parametrize("server", [1, 2])
 def test_a_reload_that_is_interrupted_is_undone_on_every_server_that_may_have_the_edit(
-    session: Session, edited: tuple[Plan, Record], monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException],
+    session: Session,
+    edited: tuple[Plan, Record],
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt: type[BaseException],
     server: int,
-) -> None:  # fmt: skip
+) -> None:
     plan, record = edited
     triton = reloaded(session, plan, record, monkeypatch, {server: interrupt()}, interrupt)
     assert len(triton.has) == server

@@ -17,9 +17,23 @@ LARGEST = 2**20
 def kept(tmp_path: Path, program: str, *, longest_log: int = 2**30) -> tuple[subprocess.CompletedProcess[bytes], Path]:
     """A program under a keeper that allows no file of more than LARGEST bytes, and its log."""
     log = tmp_path / "server.log"
-    argv = [sys.executable, "-m", "labctl.runtimes.keeper", "--ended", str(tmp_path / "ended.json"),
-            "--regions", str(tmp_path / "no-region-*"), "--largest", str(LARGEST), "--longest-log", str(longest_log),
-            "--", sys.executable, "-c", program]  # fmt: skip
+    argv = [
+        sys.executable,
+        "-m",
+        "labctl.runtimes.keeper",
+        "--ended",
+        str(tmp_path / "ended.json"),
+        "--regions",
+        str(tmp_path / "no-region-*"),
+        "--largest",
+        str(LARGEST),
+        "--longest-log",
+        str(longest_log),
+        "--",
+        sys.executable,
+        "-c",
+        program,
+    ]
     with log.open("ab") as stream:
         return subprocess.run(argv, stdout=stream, stderr=subprocess.STDOUT, check=False), log
 

@@ -38,9 +38,11 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         ]
         for phase in phases:
             workload = {
-                "table": identity.table(records), "scheduling": scheduling,
-                "records": [record.to_json() for record in records], "steps": [],
-            }  # fmt: skip
+                "table": identity.table(records),
+                "scheduling": scheduling,
+                "records": [record.to_json() for record in records],
+                "steps": [],
+            }
             results.write_phase(tmp_path, phase, {"triton": "2.39.0", "workloads": {"chat": workload}}, records)
             context = {"lab": "05-batching-policies", "settings": {}}
             (tmp_path / f"context-{phase}.json").write_text(json.dumps(context))

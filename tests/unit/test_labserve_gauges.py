@@ -129,8 +129,10 @@ def test_a_model_shows_who_runs_and_what_its_steps_were(path: str, tmp_path: Pat
     name = path.rpartition("/")[2]
     filled = {"kv_cache": "true", "precision": "fp32", "max_batch_size": 4, "max_sequence_idle_microseconds": 10**8}
     model = fake_backend.load(path, model_path=GPT2, run_dir=tmp_path, **filled)
-    batch = [Request({"text_input": [[b"The"]]}, '{"max_tokens": 3, "ignore_eos": true}', correlation=n, flags=START)
-             for n in (1, 2)]  # fmt: skip
+    batch = [
+        Request({"text_input": [[b"The"]]}, '{"max_tokens": 3, "ignore_eos": true}', correlation=n, flags=START)
+        for n in (1, 2)
+    ]
     while left := [request for request in batch if not request.final]:
         model.execute(left)
         for request in left:

@@ -66,8 +66,14 @@ def test_a_paragraph_takes_the_width_of_the_screen_and_a_list_stays_a_list() -> 
 def test_an_item_of_a_list_is_wrapped_below_its_own_words() -> None:
     task = "- an item that goes on for longer than\n  the line is\n- `code`:\n  and words\n\n| a | b |\n| 1 | 2 |"
     shown = learn_view.lines(view([], task), 30, 24, color=False)
-    assert shown[2:8] == ["- an item that goes on for", "  longer than the line is", "- `code`: and words", "",
-                          "| a | b |", "| 1 | 2 |"]  # fmt: skip
+    assert shown[2:8] == [
+        "- an item that goes on for",
+        "  longer than the line is",
+        "- `code`: and words",
+        "",
+        "| a | b |",
+        "| 1 | 2 |",
+    ]
 
 
 def test_a_task_without_room_says_where_it_can_be_read() -> None:

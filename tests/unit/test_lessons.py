@@ -68,8 +68,11 @@ def test_setup_and_a_labs_run_end_with_the_next_command() -> None:
     assert ends.index("source .venv/bin/activate") < ends.index("labctl learn")
     made = subprocess.run(
         ["make", "--no-print-directory", "--dry-run", "-o", ".venv/.ready", "lab-iterative"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert made.index("labctl run iterative") < made.index("make learn ARGS=iterative")
 
 
@@ -101,9 +104,15 @@ def test_a_lab_with_an_engine_says_which_engine_a_cpu_has(number: str) -> None:
 def test_every_lesson_has_the_same_headings(page: Path) -> None:
     headings = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.M)
     assert headings == [
-        "What you learn", "Before you begin", "Run it", "What you see", "How it works", "Questions", "Exercises",
+        "What you learn",
+        "Before you begin",
+        "Run it",
+        "What you see",
+        "How it works",
+        "Questions",
+        "Exercises",
         "Where next",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("page", LESSONS, ids=named)

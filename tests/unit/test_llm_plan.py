@@ -25,9 +25,13 @@ OWN = sorted(path.parent for path in LABS.glob("*/exercises/*/**/scheduler.py"))
 
 
 def scheduler(
-    blocks: int, policy: Policy = Policy.MAX_UTILIZATION, kind: type[Scheduler] = Scheduler, word: str = "fcfs",
-    limit: int = 4, reuse: bool = False,
-) -> Scheduler:  # fmt: skip
+    blocks: int,
+    policy: Policy = Policy.MAX_UTILIZATION,
+    kind: type[Scheduler] = Scheduler,
+    word: str = "fcfs",
+    limit: int = 4,
+    reuse: bool = False,
+) -> Scheduler:
     features = Features(True, 64, kv_cache_reuse=reuse)
     return kind(CountingEngine(step_tokens=64), KVBudget(blocks, 4), policy, limit, False, features, order(word))
 
@@ -192,8 +196,7 @@ class Crowded(Scheduler):
 
 
 @pytest.mark.parametrize(
-    ("kind", "prompt", "broken"),
-    [(Lavish, 15, r"16 blocks used, of 12"), (Crowded, 1, "80 tokens in a step of 64")],
+    ("kind", "prompt", "broken"), [(Lavish, 15, r"16 blocks used, of 12"), (Crowded, 1, "80 tokens in a step of 64")]
 )
 def test_a_step_that_breaks_an_invariant_is_refused_with_its_numbers(
     kind: type[Scheduler], prompt: int, broken: str

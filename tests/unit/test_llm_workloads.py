@@ -64,10 +64,18 @@ def test_prompts_that_are_too_long_are_skipped() -> None:
 
 def records() -> list[RequestRecord]:
     return [
-        RequestRecord(f"r{i}", "tensorrt_llm", "", start=0.0, end=float(i), responses=[(float(i), "")],
-                      input_tokens=10, tokens=2 * i)
+        RequestRecord(
+            f"r{i}",
+            "tensorrt_llm",
+            "",
+            start=0.0,
+            end=float(i),
+            responses=[(float(i), "")],
+            input_tokens=10,
+            tokens=2 * i,
+        )
         for i in range(1, 11)
-    ]  # fmt: skip
+    ]
 
 
 def test_the_ten_rows_in_their_order_by_their_definitions() -> None:

@@ -55,8 +55,19 @@ def ran(command: str, *arguments: str) -> Any:
 @pytest.mark.parametrize("name", ["0.19.0", "1.2.1"])
 def test_a_release_writes_its_model_yaml_over_upstreams_and_leaves_the_rest(workspace: Path, name: str) -> None:
     out = workspace / "out"
-    ran("render inflight-batching", "--release", name, "--templates", str(workspace), "--output", str(out),
-        "--set", "tp_size=2", "--set", "max_tokens_in_paged_kv_cache=4096")  # fmt: skip
+    ran(
+        "render inflight-batching",
+        "--release",
+        name,
+        "--templates",
+        str(workspace),
+        "--output",
+        str(out),
+        "--set",
+        "tp_size=2",
+        "--set",
+        "max_tokens_in_paged_kv_cache=4096",
+    )
     found = yaml.safe_load((out / "tensorrt_llm/1/model.yaml").read_text())
     assert found["model"].startswith("/labs/cache/weights/")
     assert found["tensor_parallel_size"] == 2
@@ -84,8 +95,17 @@ def test_lab_05s_two_policies_are_two_configurations(workspace: Path) -> None:
     found = {}
     for policy in ("guaranteed_no_evict", "max_utilization", "guaranteed_completion"):
         out = workspace / policy
-        ran("render inflight-batching", "--release", "1.2.1", "--templates", str(workspace), "--output", str(out),
-            "--set", f"batch_scheduler_policy={policy}")  # fmt: skip
+        ran(
+            "render inflight-batching",
+            "--release",
+            "1.2.1",
+            "--templates",
+            str(workspace),
+            "--output",
+            str(out),
+            "--set",
+            f"batch_scheduler_policy={policy}",
+        )
         document = yaml.safe_load((out / "tensorrt_llm/1/model.yaml").read_text())
         found[policy] = document["scheduler_config"]["capacity_scheduler_policy"]
     assert list(found.values()) == ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "GUARANTEED_NO_EVICT"]

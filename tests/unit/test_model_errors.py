@@ -101,10 +101,7 @@ def test_fault_26_a_failing_scheduler_thread_tells_everybody_who_waits_and_whoev
 
 @pytest.mark.parametrize(
     ("case", "where"),
-    [
-        (next(c for c in CASES if c.path == "llm/tensorrt_llm"), "give_up"),
-        (STREAMS, "loop.steps.clock.idle"),
-    ],
+    [(next(c for c in CASES if c.path == "llm/tensorrt_llm"), "give_up"), (STREAMS, "loop.steps.clock.idle")],
     ids=["tensorrt_llm", "streams"],
 )
 def test_fault_26_a_scheduler_thread_that_has_ended_refuses_whoever_comes_later(

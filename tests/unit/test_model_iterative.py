@@ -38,9 +38,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 def make(folder: str, run_dir: str = "nowhere", gather_microseconds: int = 0) -> Any:
     return fake_backend.load(
-        "iterative/iterative-gpt2", model_path=folder, max_batch_size=SLOTS, kv_cache="true", precision="fp32",
-        run_dir=run_dir, gather_microseconds=gather_microseconds, max_sequence_idle_microseconds=int(IDLE * 1e6),
-    )  # fmt: skip
+        "iterative/iterative-gpt2",
+        model_path=folder,
+        max_batch_size=SLOTS,
+        kv_cache="true",
+        precision="fp32",
+        run_dir=run_dir,
+        gather_microseconds=gather_microseconds,
+        max_sequence_idle_microseconds=int(IDLE * 1e6),
+    )
 
 
 @pytest.fixture
@@ -332,11 +338,10 @@ def test_a_pause_beyond_the_idle_limit_changes_no_text(folder: str, clock: list[
 Event = tuple[str, int]
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from("start start tick tick duplicate end cancel bad crash idle pause".split()),
-        st.integers(1, 5),
+        st.sampled_from("start start tick tick duplicate end cancel bad crash idle pause".split()), st.integers(1, 5)
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 # A busy machine draws examples slowly, and the fixtures hold nothing of an example.

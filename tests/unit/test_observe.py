@@ -27,12 +27,18 @@ OBSERVE = ROOT / "observe"
 FILES = sorted((OBSERVE / "dashboards").glob("*.json"))
 NAME = re.compile(r"\b(labs_\w+|nv_\w+|envoy_\w+|labs:[\w:]+|triton:[\w:]+)\b(?=[{\[) ]|$)")
 TRITONS = {  # of Triton 2.51: the others of its names are gone, or never were
-    "nv_inference_count", "nv_inference_exec_count", "nv_inference_request_success", "nv_inference_request_failure",
-    "nv_inference_request_duration_us", "nv_inference_queue_duration_us", "nv_inference_compute_infer_duration_us",
+    "nv_inference_count",
+    "nv_inference_exec_count",
+    "nv_inference_request_success",
+    "nv_inference_request_failure",
+    "nv_inference_request_duration_us",
+    "nv_inference_queue_duration_us",
+    "nv_inference_compute_infer_duration_us",
     "nv_inference_pending_request_count",
     # tensorrtllm_backend v0.19.0, inflight_batcher_llm/src/custom_metrics_reporter/custom_metrics_reporter.cc:169,182
-    "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics",
-}  # fmt: skip
+    "nv_trt_llm_request_metrics",
+    "nv_trt_llm_kv_cache_block_metrics",
+}
 
 
 def rules() -> list[dict[str, Any]]:
@@ -44,8 +50,11 @@ def unknown(expression: str) -> list[str]:
     """Names in an expression that nothing of ours, of Triton's or of Envoy's is called."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     parts = {f"labs_{name}{end}" for name in METRICS for end in ("", "_bucket", "_sum", "_count")}
-    return [name for name in NAME.findall(expression)
-            if name not in recorded | parts | TRITONS and not name.startswith("envoy_")]  # fmt: skip
+    return [
+        name
+        for name in NAME.findall(expression)
+        if name not in recorded | parts | TRITONS and not name.startswith("envoy_")
+    ]
 
 
 @pytest.mark.parametrize("name", dashboards.DASHBOARDS)
@@ -114,8 +123,15 @@ def test_both_listen_on_loopback_alone_and_are_bounded_and_grafana_lets_nobody_i
     assert any("retention.size" in word for word in services()["prometheus"]["command"])
 
 
-RECORD = Record(stack="iterative", lab="02", runtime="local", profile="cpu", settings={}, models=["m"],
-                endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))  # fmt: skip
+RECORD = Record(
+    stack="iterative",
+    lab="02",
+    runtime="local",
+    profile="cpu",
+    settings={},
+    models=["m"],
+    endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"),
+)
 
 
 def test_a_machine_without_prometheus_is_told_where_it_comes_from(

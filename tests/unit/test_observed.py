@@ -48,10 +48,14 @@ def model(folder: str, tmp_path: Path) -> Iterator[Callable[[str | Path], Any]]:
             "sequence_batching": {},
         }
         made = observed(path)()
-        made.initialize({
-            "model_name": "m", "model_config": json.dumps(config), "model_instance_kind": "CPU",
-            "model_instance_name": "m_0_0",
-        })  # fmt: skip
+        made.initialize(
+            {
+                "model_name": "m",
+                "model_config": json.dumps(config),
+                "model_instance_kind": "CPU",
+                "model_instance_name": "m_0_0",
+            }
+        )
         loaded.append(made)
         return made
 
@@ -111,13 +115,17 @@ def test_what_a_model_does_is_counted_without_a_word_of_its_own(model: Any, tmp_
 def test_the_learners_own_step_log_is_not_written(model: Any, tmp_path: Path) -> None:
     """A log that a model forges is no evidence."""
     source = answer("02b", "solution").read_text()
-    forged = source.replace("    def execute(self, requests):", """\
+    forged = source.replace(
+        "    def execute(self, requests):",
+        """\
         from labserve.observe.steplog import StepLog
         from labserve.triton import parameter
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], "0_0")
 
     def execute(self, requests):
-        self.log.write(0.0, [1, 2, 3], slots_used=0)""", 1)  # fmt: skip
+        self.log.write(0.0, [1, 2, 3], slots_used=0)""",
+        1,
+    )
     serve(model(forged), [request(1, 2)])
     assert [step.batch for step in steps(tmp_path)] == [1, 1]
 

@@ -40,10 +40,30 @@ def test_a_text_keeps_its_length_its_lines_and_every_letter() -> None:
 
 def watched() -> str:
     """A request whose id, prompt, answer and reason are a stranger's, on a small screen."""
-    step = {"v": 2, "n": 1, "t": 1.0, "dur": 0.1, "model": "m", "instance": "0_0", "kind": "step", "batch": 1,
-            "ids": [EVIL], "rows": [0], "phase": "d", "made": [1], "texts": [EVIL], "prompts": {EVIL: EVIL},
-            "slots": 2, "seats": [EVIL, ""], "waiting": [f"9{EVIL}"], "queue": 1, "why": EVIL, "blocks": [1],
-            "kv_blocks": 4, "kv_blocks_used": 1}  # fmt: skip
+    step = {
+        "v": 2,
+        "n": 1,
+        "t": 1.0,
+        "dur": 0.1,
+        "model": "m",
+        "instance": "0_0",
+        "kind": "step",
+        "batch": 1,
+        "ids": [EVIL],
+        "rows": [0],
+        "phase": "d",
+        "made": [1],
+        "texts": [EVIL],
+        "prompts": {EVIL: EVIL},
+        "slots": 2,
+        "seats": [EVIL, ""],
+        "waiting": [f"9{EVIL}"],
+        "queue": 1,
+        "why": EVIL,
+        "blocks": [1],
+        "kv_blocks": 4,
+        "kv_blocks_used": 1,
+    }
     state = State()
     state.feed([step])
     state.of("m", "0_0").held = {"ids": [EVIL], "waiting": [EVIL], "why": EVIL}
@@ -82,10 +102,21 @@ def requests() -> str:
 def status() -> str:
     model = {"name": EVIL, "version": "1", "state": "UNAVAILABLE", "reason": EVIL}
     shown: dict[str, Any] = {
-        "stack": "s", "state": "degraded", "runtime": "local", "profile": "cpu", "triton": "2", "endpoints": {},
-        "balance": "", "models": [model], "effective": {}, "stuck": [EVIL], "ended": EVIL,
-        "edited": [{"model": "m", "file": EVIL, "loaded": True}], "replicas": [], "exposed": "",
-    }  # fmt: skip
+        "stack": "s",
+        "state": "degraded",
+        "runtime": "local",
+        "profile": "cpu",
+        "triton": "2",
+        "endpoints": {},
+        "balance": "",
+        "models": [model],
+        "effective": {},
+        "stuck": [EVIL],
+        "ended": EVIL,
+        "edited": [{"model": "m", "file": EVIL, "loaded": True}],
+        "replicas": [],
+        "exposed": "",
+    }
     return printable(stacks._describe(shown))
 
 
@@ -126,10 +157,15 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(command: str, monk
     lab = Space(stacks={"s": Space(bench=Space(model="m"))}, short="s")
     catalog = Space(stack=lambda word: (lab, "s"), labs=[lab])
     session = Space(
-        find=lambda _: (runtime, record), require_up=lambda _: (runtime, record), remembered=lambda _: None,
-        runtime=lambda _: runtime, catalog=catalog, stacks_named=lambda _: ["s"], listener=None,
+        find=lambda _: (runtime, record),
+        require_up=lambda _: (runtime, record),
+        remembered=lambda _: None,
+        runtime=lambda _: runtime,
+        catalog=catalog,
+        stacks_named=lambda _: ["s"],
+        listener=None,
         workspace=Workspace(Path("none"), Path("none")),
-    )  # fmt: skip
+    )
     monkeypatch.setattr("labctl.cli.options.open_session", lambda *_, **__: session)
     monkeypatch.setattr("labctl.learn.server.stack_named", lambda *_: "s")
     monkeypatch.setattr(infer_module, "death", lambda *_: None)
@@ -138,8 +174,11 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(command: str, monk
     monkeypatch.setattr("labkit.clients.ask.generate", lambda *_: iter([EVIL]))
     monkeypatch.setattr(stacks, "status", lambda *_: {})
     monkeypatch.setattr(stacks, "_describe", lambda shown: EVIL)
-    run = {"infer": (infer_module.infer_command, ["s", "-m", "m", "-p", "x"]), "logs": (stacks.logs_command, ["s"]),
-           "status": (stacks.status_command, ["s"])}[command]  # fmt: skip
+    run = {
+        "infer": (infer_module.infer_command, ["s", "-m", "m", "-p", "x"]),
+        "logs": (stacks.logs_command, ["s"]),
+        "status": (stacks.status_command, ["s"]),
+    }[command]
     done = CliRunner().invoke(run[0], run[1], color=True, catch_exceptions=False)
     assert "␛]0;owned␇" in done.output
     assert not OBEYED.search(done.output)

@@ -47,9 +47,13 @@ def model(name: str, state: str, reason: str = "") -> dict[str, str]:
 def wait(endpoint: str, *models: str, **more: Any) -> Any:
     clock = Clock()
     options: dict[str, Any] = {
-        "exited": lambda: None, "tail": lambda: ["last words"], "timeout": 30.0, "progress": lambda text: None,
-        "clock": clock, "pause": clock.pause,
-    }  # fmt: skip
+        "exited": lambda: None,
+        "tail": lambda: ["last words"],
+        "timeout": 30.0,
+        "progress": lambda text: None,
+        "clock": clock,
+        "pause": clock.pause,
+    }
     return readiness.wait_ready(endpoint, models, more.pop("probes", {}), **{**options, **more})
 
 
@@ -146,10 +150,7 @@ def test_before_triton_answers_its_log_tells_how_far_each_model_is() -> None:
     ("line", "reason"),
     [
         ("Poll failed for model directory 'b': ", "model input 'x' must specify 'data_type' for b"),
-        (
-            "failed to load model 'b': ",
-            "at least one version must be available under the version policy of model 'b'",
-        ),
+        ("failed to load model 'b': ", "at least one version must be available under the version policy of model 'b'"),
     ],
 )
 def test_a_configuration_that_triton_refuses_fails_at_once_in_the_words_of_its_log(

@@ -69,8 +69,11 @@ def test_a_job_of_one_name_is_always_the_same_job(tmp_path: Path, monkeypatch: p
 def test_job_and_servers_run_on_tainted_gpu_nodes_of_one_kind(settings: dict[str, str]) -> None:
     found = [pod for name, pod in pods(built(LLM, "gpu", **settings)) if not name.endswith("-envoy")]
     assert len(found) == 2
-    (labels,) = [d["spec"]["template"]["metadata"]["labels"] for d in of_kind(built(LLM, "gpu"), "Deployment")
-                 if d["metadata"]["name"] == f"{LLM}-triton"]  # fmt: skip
+    (labels,) = [
+        d["spec"]["template"]["metadata"]["labels"]
+        for d in of_kind(built(LLM, "gpu"), "Deployment")
+        if d["metadata"]["name"] == f"{LLM}-triton"
+    ]
     for pod in found:
         assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
         if settings:
@@ -83,8 +86,13 @@ def test_job_and_servers_run_on_tainted_gpu_nodes_of_one_kind(settings: dict[str
 
 @needs("kubectl")
 def test_names_of_a_cluster_are_where_kubernetes_looks_for_them() -> None:
-    names = {"priority_class": "high", "pull_secret": "registry", "storage_class": "nfs", "cpu_request": "500m",
-             "gpu_product": "NVIDIA-L4"}  # fmt: skip
+    names = {
+        "priority_class": "high",
+        "pull_secret": "registry",
+        "storage_class": "nfs",
+        "cpu_request": "500m",
+        "gpu_product": "NVIDIA-L4",
+    }
     for document in of_kind(built(LLM, "gpu", **names), "Deployment", "Job", "PersistentVolumeClaim"):
         kubernetes_validate.validate(document, "1.36.0", strict=True)
     documents = built(LLM, "cpu", **names)
@@ -107,8 +115,12 @@ def test_images_build_makes_each_image_of_an_overlay_and_pushes_it_where_the_ove
         asked = {c["image"] for _, pod in pods(documents) for c in (*pod.get("initContainers", ()), *pod["containers"])}
         todo, names = images_to_build(opened, lab, name, Choices(profile), chosen)
         assert asked <= set(names) and len(names) == (3 if profile == "cpu" else 4)
-        pushed = {command.argv[-1] for action in todo.actions for command in action.commands
-                  if command.argv[:2] == ("docker", "push")}  # fmt: skip
+        pushed = {
+            command.argv[-1]
+            for action in todo.actions
+            for command in action.commands
+            if command.argv[:2] == ("docker", "push")
+        }
         assert pushed == (set(names) if chosen else set())
 
 
@@ -127,8 +139,11 @@ def test_network_policies_let_spans_reach_the_receiver_that_trace_names() -> Non
 @pytest.mark.parametrize(("stack", "fronts"), [(LLM, 2), ("iterative", 1)])
 def test_envoys_container_runs_the_judge_and_one_judge_alone_remembers_sequence_ids(stack: str, fronts: int) -> None:
     for guard, replicas in (("true", fronts), ("false", 2)):
-        (envoy,) = [d for d in of_kind(built(stack, "cpu", guard=guard), "Deployment")
-                    if d["metadata"]["name"] == f"{stack}-envoy"]  # fmt: skip
+        (envoy,) = [
+            d
+            for d in of_kind(built(stack, "cpu", guard=guard), "Deployment")
+            if d["metadata"]["name"] == f"{stack}-envoy"
+        ]
         (container,) = envoy["spec"]["template"]["spec"]["containers"]
         assert ("labctl.runtimes.guard_container" in container["command"]) == (guard == "true")
         assert envoy["spec"]["replicas"] == replicas
@@ -162,14 +177,23 @@ def test_kedas_query_is_one_number_and_prometheus_reads_it(prometheus: Path) -> 
     (trigger,) = parse_yaml((folder / "autoscaler.yaml").read_text())["spec"]["triggers"]
     test = {
         "evaluation_interval": "10s",
-        "tests": [{"interval": "10s",
-                   "input_series": [
-                       {"series": f'labs_waiting{{namespace="n",pod="{pod}",model="m"}}', "values": f"{value}x9"}
-                       for pod, value in (("iterative-triton-1", 3), ("iterative-triton-2", 4), ("other-triton-1", 50))
-                   ],
-                   "promql_expr_test": [{"expr": trigger["metadata"]["query"], "eval_time": "60s",
-                                         "exp_samples": [{"labels": "{}", "value": 7}]}]}],
-    }  # fmt: skip
+        "tests": [
+            {
+                "interval": "10s",
+                "input_series": [
+                    {"series": f'labs_waiting{{namespace="n",pod="{pod}",model="m"}}', "values": f"{value}x9"}
+                    for pod, value in (("iterative-triton-1", 3), ("iterative-triton-2", 4), ("other-triton-1", 50))
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": trigger["metadata"]["query"],
+                        "eval_time": "60s",
+                        "exp_samples": [{"labels": "{}", "value": 7}],
+                    }
+                ],
+            }
+        ],
+    }
     (folder / "keda.test.yaml").write_text(json.dumps(test))
     command = [str(prometheus / "promtool"), "test", "rules", str(folder / "keda.test.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

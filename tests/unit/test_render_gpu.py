@@ -117,9 +117,11 @@ def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: P
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_persons_settings_reach_the_templates(render: Any, name: str) -> None:
     settings = {
-        "decoupled_mode": "true", "max_tokens_in_paged_kv_cache": 4096, "kv_cache_free_gpu_mem_fraction": 0.2,
+        "decoupled_mode": "true",
+        "max_tokens_in_paged_kv_cache": 4096,
+        "kv_cache_free_gpu_mem_fraction": 0.2,
         "batch_scheduler_policy": "guaranteed_completion",
-    }  # fmt: skip
+    }
     config = render("inflight-batching", name, **settings)["tensorrt_llm"]
     assert config.model_transaction_policy.decoupled
     assert word(config, "max_tokens_in_paged_kv_cache") == "4096"
@@ -132,11 +134,17 @@ def test_what_0_5_0_renders_is_what_the_workshops_sed_lines_make(render: Any, tm
     ours = render("static-batching", "0.5.0", **settings)["tensorrt_llm"]
     text = next((tmp_path / "0.5.0-templates").rglob("inflight_batcher_llm/tensorrt_llm/config.pbtxt")).read_text()
     sed = {
-        "${engine_dir}": word(ours, "engine_dir"), "${tokenizer_dir}": word(ours, "tokenizer_dir"),
-        "${tokenizer_type}": "auto", "${decoupled_mode}": "False", "${max_num_sequences}": "4",
-        "${batch_scheduler_policy}": "max_utilization", "${max_tokens_in_paged_kv_cache}": "",
-        "${kv_cache_free_gpu_mem_fraction}": "0.9", "${enable_trt_overlap}": "", "inflight_fused_batching": "V1",
-    }  # fmt: skip
+        "${engine_dir}": word(ours, "engine_dir"),
+        "${tokenizer_dir}": word(ours, "tokenizer_dir"),
+        "${tokenizer_type}": "auto",
+        "${decoupled_mode}": "False",
+        "${max_num_sequences}": "4",
+        "${batch_scheduler_policy}": "max_utilization",
+        "${max_tokens_in_paged_kv_cache}": "",
+        "${kv_cache_free_gpu_mem_fraction}": "0.9",
+        "${enable_trt_overlap}": "",
+        "inflight_fused_batching": "V1",
+    }
     for old, new in sed.items():
         text = text.replace(old, new)
     theirs = text_format.Parse(text, model_config_pb2.ModelConfig())

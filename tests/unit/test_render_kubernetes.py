@@ -87,8 +87,10 @@ def test_the_shipped_tree_builds_as_it_is_and_what_it_builds_is_strictly_valid(p
 
 
 def test_keda_and_the_horizontal_pod_autoscaler_follow_the_same_signal_at_the_same_pace() -> None:
-    own, keda = (parse_yaml((FOLDER / "kubernetes" / name / "autoscaler.yaml").read_text())["spec"]
-                 for name in ("base", "operators"))  # fmt: skip
+    own, keda = (
+        parse_yaml((FOLDER / "kubernetes" / name / "autoscaler.yaml").read_text())["spec"]
+        for name in ("base", "operators")
+    )
     assert (own["minReplicas"], own["maxReplicas"]) == (keda["minReplicaCount"], keda["maxReplicaCount"])
     assert own["maxReplicas"] == stack_.MOST, "Envoy's configuration has a name for each"
     assert own["behavior"] == keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
@@ -117,11 +119,13 @@ def test_image_command_mounts_and_environment_are_those_that_compose_would_run(s
     assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
     assert int(volumes["shm"]["emptyDir"]["sizeLimit"].rstrip("MiG")) * {"M": 2**20, "G": 2**30}[
         volumes["shm"]["emptyDir"]["sizeLimit"][-2]
-    ] == int(compose["shm_size"])  # fmt: skip
+    ] == int(compose["shm_size"])
     security = container["securityContext"]
     assert f"{security['runAsUser']}:{security['runAsGroup']}" == compose["user"]
     assert (security["readOnlyRootFilesystem"], security["capabilities"]["drop"]) == (
-        compose["read_only"], compose["cap_drop"])  # fmt: skip
+        compose["read_only"],
+        compose["cap_drop"],
+    )
     gpus = compose.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [{"count": 0}])
     assert int(container["resources"]["limits"].get("nvidia.com/gpu", 0)) == gpus[0]["count"]
 
@@ -166,8 +170,11 @@ def test_whatever_one_resource_names_is_there(stack: str, profile: str) -> None:
                 assert ("ConfigMap", found["name"]) in names, name
             if found := volume.get("persistentVolumeClaim"):
                 assert ("PersistentVolumeClaim", found["claimName"]) in names, name
-    labels = [document["spec"]["template"]["metadata"]["labels"] for document in documents
-              if document["kind"] in ("Deployment", "StatefulSet", "Job")]  # fmt: skip
+    labels = [
+        document["spec"]["template"]["metadata"]["labels"]
+        for document in documents
+        if document["kind"] in ("Deployment", "StatefulSet", "Job")
+    ]
     for document in of_kind(documents, "Service", "PodDisruptionBudget", "NetworkPolicy"):
         selector = document["spec"].get("podSelector") or document["spec"]["selector"]
         wanted = selector.get("matchLabels", selector).items()
@@ -230,9 +237,13 @@ def test_the_repository_that_a_pod_unpacks_is_the_rendered_one(stack: str, tmp_p
 
 def tree(folder: Path) -> dict[str, Any]:
     return {
-        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
-        if path.is_file() else None for path in folder.rglob("*")
-    }  # fmt: skip
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
+        if path.is_file()
+        else None
+        for path in folder.rglob("*")
+    }
 
 
 def test_a_folder_of_somebody_elses_is_refused_and_an_own_one_is_written_anew(tmp_path: Path) -> None:

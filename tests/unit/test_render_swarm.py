@@ -18,9 +18,21 @@ from labctl.texts import parse_yaml
 from labkit.errors import LabError
 
 REFUSED = {
-    "build", "container_name", "depends_on", "extends", "mem_limit", "network_mode", "pids_limit", "profiles",
-    "pull_policy", "restart", "scale", "security_opt", "shm_size", "tmpfs",
-}  # fmt: skip
+    "build",
+    "container_name",
+    "depends_on",
+    "extends",
+    "mem_limit",
+    "network_mode",
+    "pids_limit",
+    "profiles",
+    "pull_policy",
+    "restart",
+    "scale",
+    "security_opt",
+    "shm_size",
+    "tmpfs",
+}
 
 
 def document(stack: str, profile: str = "cpu") -> dict[str, Any]:

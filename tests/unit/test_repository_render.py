@@ -193,8 +193,10 @@ def test_a_missing_model_is_told_with_where_it_was_looked_for(tmp_path: Path) ->
         repository.render(RenderRequest([tmp_path / "templates"], ["nope"], {}, tmp_path / "out"))
 
 
-STEP = 'name: "{0}"\nbackend: "python"\nmax_batch_size: 4\ninput [ {{ name: "I" data_type: {1} dims: [ {2} ] }} ]\n' \
-       'output [ {{ name: "O" data_type: {3} dims: [ {4} ] }} ]\n'  # fmt: skip
+STEP = (
+    'name: "{0}"\nbackend: "python"\nmax_batch_size: 4\ninput [ {{ name: "I" data_type: {1} dims: [ {2} ] }} ]\n'
+    'output [ {{ name: "O" data_type: {3} dims: [ {4} ] }} ]\n'
+)
 ENSEMBLE = """\
 name: "e"
 platform: "ensemble"

@@ -130,8 +130,13 @@ def benched(endpoint: str) -> list[RequestRecord]:
 
 
 CLIENTS: list[Callable[[str], list[RequestRecord]]] = [
-    identity_test, lab_03_at_once, lab_03_streaming, two_streams, infer, benched,
-]  # fmt: skip
+    identity_test,
+    lab_03_at_once,
+    lab_03_streaming,
+    two_streams,
+    infer,
+    benched,
+]
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: str(client.__name__))
@@ -151,8 +156,10 @@ def test_every_client_sends_plain_numbers_as_request_ids_and_none_twice(
 def test_two_processes_do_not_begin_with_the_same_ids() -> None:
     """0.5.0 refuses an id that is in flight, whoever chose it (v0.5.0, libtensorrtllm.cc:571-581)."""
     code = "from labkit.records import request_id; print(request_id(), request_id())"
-    said = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-            for _ in range(3)]  # fmt: skip
+    said = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(3)
+    ]
     assert all(int(second) == int(first) + 1 for first, second in said)
     assert len({first for first, _ in said}) == 3
 

@@ -69,9 +69,14 @@ def look_at(session: Session, folder: Path) -> list[Any]:
     """All that commands read in a run folder."""
     stopped = Clock(folder, ("m",))
     return [
-        stopped.modes(), stopped.states("m"), stopped._computing("m", "grant"), faults.stuck_sentences(folder),
-        steplog.read(folder), list(Tail(folder).read()), dict(_effective(session, RECORD)),
-    ]  # fmt: skip
+        stopped.modes(),
+        stopped.states("m"),
+        stopped._computing("m", "grant"),
+        faults.stuck_sentences(folder),
+        steplog.read(folder),
+        list(Tail(folder).read()),
+        dict(_effective(session, RECORD)),
+    ]
 
 
 NOTHING = [{}, [], False, [], [], [], {}]
@@ -140,11 +145,22 @@ def test_fifos_and_folders_in_place_of_files_hang_nothing_and_the_stack_goes_dow
 
 
 @pytest.mark.parametrize(
-    "text", ["null", '"x"', "5", "[]", '{"models": 5}', '{"models": {"m": 5}}', "[" * 100_000, "\xff", "",
-             '{"models": {"m": {"mode": "pause", "until": "x"}}}',
-             '{"model": "m", "steps": 1, "since": 1e300, "file": "f", "line": 1}'],
+    "text",
+    [
+        "null",
+        '"x"',
+        "5",
+        "[]",
+        '{"models": 5}',
+        '{"models": {"m": 5}}',
+        "[" * 100_000,
+        "\xff",
+        "",
+        '{"models": {"m": {"mode": "pause", "until": "x"}}}',
+        '{"model": "m", "steps": 1, "since": 1e300, "file": "f", "line": 1}',
+    ],
     ids=lambda text: ascii(text[:40]),
-)  # fmt: skip
+)
 def test_json_of_another_type_in_a_run_folder_is_ignored(session: Session, run_dir: Path, text: str) -> None:
     for name in READ:
         (run_dir / name).write_text(text, encoding="latin-1")

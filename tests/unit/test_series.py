@@ -136,8 +136,11 @@ def test_a_client_ends_with_the_labctl_that_is_killed(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from test_series import Heard, client, series\n"
         "with series(Heard()) as made: client(made, Path(sys.argv[1]), 'long', 'time.sleep(600)').do(Heard())"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent,
-                          env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}) as process:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    ) as process:
         client_pid = pid_of(tmp_path, "long")
         process.kill()
     eventually(lambda: not psutil.pid_exists(client_pid))

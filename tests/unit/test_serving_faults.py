@@ -25,9 +25,12 @@ STREAMED = replace(
 ITERATIVE = CASE["iterative/iterative-gpt2"]
 ITERATIVE = replace(ITERATIVE, filled={**ITERATIVE.filled, "max_sequence_idle_microseconds": 10**9})
 STREAMING = {
-    "streamed": STREAMED, "unary": LLM, "simple": CASE["iterative/simple-gpt2"], "iterative": ITERATIVE,
+    "streamed": STREAMED,
+    "unary": LLM,
+    "simple": CASE["iterative/simple-gpt2"],
+    "iterative": ITERATIVE,
     "streams": STREAMS,
-}  # fmt: skip
+}
 
 
 def breaks(asked: Request, after: int = 0) -> Request:

@@ -31,15 +31,17 @@ def events(*lines: tuple[float, str]) -> list[slot_log.Event]:
     [
         ("Enqueuing CORRID 1001 into batcher tokenizer_0_0, sequence slot 2: tokenizer", ("enter", "1001", "0_0", 2)),
         (f"{UNNAMED} CORRID 1001 reusing batcher tokenizer_1_0, slot 0: tokenizer", ("enter", "1001", "1_0", 0)),
-        ("Enqueuing CORRID client 7 into batcher tokenizer_0_0, sequence slot 1: tokenizer",
-         ("enter", "client 7", "0_0", 1)),
+        (
+            "Enqueuing CORRID client 7 into batcher tokenizer_0_0, sequence slot 1: tokenizer",
+            ("enter", "client 7", "0_0", 1),
+        ),
         ("Enqueuing CORRID 1005 into new backlog: tokenizer", ("wait", "1005", "", -1)),
         ("Enqueuing CORRID 1005 into existing backlog: tokenizer", ("wait", "1005", "", -1)),
         (f"{UNNAMED} End sequence CORRID 1001 in batcher tokenizer_0_0, slot 2", ("end", "1001", "0_0", 2)),
         (f"{UNNAMED} end sequence CORRID 1001 in batcher tokenizer_0_0, slot 2", ("end", "1001", "0_0", 2)),
         ("Reaper: force-ending CORRID 1001 in batcher tokenizer_0_0, slot 2", ("end", "1001", "0_0", 2)),
     ],
-)  # fmt: skip
+)
 def test_a_line_about_a_sequence_tells_who_and_where(text: str, expected: tuple[Any, ...]) -> None:
     (event,) = events((1.0, text))
     assert (event.kind, event.id, event.instance, event.slot) == expected
@@ -92,12 +94,19 @@ def executing(size: int) -> str:
 
 # Two slots, three sequences: 3 waits until 1 has ended.
 STORY = events(
-    (1.0, entering(1, 0)), (1.1, entering(2, 1)), (1.2, executing(2)),
+    (1.0, entering(1, 0)),
+    (1.1, entering(2, 1)),
+    (1.2, executing(2)),
     (1.3, "Enqueuing CORRID 3 into new backlog: tokenizer"),
-    (2.0, entering(1, 0)), (2.0, "End sequence CORRID 1 in batcher tokenizer_0_0, slot 0"), (2.1, executing(1)),
-    (2.5, entering(3, 0)), (2.5, "End sequence CORRID 3 in batcher tokenizer_0_0, slot 0"),
-    (2.6, entering(2, 1)), (2.6, "End sequence CORRID 2 in batcher tokenizer_0_0, slot 1"), (2.7, executing(2)),
-)  # fmt: skip
+    (2.0, entering(1, 0)),
+    (2.0, "End sequence CORRID 1 in batcher tokenizer_0_0, slot 0"),
+    (2.1, executing(1)),
+    (2.5, entering(3, 0)),
+    (2.5, "End sequence CORRID 3 in batcher tokenizer_0_0, slot 0"),
+    (2.6, entering(2, 1)),
+    (2.6, "End sequence CORRID 2 in batcher tokenizer_0_0, slot 1"),
+    (2.7, executing(2)),
+)
 
 
 def step(at: float, rows: dict[int, str], empty: int = 0) -> Step:

@@ -27,9 +27,16 @@ from labkit.errors import LabError
 STACK = "scaled"
 PLACES = [Endpoints(f"h:{n}", f"g:{n}", f"m:{n}") for n in (1, 2, 3)]
 RECORD = Record(
-    stack=STACK, lab="07-scale-out", runtime="local", profile="cpu", settings={}, models=["streams"],
-    endpoints=PLACES[0], balance="l7", servers=[Replica(1, PLACES[1]), Replica(2, PLACES[2])],
-)  # fmt: skip
+    stack=STACK,
+    lab="07-scale-out",
+    runtime="local",
+    profile="cpu",
+    settings={},
+    models=["streams"],
+    endpoints=PLACES[0],
+    balance="l7",
+    servers=[Replica(1, PLACES[1]), Replica(2, PLACES[2])],
+)
 
 
 class Stood:

@@ -60,13 +60,32 @@ def test_the_page_names_every_field_and_its_example_has_the_form() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"v": 1}, {"batch": 3}, {"ids": ["7", "7"]}, {"rows": [1]}, {"why": "tired"}, {"phase": "dx"},
-     {"ended": {"7": "bored"}}, {"waiting": ["10"], "queue": 0}, {"own": "words"}, {"seats": ["7"], "slots": 2}],
+    [
+        {"v": 1},
+        {"batch": 3},
+        {"ids": ["7", "7"]},
+        {"rows": [1]},
+        {"why": "tired"},
+        {"phase": "dx"},
+        {"ended": {"7": "bored"}},
+        {"waiting": ["10"], "queue": 0},
+        {"own": "words"},
+        {"seats": ["7"], "slots": 2},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_line_of_another_form_is_refused(wrong: dict[str, Any]) -> None:
-    line = {"v": 2, "n": 1, "t": 2.0, "dur": 1.0, "model": "m", "instance": "0", "kind": "step", "batch": 2,
-            "ids": ["7", "9"]}  # fmt: skip
+    line = {
+        "v": 2,
+        "n": 1,
+        "t": 2.0,
+        "dur": 1.0,
+        "model": "m",
+        "instance": "0",
+        "kind": "step",
+        "batch": 2,
+        "ids": ["7", "9"],
+    }
     StepLine.model_validate(line)
     with pytest.raises(ValidationError):
         StepLine.model_validate({**line, **wrong})

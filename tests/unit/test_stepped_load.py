@@ -63,8 +63,12 @@ def counted(requests: float, executions: float, queue_us: float) -> Snapshot:
 
 def a_load() -> Load:
     """Two seconds under load, then a server that works off the rest."""
-    scrapes = [(100.0, 0, counted(10, 10, 0)), (101.0, 2, counted(14, 11, 8_000)), (102.0, 4, counted(20, 13, 14_000)),
-               (105.0, 0, counted(22, 14, 20_000))]  # fmt: skip
+    scrapes = [
+        (100.0, 0, counted(10, 10, 0)),
+        (101.0, 2, counted(14, 11, 8_000)),
+        (102.0, 4, counted(20, 13, 14_000)),
+        (105.0, 0, counted(22, 14, 20_000)),
+    ]
     ends = [100.4, 100.8, 101.2, 101.4, 101.9, 104.0]
     return Load([], scrapes, [record(end - 0.2, end) for end in ends])
 

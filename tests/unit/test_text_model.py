@@ -76,8 +76,17 @@ class FakeClient:
 class FakeStream:
     """Remembers what was sent."""
 
-    def send_inputs(self, model: str, prompt: str, inputs: list[Any], output: str = "", tokens: int = 0,
-                    so_far: bool = False, priority: int = 0, **parameters: Any) -> FakeStream:  # fmt: skip
+    def send_inputs(
+        self,
+        model: str,
+        prompt: str,
+        inputs: list[Any],
+        output: str = "",
+        tokens: int = 0,
+        so_far: bool = False,
+        priority: int = 0,
+        **parameters: Any,
+    ) -> FakeStream:
         self.output, self.tokens, self.parameters, self.priority = output, tokens, parameters, priority
         self.inputs = {item.name(): (item.datatype(), tuple(item.shape())) for item in inputs}
         return self
@@ -120,15 +129,24 @@ def test_bench_counts_the_tokens_that_the_llm_api_answered(
     config = f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }} {LLM_API}"
     monkeypatch.setattr(FakeClient, "configs", {"model": config})
     monkeypatch.setattr("labkit.clients.text_model.grpcclient.InferenceServerClient", FakeClient)
-    record = RequestRecord("r", "model", "p", start=1.0, responses=[(2.0 + n, piece) for n, piece in enumerate(pieces)],
-                           end=5.0, tokens=0 if decoupled else 7, finish_reason=reason)  # fmt: skip
+    record = RequestRecord(
+        "r",
+        "model",
+        "p",
+        start=1.0,
+        responses=[(2.0 + n, piece) for n, piece in enumerate(pieces)],
+        end=5.0,
+        tokens=0 if decoupled else 7,
+        finish_reason=reason,
+    )
     nothing = metrics.Snapshot()
     monkeypatch.setattr("labkit.workloads.bench.load.closed_loop", lambda *_: [record])
     monkeypatch.setattr("labkit.workloads.bench.metrics.scrape", lambda _: nothing)
     monkeypatch.setattr(bench, "_settled", lambda *_: nothing)
     monkeypatch.setattr(bench, "count_tokens", lambda text, folder: len(text.split()) if folder == "mine" else 99)
-    found, _ = bench.run({"grpc": "x", "metrics": "y"}, "model", bench.Workload(output_tokens=7, warmup=0), 1,
-                         lambda _: None, "mine")  # fmt: skip
+    found, _ = bench.run(
+        {"grpc": "x", "metrics": "y"}, "model", bench.Workload(output_tokens=7, warmup=0), 1, lambda _: None, "mine"
+    )
     assert record.output_tokens == tokens
     assert found["output_sequence_length"]["avg"] == tokens
 

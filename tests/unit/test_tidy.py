@@ -99,8 +99,9 @@ def test_a_server_and_its_stub_stay_unless_they_belong_to_a_command_that_is_dead
     dead = Proc(os.getpid(), 1.0)  # this process's number, another one's start
     server = subprocess.Popen(
         [programs / "tritonserver", "-c", f"{programs}/triton_python_backend_stub 600 & wait"],
-        env=environment(workspace, record(dead if owned else None)), start_new_session=True,
-    )  # fmt: skip
+        env=environment(workspace, record(dead if owned else None)),
+        start_new_session=True,
+    )
     try:
         stub = eventually(lambda: children(server.pid), 5)
         eventually(lambda: Path(f"/proc/{stub}/comm").read_text().startswith("triton"), 5)
@@ -151,8 +152,9 @@ def test_fault_48_a_process_that_cannot_be_killed_is_killed_once_and_keeps_no_co
 def test_a_server_that_only_waits_for_its_end_is_not_running(
     workspace: Workspace, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = subprocess.Popen([programs / "tritonserver", "-c", "read line"], stdin=subprocess.PIPE,
-                              env=environment(workspace, record(None)))  # fmt: skip
+    server = subprocess.Popen(
+        [programs / "tritonserver", "-c", "read line"], stdin=subprocess.PIPE, env=environment(workspace, record(None))
+    )
     try:
         runtime = LocalRuntime(workspace)
         eventually(lambda: runtime.find("s"), 30)

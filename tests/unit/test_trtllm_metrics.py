@@ -36,21 +36,35 @@ def sample(at: float, iteration: int, scheduled: int, **more: float) -> Sample:
 
 
 def in_flight(at: float, iteration: int, scheduled: int, paused: int = 0) -> Sample:
-    return sample(at, iteration, scheduled, inflight_batcher__paused_requests=paused,
-                  kv_cache_block__used=10.0 * scheduled, kv_cache_block__max=100.0)  # fmt: skip
+    return sample(
+        at,
+        iteration,
+        scheduled,
+        inflight_batcher__paused_requests=paused,
+        kv_cache_block__used=10.0 * scheduled,
+        kv_cache_block__max=100.0,
+    )
 
 
 def test_iterations_are_counted_and_what_happened_in_them_is_as_far_as_it_was_seen() -> None:
     samples = [
         in_flight(0.0, 5, 2, paused=7),  # of the warm-up
-        in_flight(1.1, 6, 4, paused=1), in_flight(1.2, 6, 4, paused=9),  # the next one's, half written
-        in_flight(1.3, 9, 2), in_flight(1.4, 10, 0),
-    ]  # fmt: skip
+        in_flight(1.1, 6, 4, paused=1),
+        in_flight(1.2, 6, 4, paused=9),  # the next one's, half written
+        in_flight(1.3, 9, 2),
+        in_flight(1.4, 10, 0),
+    ]
     found = counted(samples, since=1.0)
     assert found == {
-        "steps": 5, "mean_batch": 3, "max_batch": 4, "max_kv_blocks_used": 40, "kv_blocks": 100,
-        "iterations": 5, "iterations_seen": 3, "preemptions": 1,
-    }  # fmt: skip
+        "steps": 5,
+        "mean_batch": 3,
+        "max_batch": 4,
+        "max_kv_blocks_used": 40,
+        "kv_blocks": 100,
+        "iterations": 5,
+        "iterations_seen": 3,
+        "preemptions": 1,
+    }
 
 
 def v1(at: float, iteration: int, scheduled: int, made: int, empty: int) -> Sample:

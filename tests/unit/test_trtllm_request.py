@@ -84,8 +84,7 @@ def test_ids_and_lengths_are_always_requested_together_and_scores_where_the_clie
 
 
 @pytest.mark.parametrize(
-    ("fields", "end"),
-    [({}, [1, 2, 3, 4]), ({"end_id": 2}, [1, 2]), ({"stop_words": [[2, 3]]}, [1, 2, 3])],
+    ("fields", "end"), [({}, [1, 2, 3, 4]), ({"end_id": 2}, [1, 2]), ({"stop_words": [[2, 3]]}, [1, 2, 3])]
 )
 def test_an_answer_ends_where_the_row_says(fields: dict[str, Any], end: list[int]) -> None:
     one = row(**fields)

@@ -94,14 +94,40 @@ def test_what_is_asked_travels_with_the_server(session: Session) -> None:
 
 def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(session: Session, tmp_path: Path) -> None:
     lab, name = session.catalog.stack("iterative")
-    given = UpOptions(Choices("gpu", {"max_batch_size": 3}, "0.17.0", tmp_path, ("1",)), "local", "1,2,3", 7.5,
-                      expose=True, client_shm=True, supervise=3, replicas=2, balance="l7")  # fmt: skip
-    record = Record(name, lab.folder, "local", "gpu", given.choices.set, ["m"], ENDPOINTS, balance="l7",
-                    servers=[Replica(n, ENDPOINTS) for n in (1, 2)], options=given)  # fmt: skip
+    given = UpOptions(
+        Choices("gpu", {"max_batch_size": 3}, "0.17.0", tmp_path, ("1",)),
+        "local",
+        "1,2,3",
+        7.5,
+        expose=True,
+        client_shm=True,
+        supervise=3,
+        replicas=2,
+        balance="l7",
+    )
+    record = Record(
+        name,
+        lab.folder,
+        "local",
+        "gpu",
+        given.choices.set,
+        ["m"],
+        ENDPOINTS,
+        balance="l7",
+        servers=[Replica(n, ENDPOINTS) for n in (1, 2)],
+        options=given,
+    )
     former = json.loads(record.to_json())
     del former["options"]
-    former |= {"release": "0.17.0", "templates": str(tmp_path), "gpus": ["1"], "bind": "0.0.0.0", "client_shm": True,
-               "restarts": 3, "timeout": 7.5}  # fmt: skip
+    former |= {
+        "release": "0.17.0",
+        "templates": str(tmp_path),
+        "gpus": ["1"],
+        "bind": "0.0.0.0",
+        "client_shm": True,
+        "restarts": 3,
+        "timeout": 7.5,
+    }
     assert Record.from_json(json.dumps(former)).asked == record.asked == given
     for key in ("release", "templates", "gpus", "bind", "client_shm", "restarts", "timeout"):
         del former[key]
@@ -111,9 +137,16 @@ def test_a_record_of_version_0_1_asks_for_what_it_had_as_fields_of_its_own(sessi
 
 def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     given = UpOptions(
-        Choices(set={"max_batch_size": 3}), "compose", "1,2,3", timeout=7.5, expose=True, client_shm=True,
-        supervise=3, replicas=2, balance="l7",
-    )  # fmt: skip
+        Choices(set={"max_batch_size": 3}),
+        "compose",
+        "1,2,3",
+        timeout=7.5,
+        expose=True,
+        client_shm=True,
+        supervise=3,
+        replicas=2,
+        balance="l7",
+    )
     usual = UpOptions()
     assert [item.name for item in fields(given) if getattr(given, item.name) == getattr(usual, item.name)] == [], (
         "an option that this test does not know would be lost"

@@ -35,13 +35,25 @@ def settings(**words: str) -> Settings:
 
 def test_the_labs_words_are_vllms_arguments() -> None:
     made = settings(
-        max_num_sequences="4", max_num_tokens="64", enable_kv_cache_reuse="true", scheduling="priority",
-        max_tokens_in_paged_kv_cache="320", exact="true", speculation="prompt_lookup", num_assistant_tokens="3",
-    ).arguments  # fmt: skip
+        max_num_sequences="4",
+        max_num_tokens="64",
+        enable_kv_cache_reuse="true",
+        scheduling="priority",
+        max_tokens_in_paged_kv_cache="320",
+        exact="true",
+        speculation="prompt_lookup",
+        num_assistant_tokens="3",
+    ).arguments
     wanted = {
-        "max_num_seqs": 4, "max_num_batched_tokens": 64, "enable_prefix_caching": True, "scheduling_policy": "priority",
-        "num_gpu_blocks_override": 11, "block_size": 32, "max_model_len": 320, "dtype": "float32",
-    }  # fmt: skip
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 64,
+        "enable_prefix_caching": True,
+        "scheduling_policy": "priority",
+        "num_gpu_blocks_override": 11,
+        "block_size": 32,
+        "max_model_len": 320,
+        "dtype": "float32",
+    }
     assert {name: made[name] for name in wanted} == wanted
     assert made["speculative_config"]["method"] == "ngram"
     assert made["speculative_config"]["num_speculative_tokens"] == 3
@@ -97,11 +109,14 @@ def test_without_the_packages_up_names_the_one_command(tmp_path: Path) -> None:
 
 def scheduler(running: int, free: int, budget: int = 64, chunked: bool = True) -> Any:
     return SimpleNamespace(
-        running=[None] * running, max_num_running_reqs=3, block_size=32, max_num_scheduled_tokens=budget,
+        running=[None] * running,
+        max_num_running_reqs=3,
+        block_size=32,
+        max_num_scheduled_tokens=budget,
         scheduler_config=SimpleNamespace(enable_chunked_prefill=chunked),
         cache_config=SimpleNamespace(enable_prefix_caching=False),
         kv_cache_manager=SimpleNamespace(block_pool=SimpleNamespace(get_num_free_blocks=lambda: free)),
-    )  # fmt: skip
+    )
 
 
 WAITS = [SimpleNamespace(num_tokens=100)]  # four blocks of 32

@@ -42,9 +42,21 @@ def test_a_log_of_version_1_gets_the_lowest_free_seats_and_keeps_them() -> None:
 
 def test_who_waits_and_why_is_told_in_order_with_the_blocks_of_each() -> None:
     told = full(
-        1, ["1"], rows=[0], blocks=[3], kv_blocks=8, kv_blocks_used=3, waiting=["2", "3"], why="no KV block", queue=70,
-        seats=["1"], slots=2, evicted=["3"], texts=["a"], prompts={"1": "Once"},
-    )  # fmt: skip
+        1,
+        ["1"],
+        rows=[0],
+        blocks=[3],
+        kv_blocks=8,
+        kv_blocks_used=3,
+        waiting=["2", "3"],
+        why="no KV block",
+        queue=70,
+        seats=["1"],
+        slots=2,
+        evicted=["3"],
+        texts=["a"],
+        prompts={"1": "Once"},
+    )
     _, step = Feed().events([told])
     assert step["w"] == [1, 2] and step["y"] == "no KV block" and step["more"] == 68
     assert step["r"] == [0, 0, 0, 1, 3] and step["kv"] == [3, 8] and step["v"] == [2] and step["x"] == ["a"]
@@ -52,8 +64,16 @@ def test_who_waits_and_why_is_told_in_order_with_the_blocks_of_each() -> None:
 
 
 def test_the_blocks_of_an_engine_with_a_block_table_are_told_by_their_ids() -> None:
-    told = full(1, ["7", "9"], rows=[0, 1], blocks=[2, 1], block_ids=[[4, 6], [1]], kv_blocks=8, kv_blocks_used=3,
-                ended={"9": "length"})  # fmt: skip
+    told = full(
+        1,
+        ["7", "9"],
+        rows=[0, 1],
+        blocks=[2, 1],
+        block_ids=[[4, 6], [1]],
+        kv_blocks=8,
+        kv_blocks_used=3,
+        ended={"9": "length"},
+    )
     _, step = Feed().events([told])
     assert step["kb"] == [[0, [4, 6]], [1, [1]]]
     assert [number for number, *_ in step["q"]] == [0, 1], "a request that ends in the step is not taken for a new one"

@@ -104,10 +104,19 @@ def test_a_form_of_another_page_cannot_send_anything(address: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"model": "other"}, {"count": 2}, {"count": 10**9}, {"tokens": 0}, {"tokens": "3"}, {"tokens": True},
-        {"tokens": 10**9}, {"prompt": ""}, {"prompt": None}, {"prompt": "a" * 30_000}, {"model": ["m"]},
+        {"model": "other"},
+        {"count": 2},
+        {"count": 10**9},
+        {"tokens": 0},
+        {"tokens": "3"},
+        {"tokens": True},
+        {"tokens": 10**9},
+        {"prompt": ""},
+        {"prompt": None},
+        {"prompt": "a" * 30_000},
+        {"model": ["m"]},
     ],
-)  # fmt: skip
+)
 def test_what_the_page_never_sends_is_refused(address: str, wrong: dict[str, Any]) -> None:
     call_made = {"model": "m", "prompt": "a", "tokens": 3, "count": 1} | wrong
     assert call(address, "POST", "send", call_made, **JSON)[0] in (400, 409)

@@ -23,8 +23,19 @@ SECONDS = 30.0
 
 def line(n: int, ids: list[str], **more: Any) -> dict[str, Any]:
     each = {"rows": list(range(len(ids))), "phase": "d" * len(ids), "made": [1] * len(ids)}
-    return {"v": 2, "n": n, "t": 10.0 + n, "dur": 0.5, "model": "m", "instance": "0_0", "kind": "step",
-            "batch": len(ids), "ids": ids, **each, **more}  # fmt: skip
+    return {
+        "v": 2,
+        "n": n,
+        "t": 10.0 + n,
+        "dur": 0.5,
+        "model": "m",
+        "instance": "0_0",
+        "kind": "step",
+        "batch": len(ids),
+        "ids": ids,
+        **each,
+        **more,
+    }
 
 
 def fed(*lines: dict[str, Any]) -> State:
@@ -34,12 +45,29 @@ def fed(*lines: dict[str, Any]) -> State:
 
 
 def test_whoever_comes_late_sees_from_one_line_who_sits_and_who_waits() -> None:
-    last = line(90, ["7", "9"], seats=["7", "", "9"], rows=[0, 2], slots=3, waiting=["10"], queue=1, why="no slot",
-                blocks=[3, 2], kv_blocks=8, kv_blocks_used=5, before={"7": "Once upon"}, texts=[" a", "x"])  # fmt: skip
+    last = line(
+        90,
+        ["7", "9"],
+        seats=["7", "", "9"],
+        rows=[0, 2],
+        slots=3,
+        waiting=["10"],
+        queue=1,
+        why="no slot",
+        blocks=[3, 2],
+        kv_blocks=8,
+        kv_blocks_used=5,
+        before={"7": "Once upon"},
+        texts=[" a", "x"],
+    )
     view = fed(last).of("m", "0_0")
     assert (view.seats, view.batch, view.waiting, view.why, view.queue) == (
-        ["7", "", "9"], ["7", "9"], ["10"], "no slot", 1,
-    )  # fmt: skip
+        ["7", "", "9"],
+        ["7", "9"],
+        ["10"],
+        "no slot",
+        1,
+    )
     assert (view.blocks, view.kv_blocks, view.kv_blocks_used) == ({"7": 3, "9": 2}, 8, 5)
     assert view.requests["7"].text == "Once upon a"
     assert view.requests["10"].waited_for == "no slot"
@@ -112,8 +140,22 @@ def test_the_screen_shows_prefill_decode_and_an_empty_seat_apart_without_colour(
 
 def test_the_screen_fits_however_many_seats_and_models_there_are() -> None:
     names = [f"request-{n}" for n in range(64)]
-    many = [line(n, names, slots=64, seats=names, texts=["long text " * 50] * 64, blocks=[9] * 64, kv_blocks=600,
-                 kv_blocks_used=576, waiting=names, queue=900, why="no KV block") for n in range(1, 300)]  # fmt: skip
+    many = [
+        line(
+            n,
+            names,
+            slots=64,
+            seats=names,
+            texts=["long text " * 50] * 64,
+            blocks=[9] * 64,
+            kv_blocks=600,
+            kv_blocks_used=576,
+            waiting=names,
+            queue=900,
+            why="no KV block",
+        )
+        for n in range(1, 300)
+    ]
     state = fed(*many, *({**one, "model": "other"} for one in many))
     for size in ((80, 24), (200, 60), (40, 10)):
         assert any("more seats" in one for one in shown(state, *size)) or size[1] < 24
@@ -144,9 +186,12 @@ def test_the_keys_of_the_terminal_move_the_clock(tmp_path: Path) -> None:
     log.close()
     screen, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", STACK, str(tmp_path)], stdin=terminal, stdout=terminal, stderr=terminal,
+        [sys.executable, "-c", STACK, str(tmp_path)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
         env={**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
-    )  # fmt: skip
+    )
     os.close(terminal)
     clock, said = Clock(tmp_path, ("m",)), b""
     try:

@@ -232,10 +232,7 @@ def test_damaged_weights_and_interrupted_downloads_are_listed_and_pruned(workspa
         weights.parse("random:tiny-gpt2").ready(workspace)
     name = caught.value.remedy.removeprefix("labctl weights prune ").partition(",")[0]
     rows = {row["spec"]: row for row in WEIGHTS.rows(workspace)}
-    assert {spec: row["state"] for spec, row in rows.items()} == {
-        name: "damaged",
-        "hub-org--model.partial": "partial",
-    }
+    assert {spec: row["state"] for spec, row in rows.items()} == {name: "damaged", "hub-org--model.partial": "partial"}
     assert rows["hub-org--model.partial"]["bytes"] == 5000
     assert WEIGHTS.prune(workspace, [name]) == [name]
     assert not weights.parse("random:tiny-gpt2").ready(workspace)

@@ -37,10 +37,21 @@ def endpoint(hub: FakeHub) -> Iterator[str]:
 def fetch(endpoint: str, cache: Path, spec: str = f"hub:org/model@{COMMIT}", **env: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "labctl.artifacts", "pull", spec],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "HF_ENDPOINT": endpoint, "LABS_CACHE": str(cache), "HF_HOME": str(cache / "home"),
-             "HF_HUB_DISABLE_XET": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "5", **env},
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "HF_ENDPOINT": endpoint,
+            "LABS_CACHE": str(cache),
+            "HF_HOME": str(cache / "home"),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "5",
+            **env,
+        },
+    )
     assert TOKEN not in done.stdout + done.stderr
     return done.returncode, done.stdout, done.stderr
 

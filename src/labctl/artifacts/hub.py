@@ -109,11 +109,7 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
             "check the id, or set HF_TOKEN to a token that may read it (hf auth login)",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
-        return LabError(
-            f"there is no model {name} on the hub",
-            "",
-            "check the id, or set HF_TOKEN if it is private",
-        )
+        return LabError(f"there is no model {name} on the hub", "", "check the id, or set HF_TOKEN if it is private")
     offline = isinstance(error, errors.OfflineModeIsEnabled)
     if offline or isinstance(error, httpx.TransportError | errors.LocalEntryNotFoundError | ConnectionError | OSError):
         why = "offline mode is on (HF_HUB_OFFLINE)" if offline else "the hub does not answer"

@@ -25,17 +25,11 @@ GATED: dict[str, dict[str, int]] = {
         "intermediate_size": 11008,
         "num_hidden_layers": 32,
         "num_attention_heads": 32,
-    },
+    }
 }
 SEED = 20240229
 CONFIG_VERSION = 2  # of config.json as ``make`` writes it; 2: with the names of older versions of transformers
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 
 
 def fingerprint(name: str) -> str:

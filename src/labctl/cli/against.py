@@ -46,9 +46,16 @@ class Sent:
 
 
 def compared(
-    session: Session, lab: Lab, stack: str, options: UpOptions, model: str, sent: Sent, rounds: int,
-    output: Path | None, json_output: bool,
-) -> None:  # fmt: skip
+    session: Session,
+    lab: Lab,
+    stack: str,
+    options: UpOptions,
+    model: str,
+    sent: Sent,
+    rounds: int,
+    output: Path | None,
+    json_output: bool,
+) -> None:
     """Measure and print; or only say what would be done."""
     from labctl.labs.bench import against_engine, engine_of
 
@@ -74,10 +81,15 @@ def account(found: Comparison) -> str:
     lost = found.differences
     whole = sum(lost.values())
     rows = [
-        (title, f"{through.parts[part]:.3f}", f"{bare.parts[part]:.3f}", f"{lost[part]:+.3f}",
-         f"{lost[part] / whole:.0%}" if whole > 0 else "")
+        (
+            title,
+            f"{through.parts[part]:.3f}",
+            f"{bare.parts[part]:.3f}",
+            f"{lost[part]:+.3f}",
+            f"{lost[part] / whole:.0%}" if whole > 0 else "",
+        )
         for part, title in PARTS.items()
-    ]  # fmt: skip
+    ]
     rows.append(("all", f"{through.seconds:.3f}", f"{bare.seconds:.3f}", f"{whole:+.3f}", ""))
     steps = [
         f"{name}: {one.steps:.0f} steps of {one.step_ms:.1f} ms in the engine, {one.scheduling_share:.1%} of a step is "

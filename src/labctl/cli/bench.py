@@ -20,16 +20,7 @@ from labkit.tables import table
 if TYPE_CHECKING:
     from labctl.labs.bench import BenchResult
 
-COLUMNS = (
-    "load",
-    "tokens/s",
-    "requests/s",
-    "TTFT p50 ms",
-    "TTFT p99 ms",
-    "ITL p50 ms",
-    "latency p99 ms",
-    "mean batch",
-)
+COLUMNS = ("load", "tokens/s", "requests/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "latency p99 ms", "mean batch")
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
@@ -52,8 +43,14 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     metavar="FILE",
     help="A JSON file with the prompts to send.",
 )
-@click.option("--concurrency", default="1,4,8", show_default=True, callback=_numbers, metavar="N,N",
-              help="Requests in flight; each number is a measurement.")  # fmt: skip
+@click.option(
+    "--concurrency",
+    default="1,4,8",
+    show_default=True,
+    callback=_numbers,
+    metavar="N,N",
+    help="Requests in flight; each number is a measurement.",
+)
 @click.option(
     "--request-rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -98,21 +95,44 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     metavar="MS",
     help="Count the requests whose time to first token is at most MS milliseconds.",
 )
-@click.option("--against-engine", is_flag=True,
-              help="Compare with the engine alone, without Triton, and say where the difference goes.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
-              help="With --against-engine: measurements of each side.")  # fmt: skip
+@click.option(
+    "--against-engine",
+    is_flag=True,
+    help="Compare with the engine alone, without Triton, and say where the difference goes.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="With --against-engine: measurements of each side.",
+)
 @opt.replica_option
 @opt.output_option
 @opt.as_json
 @dry_option
 @opt.verbose
 def bench_command(
-    stack: str, options: UpOptions, model: str, dataset: Path | None, concurrency: list[int],
-    request_rate: float | None, request_count: int, warmup_request_count: int, output_tokens: int, random_seed: int,
-    goodput: float | None, against_engine: bool, rounds: int, replica: int | None, output: Path | None,
-    json_output: bool, dry: bool, verbose: bool,
-) -> None:  # fmt: skip
+    stack: str,
+    options: UpOptions,
+    model: str,
+    dataset: Path | None,
+    concurrency: list[int],
+    request_rate: float | None,
+    request_count: int,
+    warmup_request_count: int,
+    output_tokens: int,
+    random_seed: int,
+    goodput: float | None,
+    against_engine: bool,
+    rounds: int,
+    replica: int | None,
+    output: Path | None,
+    json_output: bool,
+    dry: bool,
+    verbose: bool,
+) -> None:
     """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it."""
     from labctl.labs.bench import bench, chosen_model
     from labkit.workloads.bench import PROMPTS, Workload, prompts_from
@@ -125,14 +145,28 @@ def bench_command(
         if other := [word for word in ("concurrency", "request_rate", "goodput") if _given(word)]:
             raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
         tokens = output_tokens if dataset or _given("output_tokens") else None
-        compared(session, lab, name, options, model, Sent(dataset, request_count, tokens, random_seed), rounds,
-                 output, json_output)  # fmt: skip
+        compared(
+            session,
+            lab,
+            name,
+            options,
+            model,
+            Sent(dataset, request_count, tokens, random_seed),
+            rounds,
+            output,
+            json_output,
+        )
         return
     model = chosen_model(lab, name, model)
     workload = Workload(
-        prompts_from(dataset) if dataset else PROMPTS, output_tokens, request_count,
-        warmup_request_count, request_rate, random_seed, goodput,
-    )  # fmt: skip
+        prompts_from(dataset) if dataset else PROMPTS,
+        output_tokens,
+        request_count,
+        warmup_request_count,
+        request_rate,
+        random_seed,
+        goodput,
+    )
     outcome = bench(session, lab, name, options, model, workload, concurrency, replica)
     if session.todo is not None:
         show(session.todo, json_output)

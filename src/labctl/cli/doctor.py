@@ -34,9 +34,14 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: 
         lab, name = session.catalog.stack(stack)
         plan = make_plan(session.workspace, lab, name, choices, session.runtime("local").server_path)
     checks = checklist(
-        session.workspace, session.runtime, lambda: _claim_ports(session), plan, choices.profile,
-        expose=expose, workshop=workshop,
-    )  # fmt: skip
+        session.workspace,
+        session.runtime,
+        lambda: _claim_ports(session),
+        plan,
+        choices.profile,
+        expose=expose,
+        workshop=workshop,
+    )
     if json_output:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:

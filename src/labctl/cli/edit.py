@@ -14,12 +14,24 @@ from labkit import nofollow
 from labkit.errors import LabError
 from labkit.printable import printable
 
-timeout = click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=edits.LOAD_S,
-                       show_default=True, metavar="S", help="Seconds to wait until a model is loaded.")  # fmt: skip
+timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=edits.LOAD_S,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait until a model is loaded.",
+)
 
 
-drain_option = click.option("--drain", type=click.FloatRange(min=0), default=DRAIN_S, show_default=True, metavar="S",
-                            help="Seconds to wait until a replica has answered all.")  # fmt: skip
+drain_option = click.option(
+    "--drain",
+    type=click.FloatRange(min=0),
+    default=DRAIN_S,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait until a replica has answered all.",
+)
 
 
 @click.command("reload")
@@ -77,8 +89,14 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
 @opt.stack_argument
 @click.argument("count", type=int, required=False)
 @click.option("--auto", metavar="MIN:MAX", help="Follow the number of waiting requests, until Ctrl-C.")
-@click.option("--target", type=click.FloatRange(min=0), default=4.0, show_default=True, metavar="N",
-              help="With --auto: waiting requests per replica before another replica is started.")  # fmt: skip
+@click.option(
+    "--target",
+    type=click.FloatRange(min=0),
+    default=4.0,
+    show_default=True,
+    metavar="N",
+    help="With --auto: waiting requests per replica before another replica is started.",
+)
 @drain_option
 @opt.verbose
 def scale_command(stack: str, count: int | None, auto: str | None, target: float, drain: float, verbose: bool) -> None:

@@ -61,10 +61,16 @@ def list_command(lab: str | None, json_output: bool) -> None:
     exercises = _of_lab(session, exercises, lab)
     entries = progress.entries()
     rows = [
-        {"id": e.id, "lab": e.lab.short, "title": e.title, "kind": e.manifest.kind, "minutes": e.manifest.minutes,
-         "state": entries[e.id].state if e.id in entries else NEW}
+        {
+            "id": e.id,
+            "lab": e.lab.short,
+            "title": e.title,
+            "kind": e.manifest.kind,
+            "minutes": e.manifest.minutes,
+            "state": entries[e.id].state if e.id in entries else NEW,
+        }
         for e in exercises
-    ]  # fmt: skip
+    ]
     if json_output:
         click.echo(json.dumps(rows, indent=2))
         return
@@ -125,9 +131,14 @@ def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
 @opt.verbose
 @click.pass_context
 def check_command(
-    ctx: click.Context, id: str | None, json_output: bool, seeds: tuple[int, ...], runtime: str, watch: bool,
+    ctx: click.Context,
+    id: str | None,
+    json_output: bool,
+    seeds: tuple[int, ...],
+    runtime: str,
+    watch: bool,
     verbose: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Judge exercise ID by what your server does; without ID the one started last."""
     session, exercises, progress = _open(verbose)
     exercise = _chosen(exercises, progress, id)
@@ -197,9 +208,10 @@ def solution_command(id: str, give_up: bool) -> None:
     exercise = named(exercises, id)
     if progress.of(exercise.id).state != PASSED and not give_up:
         raise LabError(
-            f"{exercise.id} has not passed yet", "its solution is shown afterwards",
+            f"{exercise.id} has not passed yet",
+            "its solution is shown afterwards",
             f"labctl exercise hint {exercise.id}, or labctl exercise solution {exercise.id} --give-up",
-        )  # fmt: skip
+        )
     for name, text in desk.solution(exercise).items():
         click.echo(f"--- {name}\n{text}")
 

@@ -156,6 +156,12 @@ def _lane(lane: Lane) -> dict[str, Any]:
 
 def _row(row: Row) -> dict[str, Any]:
     return {
-        "first_step": row.first, "last_step": row.last, "seconds": round(row.seconds, 6), "what": row.event.what,
-        "why": row.event.why, "because": dict(row.event.because), "computed": row.computed, "new": row.made,
-    }  # fmt: skip
+        "first_step": row.first,
+        "last_step": row.last,
+        "seconds": round(row.seconds, 6),
+        "what": row.event.what,
+        "why": row.event.why,
+        "because": dict(row.event.because),
+        "computed": row.computed,
+        "new": row.made,
+    }

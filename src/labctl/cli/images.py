@@ -22,8 +22,13 @@ def images_command() -> None:
 @images_command.command("build")
 @opt.stack_argument
 @opt.choices
-@click.option("--push", "registry", default="", metavar="REGISTRY",
-              help="Also push every image to this registry (registry.example.com/labs).")  # fmt: skip
+@click.option(
+    "--push",
+    "registry",
+    default="",
+    metavar="REGISTRY",
+    help="Also push every image to this registry (registry.example.com/labs).",
+)
 @dry_option
 @opt.verbose
 def build(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool) -> None:

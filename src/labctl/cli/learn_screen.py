@@ -167,11 +167,15 @@ class Screen:
         if self._busy():
             below = [f"checking, {time.monotonic() - self.began:.0f} s{self.waits_for}"]
         return learn_view.View(
-            f"{exercise.id}  {exercise.title}", self.progress.of(exercise.id).state,
+            f"{exercise.id}  {exercise.title}",
+            self.progress.of(exercise.id).state,
             f"{self._passed()} of {len(self.exercises)} passed",
             "" if self.alone else (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
-            f"Edit {files}, and save.{prints}", f"{folder}/{desk.TASK}", below, self.page,
-        )  # fmt: skip
+            f"Edit {files}, and save.{prints}",
+            f"{folder}/{desk.TASK}",
+            below,
+            self.page,
+        )
 
 
 def _prints(exercise: Exercise) -> bool:

@@ -20,17 +20,7 @@ that found no slot: its mean batch may be larger than what fits (see batch size 
 counts as canceled. Of any other model, a canceled request is one whose client went away."""
 SAMPLED = """\
 seen: samples, at most 16 in a quarter of a second; p50 and p99 are estimates within the histogram's buckets."""
-HEADER = (
-    "model",
-    "requests",
-    "failed",
-    "count",
-    "exec count",
-    "mean batch",
-    "queue ms",
-    "compute ms",
-    "pending",
-)
+HEADER = ("model", "requests", "failed", "count", "exec count", "mean batch", "queue ms", "compute ms", "pending")
 
 
 @click.command("metrics")
@@ -88,10 +78,18 @@ def shown(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     for name, m in models.items():
         requests = max(1.0, m.succeeded + m.failed)
         rows.append(
-            (name, f"{m.succeeded:.0f}", f"{m.failed:.0f}", f"{m.inferences:.0f}", f"{m.exec_count:.0f}",
-             f"{m.mean_batch:.2f}", f"{m.queue_us / requests / 1e3:.2f}", f"{m.compute_us / requests / 1e3:.2f}",
-             f"{m.pending:.0f}")
-        )  # fmt: skip
+            (
+                name,
+                f"{m.succeeded:.0f}",
+                f"{m.failed:.0f}",
+                f"{m.inferences:.0f}",
+                f"{m.exec_count:.0f}",
+                f"{m.mean_batch:.2f}",
+                f"{m.queue_us / requests / 1e3:.2f}",
+                f"{m.compute_us / requests / 1e3:.2f}",
+                f"{m.pending:.0f}",
+            )
+        )
     parts = [table(rows, HEADER, right=range(1, len(HEADER)))]
     if canceled := [f"{m.canceled:.0f} of {name}" for name, m in models.items() if m.canceled]:
         parts.append(f"canceled: {', '.join(canceled)}\n{CANCELED}")
@@ -103,11 +101,16 @@ def shown(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     if own:
         parts.append(table(own, ("model", "its scheduler", "value"), right=(2,)))
     seen = [
-        (model, _words(metric), f"{each.count:.0f}", _shown(metric, each.mean),
-         *(_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)))
+        (
+            model,
+            _words(metric),
+            f"{each.count:.0f}",
+            _shown(metric, each.mean),
+            *(_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)),
+        )
         for (model, metric), each in sorted(snapshot.histograms.items())
         if model in models and each.count
-    ]  # fmt: skip
+    ]
     if seen:
         parts.append(table(seen, ("model", "as it saw", "seen", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
         parts.append(SAMPLED)

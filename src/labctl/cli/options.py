@@ -25,8 +25,13 @@ Command = Callable[..., Any]
 
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
-output_option = click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None, metavar="FILE",
-                             help="Also write the result, as JSON, to FILE.")  # fmt: skip
+output_option = click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Also write the result, as JSON, to FILE.",
+)
 
 
 def write_result(document: str, output: Path | None, json_output: bool) -> None:
@@ -40,15 +45,25 @@ def write_result(document: str, output: Path | None, json_output: bool) -> None:
 
 
 stack_argument = click.argument("stack")
-replica_option = click.option("--replica", type=click.IntRange(1), default=None, metavar="K",
-                              help="Only this replica (labctl status numbers them).")  # fmt: skip
+replica_option = click.option(
+    "--replica",
+    type=click.IntRange(1),
+    default=None,
+    metavar="K",
+    help="Only this replica (labctl status numbers them).",
+)
 
 
 def choices(command: Command) -> Command:
     """``--profile --set --release --templates --gpus``; the command gets one ``choices``."""
 
-    @click.option("--profile", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
-                  help="cpu: this machine's processor. gpu: NVIDIA's images and TensorRT-LLM engines.")  # fmt: skip
+    @click.option(
+        "--profile",
+        type=click.Choice(["cpu", "gpu"]),
+        default="cpu",
+        show_default=True,
+        help="cpu: this machine's processor. gpu: NVIDIA's images and TensorRT-LLM engines.",
+    )
     @click.option(
         "--set",
         "assignments",
@@ -59,11 +74,20 @@ def choices(command: Command) -> Command:
     @click.option(
         "--release", default="", metavar="VERSION", help="TensorRT-LLM release of the templates (gpu profile)."
     )
-    @click.option("--templates", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
-                  help="Take the model templates from this folder.")  # fmt: skip
-    @click.option("--gpus", default="", envvar="CUDA_VISIBLE_DEVICES", metavar="ID[,ID]",
-                  help="Use these GPUs, or one MIG slice (gpu profile): their numbers or UUIDs, as nvidia-smi -L "
-                       "lists them. The default is CUDA_VISIBLE_DEVICES, else the first ones.")  # fmt: skip
+    @click.option(
+        "--templates",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=None,
+        help="Take the model templates from this folder.",
+    )
+    @click.option(
+        "--gpus",
+        default="",
+        envvar="CUDA_VISIBLE_DEVICES",
+        metavar="ID[,ID]",
+        help="Use these GPUs, or one MIG slice (gpu profile): their numbers or UUIDs, as nvidia-smi -L "
+        "lists them. The default is CUDA_VISIBLE_DEVICES, else the first ones.",
+    )
     @functools.wraps(command)
     def wrapped(
         *args: Any,
@@ -88,26 +112,58 @@ def up_options(command: Command) -> Command:
     """``choices`` and ``--runtime --ports --timeout --expose``; the command gets one ``options``."""
 
     @choices
-    @click.option("--runtime", type=click.Choice(RUNTIMES), default="auto", show_default=True,
-                  help="Run the server in a container, or as a process of this machine.")  # fmt: skip
-    @click.option("--ports", default="8000,8001,8002", show_default=True, metavar="H,G,M|auto",
-                  help="The HTTP, gRPC and metrics ports.")  # fmt: skip
-    @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=None, metavar="S",
-                  help="Seconds to wait until every model answers (180; 900 on the gpu profile).")  # fmt: skip
+    @click.option(
+        "--runtime",
+        type=click.Choice(RUNTIMES),
+        default="auto",
+        show_default=True,
+        help="Run the server in a container, or as a process of this machine.",
+    )
+    @click.option(
+        "--ports",
+        default="8000,8001,8002",
+        show_default=True,
+        metavar="H,G,M|auto",
+        help="The HTTP, gRPC and metrics ports.",
+    )
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=None,
+        metavar="S",
+        help="Seconds to wait until every model answers (180; 900 on the gpu profile).",
+    )
     @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
-    @click.option("--supervise", type=click.IntRange(0, 100), default=0, show_default=True, metavar="N",
-                  help="Restart a server that died, at most N times.")  # fmt: skip
-    @click.option("--allow-client-shm", "client_shm", is_flag=True,
-                  help="Let clients register shared memory, which every client can then write to.")  # fmt: skip
-    @click.option("--replicas", type=click.IntRange(1, 32), default=None, metavar="N",
-                  help="Start N servers behind a load balancer.")  # fmt: skip
-    @click.option("--balance", type=click.Choice(BALANCES), default=None,
-                  help="How requests reach the replicas: by connection (l4), one by one (l7; the default), by header "
-                       "x-sequence-id (hash; the default with sequences), or as the client chooses.")  # fmt: skip
+    @click.option(
+        "--supervise",
+        type=click.IntRange(0, 100),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Restart a server that died, at most N times.",
+    )
+    @click.option(
+        "--allow-client-shm",
+        "client_shm",
+        is_flag=True,
+        help="Let clients register shared memory, which every client can then write to.",
+    )
+    @click.option(
+        "--replicas",
+        type=click.IntRange(1, 32),
+        default=None,
+        metavar="N",
+        help="Start N servers behind a load balancer.",
+    )
+    @click.option(
+        "--balance",
+        type=click.Choice(BALANCES),
+        default=None,
+        help="How requests reach the replicas: by connection (l4), one by one (l7; the default), by header "
+        "x-sequence-id (hash; the default with sequences), or as the client chooses.",
+    )
     @functools.wraps(command)
-    def wrapped(
-        *args: Any, choices: Choices, balance: str | None, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+    def wrapped(*args: Any, choices: Choices, balance: str | None, **kwargs: Any) -> Any:
         from labctl.runtimes.record import UpOptions
 
         own = {item.name: kwargs.pop(item.name) for item in fields(UpOptions) if item.name in kwargs}
@@ -126,9 +182,13 @@ class _Port(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
 def page_port(usual: int) -> Callable[[Command], Command]:
     """``--port``, or ``--ports`` as of ``up``: where a page listens. None: nobody has asked for a port."""
     return click.option(
-        "--port", "--ports", "port", type=_Port(), metavar="PORT|auto",
+        "--port",
+        "--ports",
+        "port",
+        type=_Port(),
+        metavar="PORT|auto",
         help=f"The page's port; auto takes a free one.  [default: {usual}, or a free one if that is taken]",
-    )  # fmt: skip
+    )
 
 
 def open_session(show_commands: bool = False, whatever_is_broken: bool = False, dry: bool = False) -> Session:

@@ -23,10 +23,21 @@ AT_ONCE = 2
 @click.argument("what", metavar="list|NUMBER|all")
 @click.option("--workaround", is_flag=True, help="Run with the exhibit's work-around: then it must pass.")
 @click.option("--kills", is_flag=True, help="Also run the wing of exhibits that end their server.")
-@click.option("--image", default="", envvar="LABS_MUSEUM_IMAGE", metavar="IMAGE",
-              help="Run against the tritonserver of this Docker image, which must be on this machine.")  # fmt: skip
-@click.option("--at-once", type=click.IntRange(1, 8), default=AT_ONCE, show_default=True, metavar="N",
-              help="Servers that `all` runs at the same time.")  # fmt: skip
+@click.option(
+    "--image",
+    default="",
+    envvar="LABS_MUSEUM_IMAGE",
+    metavar="IMAGE",
+    help="Run against the tritonserver of this Docker image, which must be on this machine.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(1, 8),
+    default=AT_ONCE,
+    show_default=True,
+    metavar="N",
+    help="Servers that `all` runs at the same time.",
+)
 @opt.as_json
 @click.pass_context
 def reproduce_command(
@@ -60,9 +71,10 @@ def reproduce_command(
         one = exhibits.named(found, what)
         if one.deadly and not kills:
             raise LabError(
-                f"{one.number} ends its server", "that server is its own; nothing else is harmed",
+                f"{one.number} ends its server",
+                "that server is its own; nothing else is harmed",
                 f"labctl reproduce {what} --kills",
-            )  # fmt: skip
+            )
         visits = [visit.run(workspace, one, workaround, image)]
         if not json_output:
             _show(one, visits[0])

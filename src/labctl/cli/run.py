@@ -36,9 +36,18 @@ WIDTH = max(map(len, COLORS))
 @dry_option
 @opt.verbose
 def run_command(
-    lab: str, options: UpOptions, quick: bool, keep: bool, texts: bool, strict: bool, replica: int | None,
-    output: Path | None, json_output: bool, dry: bool, verbose: bool,
-) -> None:  # fmt: skip
+    lab: str,
+    options: UpOptions,
+    quick: bool,
+    keep: bool,
+    texts: bool,
+    strict: bool,
+    replica: int | None,
+    output: Path | None,
+    json_output: bool,
+    dry: bool,
+    verbose: bool,
+) -> None:
     """Run the whole of LAB: up, its clients, the verdict, down. LAB is a number, a short name or a stack's name."""
     session = opt.open_session(verbose, dry=dry)
     began = time.monotonic()

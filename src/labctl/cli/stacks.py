@@ -47,7 +47,7 @@ SPREAD = {
 @opt.verbose
 def up_command(
     stack: str, options: UpOptions, observed: bool, fronted: bool, dry: bool, json_output: bool, verbose: bool
-) -> None:  # fmt: skip
+) -> None:
     """Bring STACK up and wait until every model answers."""
     session = opt.open_session(verbose, dry=dry)
     lab, name = session.catalog.stack(stack)
@@ -90,8 +90,17 @@ def status_command(stack: str | None, json_output: bool) -> None:
     if json_output:
         click.echo(json.dumps([item for item in every if item["state"] != "absent"], indent=2))
         return
-    rows = [(s["stack"], s["state"], s["runtime"] or "-", s["profile"] or "-", s["endpoints"].get("http", "-"),
-             s["exposed"] or "-") for s in every]  # fmt: skip
+    rows = [
+        (
+            s["stack"],
+            s["state"],
+            s["runtime"] or "-",
+            s["profile"] or "-",
+            s["endpoints"].get("http", "-"),
+            s["exposed"] or "-",
+        )
+        for s in every
+    ]
     click.echo(table(rows, ("stack", "state", "runtime", "profile", "http", "exposed on")))
 
 
@@ -119,9 +128,7 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
         click.echo(printable(mine(line)))
 
 
-def _lines(
-    runtime: Runtime, stack: str, record: Record | None, follow: bool, replica: int | None
-) -> Iterable[str]:  # fmt: skip
+def _lines(runtime: Runtime, stack: str, record: Record | None, follow: bool, replica: int | None) -> Iterable[str]:
     """The log; where there are replicas and none is asked for, each line says whose it is."""
     if replica or not record or not record.balance:
         return server_api.readable(runtime.logs(stack, follow, replica or 0))
@@ -162,8 +169,10 @@ def _one(session: Session, word: str) -> str:
 def _edits(shown: dict[str, Any]) -> list[str]:
     """The edited files: those that the server has, and those that it does not have yet."""
     parts = []
-    for loaded, what in ((True, "edited (labctl undo {} puts the shipped ones back)"),
-                         (False, "edited, but not loaded (labctl reload {})")):  # fmt: skip
+    for loaded, what in (
+        (True, "edited (labctl undo {} puts the shipped ones back)"),
+        (False, "edited, but not loaded (labctl reload {})"),
+    ):
         if files := [edit["file"] for edit in shown["edited"] if edit["loaded"] == loaded]:
             parts.append("\n".join([f"{what.format(shown['stack'])}:", *(f"  {file}" for file in files)]))
     return parts
@@ -172,10 +181,18 @@ def _edits(shown: dict[str, Any]) -> list[str]:
 def _replicas(shown: dict[str, Any]) -> str:
     """The servers as a table, and how requests are spread over them."""
     rows = [
-        (str(one["number"]), one["state"], one["endpoints"]["http"], one["endpoints"]["grpc"],
-         one["endpoints"]["metrics"], str(one.get("in_flight", "-")), str(one.get("requests", "-")), one["ended"])
+        (
+            str(one["number"]),
+            one["state"],
+            one["endpoints"]["http"],
+            one["endpoints"]["grpc"],
+            one["endpoints"]["metrics"],
+            str(one.get("in_flight", "-")),
+            str(one.get("requests", "-")),
+            one["ended"],
+        )
         for one in shown["replicas"]
-    ]  # fmt: skip
+    ]
     header = ("replica", "state", "http", "grpc", "metrics", "in flight", "requests", "")
     return f"{table(rows, header)}\n\n{SPREAD[shown['balance']]}"
 
@@ -206,8 +223,11 @@ def _describe(shown: dict[str, Any]) -> str:
     if shown["models"]:
         rows = [(m["name"], m["version"], m["state"], " ".join(m["reason"].split())) for m in shown["models"]]
         parts.append(table(rows, ("model", "version", "state", "reason")))
-    as_asked = [f"{key}={item['effective']}" for key, item in shown["effective"].items()
-                if isinstance(item, dict) and item.get("asked") == item.get("effective")]  # fmt: skip
+    as_asked = [
+        f"{key}={item['effective']}"
+        for key, item in shown["effective"].items()
+        if isinstance(item, dict) and item.get("asked") == item.get("effective")
+    ]
     if as_asked:
         parts.append(f"  in force: {', '.join(as_asked)}")
     for key, item in shown["effective"].items():

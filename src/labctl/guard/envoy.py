@@ -104,14 +104,21 @@ def configuration(
     """
     collector = urlsplit(trace)
     values = {
-        **{f"listen_{name}": json.dumps(front.listen.envoy())
-           for name, front in (("http", http), ("grpc", grpc), ("metrics", metrics))},
-        "buffered": MAX_REQUEST + STEP if judge else STEP, "step": STEP, "max_request": MAX_REQUEST,
-        "listener": LISTENER, "judge": judge,
-        "admin": balance.admin if balance else "", "folder": balance.folder if balance else "",
+        **{
+            f"listen_{name}": json.dumps(front.listen.envoy())
+            for name, front in (("http", http), ("grpc", grpc), ("metrics", metrics))
+        },
+        "buffered": MAX_REQUEST + STEP if judge else STEP,
+        "step": STEP,
+        "max_request": MAX_REQUEST,
+        "listener": LISTENER,
+        "judge": judge,
+        "admin": balance.admin if balance else "",
+        "folder": balance.folder if balance else "",
         "trace": trace,
-        "trace_host": collector.hostname, "trace_port": collector.port or 80,
-    }  # fmt: skip
+        "trace_host": collector.hostname,
+        "trace_port": collector.port or 80,
+    }
     text, problems = texts.fill(FILE.name, FILE.read_text(encoding="utf-8"), values, optional=values)
     if problems:
         raise LabError(f"{FILE.name} cannot be filled", details=[str(problem) for problem in problems])
@@ -169,9 +176,15 @@ def _spread(cluster: dict[str, Any], balance: Balance, port: int) -> None:
     if balance.names:
         del cluster["eds_cluster_config"]
         ends = [_end(Address(name, port), health_check_config={"port_value": HTTP}) for name in balance.names]
-        cluster |= {"type": "STRICT_DNS", "dns_refresh_rate": "1s", "respect_dns_ttl": False,
-                    "load_assignment": {"cluster_name": cluster["name"],
-                                        "endpoints": [{"lb_endpoints": [end]} for end in ends]}}  # fmt: skip
+        cluster |= {
+            "type": "STRICT_DNS",
+            "dns_refresh_rate": "1s",
+            "respect_dns_ttl": False,
+            "load_assignment": {
+                "cluster_name": cluster["name"],
+                "endpoints": [{"lb_endpoints": [end]} for end in ends],
+            },
+        }
         # With a name for each server, its place on the ring is its name's; else its address is all there is.
         hashing = {"use_hostname_for_hashing": len(balance.names) > 1}
         cluster["common_lb_config"] = {**cluster["common_lb_config"], "consistent_hashing_lb_config": hashing}
@@ -182,9 +195,11 @@ def _fixed(cluster: Mapping[str, Any], servers: Sequence[Address]) -> dict[str, 
     return {
         **{key: cluster[key] for key in FIXED},
         "type": "STRICT_DNS" if any(server.is_name for server in servers) else "STATIC",
-        "load_assignment": {"cluster_name": cluster["name"],
-                            "endpoints": [{"lb_endpoints": [_end(server) for server in servers]}]},
-    }  # fmt: skip
+        "load_assignment": {
+            "cluster_name": cluster["name"],
+            "endpoints": [{"lb_endpoints": [_end(server) for server in servers]}],
+        },
+    }
 
 
 def _end(address: Address, **more: Any) -> dict[str, Any]:
@@ -211,8 +226,11 @@ def assignments(servers: Iterable[Server]) -> Mapping[str, str]:
     found = {}
     for name in ("http", "grpc"):
         ends = [_assigned(getattr(server, name), server) for server in servers]
-        resource = {"@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
-                    "cluster_name": name, "endpoints": [{"lb_endpoints": ends}]}  # fmt: skip
+        resource = {
+            "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": ends}],
+        }
         found[f"{name}.json"] = json.dumps({"resources": [resource]}, indent=1)
     return found
 

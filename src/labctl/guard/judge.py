@@ -95,8 +95,12 @@ def _refusal(error: Refused, grpc_call: bool) -> Any:
 
 async def serve(address: str, triton: str) -> None:
     """Judge until SIGTERM. ``triton`` is HOST:PORT of its HTTP service, which may be what Envoy itself listens on."""
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAX_REQUEST + 2**16),
-                                      ("grpc.max_send_message_length", MAX_REQUEST + 2**16)])  # fmt: skip
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", MAX_REQUEST + 2**16),
+            ("grpc.max_send_message_length", MAX_REQUEST + 2**16),
+        ]
+    )
     service, method = METHOD.strip("/").split("/")
     models = Models(triton)
     handler = grpc.stream_stream_rpc_method_handler(

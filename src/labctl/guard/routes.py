@@ -34,13 +34,22 @@ HTTP = (
 )
 _HTTP = [(method, re.compile(pattern, re.ASCII), rule) for method, pattern, rule in HTTP]
 GRPC = {
-    **{SERVICE + name: Rule.BOUNDED for name in (
-        "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
-    )},
+    **{
+        SERVICE + name: Rule.BOUNDED
+        for name in (
+            "ServerLive",
+            "ServerReady",
+            "ModelReady",
+            "ServerMetadata",
+            "ModelMetadata",
+            "ModelConfig",
+            "ModelStatistics",
+        )
+    },
     HEALTH + "Check": Rule.BOUNDED,
     SERVICE + "ModelInfer": Rule.MESSAGES,
     SERVICE + "ModelStreamInfer": Rule.STREAM,
-}  # fmt: skip
+}
 
 
 def of_http(method: str, path: str) -> tuple[Rule, str]:

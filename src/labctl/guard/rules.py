@@ -94,12 +94,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_depth(document: Any) -> None:
     level = [document]
     for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) in (dict, list)
-        ] if isinstance(document, dict | list) else []  # fmt: skip
+        level = (
+            [
+                inner
+                for outer in level
+                for inner in (outer.values() if type(outer) is dict else outer)
+                if type(inner) in (dict, list)
+            ]
+            if isinstance(document, dict | list)
+            else []
+        )
         if not level:
             return
     raise _too_deep()

@@ -42,8 +42,11 @@ class Sequences:
     async def check_grpc(self, request: service_pb2.ModelInferRequest) -> None:
         """Judge a gRPC request. Raises Refused."""
         if "sequence_id" in request.parameters:
-            given = {name: getattr(request.parameters[name], request.parameters[name].WhichOneof(CHOICE) or "", None)
-                     for name in request.parameters if name.startswith("sequence_")}  # fmt: skip
+            given = {
+                name: getattr(request.parameters[name], request.parameters[name].WhichOneof(CHOICE) or "", None)
+                for name in request.parameters
+                if name.startswith("sequence_")
+            }
             await self.check(request.model_name, given)
 
     async def check(self, model: str, parameters: Mapping[str, Any]) -> None:

@@ -51,17 +51,24 @@ MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
 
 def _declare() -> dict[str, Any]:
     Field = descriptor_pb2.FieldDescriptorProto
-    scalars = {"string": Field.TYPE_STRING, "bytes": Field.TYPE_BYTES, "bool": Field.TYPE_BOOL,
-               "int32": Field.TYPE_INT32, "uint32": Field.TYPE_UINT32}  # fmt: skip
+    scalars = {
+        "string": Field.TYPE_STRING,
+        "bytes": Field.TYPE_BYTES,
+        "bool": Field.TYPE_BOOL,
+        "int32": Field.TYPE_INT32,
+        "uint32": Field.TYPE_UINT32,
+    }
     file = descriptor_pb2.FileDescriptorProto(name="labctl/guard/ext_proc.proto", package=PACKAGE, syntax="proto3")
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
             plain = kind.rstrip("*")
             added = message.field.add(
-                name=field, number=number, type=scalars.get(plain, Field.TYPE_MESSAGE),
+                name=field,
+                number=number,
+                type=scalars.get(plain, Field.TYPE_MESSAGE),
                 label=Field.LABEL_REPEATED if kind.endswith("*") else Field.LABEL_OPTIONAL,
-            )  # fmt: skip
+            )
             if plain not in scalars:
                 added.type_name = f".{PACKAGE}.{plain}"
     pool = descriptor_pool.DescriptorPool()  # of its own: nothing else may know these names

@@ -131,10 +131,15 @@ def _tried(
     """What one trial with that seed measures."""
     runner, record = running
     trial = Trial(
-        seed, record.endpoints, session.workspace.folder(server.STACK).run_dir(), exercise.yours(session.workspace),
-        record.settings, record.tokenizer_dir, exercise.manifest.patience,
+        seed,
+        record.endpoints,
+        session.workspace.folder(server.STACK).run_dir(),
+        exercise.yours(session.workspace),
+        record.settings,
+        record.tokenizer_dir,
+        exercise.manifest.patience,
         session.workspace.folder(server.STACK).read_secret(),
-    )  # fmt: skip
+    )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
     with Limits(runner, record, exercise.manifest.memory_mib) as limits:
         _try(function, trial, limits, session, exercise, running)

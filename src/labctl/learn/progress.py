@@ -58,8 +58,9 @@ class Progress:
 
     def start(self, id: str) -> None:
         """Begun, or begun again: what was passed stays passed."""
-        self._change(id, lambda before: replace(before, state=PASSED if before.state == PASSED else STARTED,
-                                                started=time.time()))  # fmt: skip
+        self._change(
+            id, lambda before: replace(before, state=PASSED if before.state == PASSED else STARTED, started=time.time())
+        )
 
     def checked(self, id: str, passed: bool) -> None:
         """A pass stays a pass, whatever a later check says: people go on to try things out."""
@@ -67,8 +68,13 @@ class Progress:
 
         def change(before: Entry) -> Entry:
             ever = passed or before.state == PASSED
-            return replace(before, state=PASSED if ever else STARTED, passed=before.passed or (now if passed else 0.0),
-                           checks=before.checks + 1, started=before.started or now)  # fmt: skip
+            return replace(
+                before,
+                state=PASSED if ever else STARTED,
+                passed=before.passed or (now if passed else 0.0),
+                checks=before.checks + 1,
+                started=before.started or now,
+            )
 
         self._change(id, change)
 

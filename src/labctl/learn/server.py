@@ -197,7 +197,10 @@ def _for_this(
 def _purpose(exercise: Exercise, plan: Plan) -> dict[str, object]:
     """What a server must have been brought up for to be this exercise's."""
     return {
-        "lab": exercise.lab.folder, "stack": exercise.manifest.stack, "models": exercise.manifest.models,
+        "lab": exercise.lab.folder,
+        "stack": exercise.manifest.stack,
+        "models": exercise.manifest.models,
         "replicas": exercise.manifest.replicas,
-        "arguments": list(plan.server_args), "environment": dict(plan.server_env),
-    }  # fmt: skip
+        "arguments": list(plan.server_args),
+        "environment": dict(plan.server_env),
+    }

@@ -91,8 +91,17 @@ def run_all(
 def _visit(exhibit: Exhibit, workaround: bool, measured: str, verdict: str, version: str, seconds: float) -> Visit:
     manifest = exhibit.manifest
     expected = f"not: {manifest.expects}" if workaround else manifest.expects
-    return Visit(exhibit.number, manifest.title, manifest.wing, workaround, expected, " ".join(measured.split()),
-                 verdict, version, round(seconds, 1))  # fmt: skip
+    return Visit(
+        exhibit.number,
+        manifest.title,
+        manifest.wing,
+        workaround,
+        expected,
+        " ".join(measured.split()),
+        verdict,
+        version,
+        round(seconds, 1),
+    )
 
 
 @contextlib.contextmanager
@@ -114,9 +123,14 @@ def _serve(workspace: Workspace, exhibit: Exhibit, workaround: bool, image: str)
         started = cleaning.enter_context(start)
         try:
             readiness.wait_ready(
-                endpoints.http, named or models, {}, exited=lambda: started.ended() or None,
-                tail=lambda: started.log().splitlines()[-10:], timeout=READY_S, progress=lambda text: None,
-            )  # fmt: skip
+                endpoints.http,
+                named or models,
+                {},
+                exited=lambda: started.ended() or None,
+                tail=lambda: started.log().splitlines()[-10:],
+                timeout=READY_S,
+                progress=lambda text: None,
+            )
         except LabError as error:
             last = "; ".join(error.details[-1:])
             raise CannotTell(f"the exhibit's server does not come up: {error.what} {error.why} {last}") from error

@@ -114,8 +114,11 @@ class Page:
                     speed = gr.Markdown("", elem_id="speed")
                     prompt = gr.Textbox(
                         label="The beginning of a text (Shift+Enter continues it)",
-                        lines=3, max_lines=8, elem_id="prompt", autofocus=True,
-                    )  # fmt: skip
+                        lines=3,
+                        max_lines=8,
+                        elem_id="prompt",
+                        autofocus=True,
+                    )
                     with gr.Row():
                         send = gr.Button("Continue it", variant="primary", elem_id="send")
                         gr.ClearButton([chat, speed], value="Clear")
@@ -196,9 +199,17 @@ def serve(page: Page, address: str, port: int | None = None) -> Iterator[str]:
     )
     theme = gr.themes.Soft(font=FONTS, font_mono=["monospace"])
     blocks.queue(default_concurrency_limit=8).launch(
-        server_name=address, server_port=port, prevent_thread_lock=True, quiet=True, share=False, css=CSS, theme=theme,
-        footer_links=[], show_error=True, app_kwargs={"middleware": [gate]},
-    )  # fmt: skip
+        server_name=address,
+        server_port=port,
+        prevent_thread_lock=True,
+        quiet=True,
+        share=False,
+        css=CSS,
+        theme=theme,
+        footer_links=[],
+        show_error=True,
+        app_kwargs={"middleware": [gate]},
+    )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

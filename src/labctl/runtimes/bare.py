@@ -77,8 +77,18 @@ def local(
         cache=str(triton.caches),
     )
     arguments = _add(extra, usual)
-    keeper = [sys.executable, "-m", "labctl.runtimes.keeper", "--ended", str(ended), "--regions", f"/dev/shm/{prefix}*",
-              "--largest", str(LARGEST_REGION), "--"]  # fmt: skip
+    keeper = [
+        sys.executable,
+        "-m",
+        "labctl.runtimes.keeper",
+        "--ended",
+        str(ended),
+        "--regions",
+        f"/dev/shm/{prefix}*",
+        "--largest",
+        str(LARGEST_REGION),
+        "--",
+    ]
     env = wheel.environment(triton) | marks(workspace.root, name) | {REPLICA: str(http)}
     process = processes.spawn([*keeper, str(triton.binary), *arguments], env, log, cwd=folder, outlive=False)
 
@@ -133,11 +143,15 @@ def container(
     with docker_engine.speaking(f"starting {image}"):
         _sweep(workspace)
         made = client.containers.create(
-            image, arguments if own else ["tritonserver", *arguments], environment={"LABS_CLOSED": "trace"},
-            ports={f"{inside}/tcp": (NETWORK, port) for inside, port in ports.items()}, shm_size="256m",
-            mem_limit="4g", labels={docker_engine.ROOT: str(workspace.root), OWNER: str(os.getpid())},
+            image,
+            arguments if own else ["tritonserver", *arguments],
+            environment={"LABS_CLOSED": "trace"},
+            ports={f"{inside}/tcp": (NETWORK, port) for inside, port in ports.items()},
+            shm_size="256m",
+            mem_limit="4g",
+            labels={docker_engine.ROOT: str(workspace.root), OWNER: str(os.getpid())},
             name=f"{name}-{os.getpid()}-{ports[HTTP]}",
-        )  # fmt: skip
+        )
     try:
         with docker_engine.speaking(f"starting {image}"):
             made.put_archive("/", _packed(folder / "repository"))

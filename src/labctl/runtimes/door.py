@@ -35,10 +35,24 @@ def command(record: Record, port: int, announce: str = "") -> Command:
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise LabError("the OpenAI API cannot be served here", f"not installed: {', '.join(missing)}",
-                       "make setup (or: pip install -e '.[openai]')")  # fmt: skip
-    argv = [sys.executable, "-m", "labdoor", "--endpoint", record.endpoints.grpc, "--models", ",".join(record.models),
-            "--tokenizer", record.tokenizer_dir, "--port", str(port)]  # fmt: skip
+        raise LabError(
+            "the OpenAI API cannot be served here",
+            f"not installed: {', '.join(missing)}",
+            "make setup (or: pip install -e '.[openai]')",
+        )
+    argv = [
+        sys.executable,
+        "-m",
+        "labdoor",
+        "--endpoint",
+        record.endpoints.grpc,
+        "--models",
+        ",".join(record.models),
+        "--tokenizer",
+        record.tokenizer_dir,
+        "--port",
+        str(port),
+    ]
     return Command([*argv, "--announce", announce] if announce else argv)
 
 
@@ -59,8 +73,12 @@ def beside(workspace: Workspace, record: Record, port: int) -> Action[str]:
             if process.poll() is not None or time.monotonic() > deadline:
                 how = processes.describe_exit(process.returncode) if process.poll() is not None else "no answer"
                 process.kill()
-                raise LabError("the OpenAI API did not come up; the stack itself is up", how,
-                               f"labctl openai {record.stack}", details=_tail(log))  # fmt: skip
+                raise LabError(
+                    "the OpenAI API did not come up; the stack itself is up",
+                    how,
+                    f"labctl openai {record.stack}",
+                    details=_tail(log),
+                )
             time.sleep(LOOK_S)
         return url(port)
 

@@ -49,9 +49,7 @@ def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
         done = processes.run_short(argv, Path("/"), PATIENCE_S)
     except FileNotFoundError:
         raise LabError(
-            "there is no NVIDIA driver here",
-            "nvidia-smi was not found",
-            "install the driver, or use --profile cpu",
+            "there is no NVIDIA driver here", "nvidia-smi was not found", "install the driver, or use --profile cpu"
         ) from None
     if done is None:
         raise LabError("the NVIDIA driver does not answer", f"nvidia-smi was silent for {PATIENCE_S} s")

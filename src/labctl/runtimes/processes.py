@@ -182,10 +182,17 @@ def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> I
             while waiting and len(running) < at_once:
                 index, command = waiting.popleft()
                 process = subprocess.Popen(
-                    command.argv, env={**os.environ, **command.env}, cwd=command.cwd, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                    start_new_session=True, preexec_fn=_die_with_parent,
-                )  # fmt: skip
+                    command.argv,
+                    env={**os.environ, **command.env},
+                    cwd=command.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
                 cleaning.enter_context(process)
                 cleaning.enter_context(_child(process))
                 running[index] = process, time.monotonic()

@@ -126,12 +126,7 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
 
 
 def load_differing(
-    session: Session,
-    plan: Plan,
-    runtime: Runtime,
-    record: Record,
-    models: Sequence[str] = (),
-    patience: float = LOAD_S,
+    session: Session, plan: Plan, runtime: Runtime, record: Record, models: Sequence[str] = (), patience: float = LOAD_S
 ) -> list[str]:
     """Load anew what a running stack has otherwise than ``plan``, with its lock held. All else as :func:`reload`."""
     with _render_fresh(plan) as fresh:

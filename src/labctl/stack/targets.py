@@ -133,7 +133,7 @@ def plans_for(session: Session, lab: Lab, stack: str, choices: Choices) -> tuple
 
 def _as_far_as_possible(
     session: Session, lab: Lab, stack: str, choices: Choices, profile: str
-) -> tuple[Plan, set[str]]:  # fmt: skip
+) -> tuple[Plan, set[str]]:
     """The profile's plan without as few of the settings as possible, and these."""
     for count in range(len(choices.set) + 1):
         for keys in itertools.combinations(choices.set, count):

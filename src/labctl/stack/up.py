@@ -132,10 +132,7 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
         options=settle_options(options, plan),
     )
     return BringUp(
-        prepare,
-        Action("model repository", render, files=plan.files(), expected=""),
-        _start(stack, record),
-        record,
+        prepare, Action("model repository", render, files=plan.files(), expected=""), _start(stack, record), record
     )
 
 
@@ -271,12 +268,7 @@ def _start(stack: Stack, record: Record) -> Action[Record]:
         listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
         return server.record
 
-    files = [
-        *server_start.files,
-        str(log_file),
-        f"{run_dir}/",
-        *map(str, (folder.state_file, folder.secret)),
-    ]
+    files = [*server_start.files, str(log_file), f"{run_dir}/", *map(str, (folder.state_file, folder.secret))]
     return Action(title, do, server_start.commands, files, expected=record)
 
 

@@ -64,9 +64,18 @@ class InFlight(Client):
         self._count = 0
 
     def send_inputs(
-        self, model: str, prompt: str, inputs: list[Any], output: str = "text_output", tokens: int = 0,
-        input_tokens: int = 0, so_far: bool = False, id: str = "", priority: int = 0, **parameters: Any,
-    ) -> RequestRecord:  # fmt: skip
+        self,
+        model: str,
+        prompt: str,
+        inputs: list[Any],
+        output: str = "text_output",
+        tokens: int = 0,
+        input_tokens: int = 0,
+        so_far: bool = False,
+        id: str = "",
+        priority: int = 0,
+        **parameters: Any,
+    ) -> RequestRecord:
         """Send one request and return its record, which fills as responses arrive.
 
         Args:

@@ -64,9 +64,13 @@ class TritonUser(User):  # type: ignore[misc]
         except Exception as problem:  # Locust books it as a failure
             error = problem
         self.environment.events.request.fire(
-            request_type=self.protocol, name=self.model, response_time=(time.perf_counter() - began) * 1e3,
-            response_length=length, exception=error, context={},
-        )  # fmt: skip
+            request_type=self.protocol,
+            name=self.model,
+            response_time=(time.perf_counter() - began) * 1e3,
+            response_length=length,
+            exception=error,
+            context={},
+        )
 
 
 class TritonHttpUser(TritonUser):
@@ -122,9 +126,18 @@ class TritonGrpcUser(TritonUser):
 
         inputs, outputs = payload(grpcclient.InferInput, grpcclient.InferRequestedOutput)
         message: bytes = _get_inference_request(
-            model_name=self.model, inputs=inputs, model_version="", request_id="", outputs=outputs, sequence_id=0,
-            sequence_start=False, sequence_end=False, priority=0, timeout=None, parameters=None,
-        ).SerializeToString()  # fmt: skip
+            model_name=self.model,
+            inputs=inputs,
+            model_version="",
+            request_id="",
+            outputs=outputs,
+            sequence_id=0,
+            sequence_start=False,
+            sequence_end=False,
+            priority=0,
+            timeout=None,
+            parameters=None,
+        ).SerializeToString()
         return message
 
     def send(self, request: bytes) -> int:

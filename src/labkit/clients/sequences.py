@@ -32,9 +32,8 @@ class SequenceClient(Client):
     """
 
     def __init__(
-        self, endpoint: str, model: str, protocol: str = "http", id_type: str = "uint64",
-        timeout: float = TIMEOUT_S,
-    ) -> None:  # fmt: skip
+        self, endpoint: str, model: str, protocol: str = "http", id_type: str = "uint64", timeout: float = TIMEOUT_S
+    ) -> None:
         self._id_type = id_type
         self._kind: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
         timeouts = {} if protocol == "grpc" else {"network_timeout": timeout, "connection_timeout": timeout}
@@ -56,9 +55,14 @@ class SequenceClient(Client):
             tensor = self._kind.InferInput(given, [1, 1], "BYTES")
             tensor.set_data_from_numpy(np.array([[text.encode()]], dtype=np.object_))
             result = self._client.infer(
-                self._model, [tensor], sequence_id=id, sequence_start=start, sequence_end=end,
-                headers={SEQUENCE: str(id)}, **self._call,
-            )  # fmt: skip
+                self._model,
+                [tensor],
+                sequence_id=id,
+                sequence_start=start,
+                sequence_end=end,
+                headers={SEQUENCE: str(id)},
+                **self._call,
+            )
         except InferenceServerException as error:
             raise LabError(f"Triton refused a request of sequence {id!r}", error.message()) from error
         except OSError as error:

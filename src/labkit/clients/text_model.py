@@ -131,7 +131,11 @@ class TextModel:
         if not (output and prompt and (limit or decoupled)):
             raise LabError(f"{name} is not a text-generation model", f"its inputs: {', '.join(wanted)}")
         return cls(
-            name, wanted, prompt, limit, output,
+            name,
+            wanted,
+            prompt,
+            limit,
+            output,
             decoupled=decoupled,
             sampling=sampling,
             end=every.get(_told(config, "end_input") or END_ID),
@@ -140,14 +144,23 @@ class TextModel:
             so_far=decoupled and any(name.startswith(LLM_API) for name in every),
             tells_end=TELL_END in every,
             cached=config.response_cache.enable,
-            scheduling="iterative" if config.sequence_batching.iterative_sequence
-            else "dynamic" if decoupled and config.HasField("dynamic_batching") else "",
-        )  # fmt: skip
+            scheduling="iterative"
+            if config.sequence_batching.iterative_sequence
+            else "dynamic"
+            if decoupled and config.HasField("dynamic_batching")
+            else "",
+        )
 
     def send(
-        self, client: InFlight, prompt: str, tokens: int, to_the_end: bool = False,
-        sampling: Mapping[str, Any] | None = None, id: str = "", priority: int = 0,
-    ) -> RequestRecord:  # fmt: skip
+        self,
+        client: InFlight,
+        prompt: str,
+        tokens: int,
+        to_the_end: bool = False,
+        sampling: Mapping[str, Any] | None = None,
+        id: str = "",
+        priority: int = 0,
+    ) -> RequestRecord:
         """Ask for ``tokens`` more tokens.
 
         Args:

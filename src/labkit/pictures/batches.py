@@ -31,9 +31,13 @@ def _draw(rows: Sequence[Sequence[Lane]], path: Path, title: str) -> None:
     between = 0.45 if columns == 1 else 0.6
     height = 1 + 2.1 * len(rows)  # inches
     figure, axes = plt.subplots(
-        len(rows), columns, figsize=(11 if columns == 1 else 5 * columns, height), squeeze=False,
-        sharex=columns == 1, gridspec_kw={"hspace": between, "wspace": 0.3, "top": 1 - 0.8 / height},
-    )  # fmt: skip
+        len(rows),
+        columns,
+        figsize=(11 if columns == 1 else 5 * columns, height),
+        squeeze=False,
+        sharex=columns == 1,
+        gridspec_kw={"hspace": between, "wspace": 0.3, "top": 1 - 0.8 / height},
+    )
     for axis, lane in itertools.zip_longest(axes.flat, _padded(rows, columns)):
         if lane is None:
             axis.set_visible(False)

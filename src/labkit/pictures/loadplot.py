@@ -25,9 +25,13 @@ def draw(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(
-        len(ROWS), len(columns), figsize=(1.5 + 5 * len(columns), 8.5), sharex="col", squeeze=False,
+        len(ROWS),
+        len(columns),
+        figsize=(1.5 + 5 * len(columns), 8.5),
+        sharex="col",
+        squeeze=False,
         gridspec_kw={"hspace": 0.18, "wspace": 0.16, "height_ratios": (0.6, 1, 1, 1, 1)},
-    )  # fmt: skip
+    )
     for column, (heading, variants) in enumerate(columns.items()):
         axes[0][column].set_title(heading, loc="left", fontsize=11)
         for index, (variant, seconds) in enumerate(variants.items()):

@@ -23,14 +23,7 @@ def write(lanes: Sequence[Lane], path: Path) -> None:
             events.append(_slice(pid, tid, "waiting", record.start, first, {}))
             events.append(_slice(pid, tid, record.label, first, last, {"tokens": record.output_tokens}))
             events += [
-                {
-                    "ph": "i",
-                    "s": "t",
-                    "pid": pid,
-                    "tid": tid,
-                    "ts": at * 1e6,
-                    "name": text or "(part of a character)",
-                }
+                {"ph": "i", "s": "t", "pid": pid, "tid": tid, "ts": at * 1e6, "name": text or "(part of a character)"}
                 for at, text in record.responses
             ]
         for step in lane.steps:

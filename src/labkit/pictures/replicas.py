@@ -32,9 +32,13 @@ def draw(steps: Mapping[str, Sequence[Executed]], events: Sequence[Event], path:
     kinds = sorted({kind for *_, kind, _ in every})
     heights = [0.35 + 0.25 * len(events), *(1.7 for _ in steps)]
     figure, axes = plt.subplots(
-        len(heights), 1, figsize=(10, 1.2 + sum(heights)), sharex=True, squeeze=False,
+        len(heights),
+        1,
+        figsize=(10, 1.2 + sum(heights)),
+        sharex=True,
+        squeeze=False,
         gridspec_kw={"height_ratios": heights},
-    )  # fmt: skip
+    )
     (above,), *below = axes
     _happened(above, events, zero, end)
     top = 0.0
@@ -66,9 +70,14 @@ def _happened(axis: Any, events: Sequence[Event], zero: float, end: float) -> No
         axis.broken_barh([(began, max(ended - began, 0.05))], (row - 0.3, 0.6), color=GREY, linewidth=0)
         right = ended < WORDS_ROOM * end
         axis.annotate(
-            words, (ended if right else began, row), xytext=(5 if right else -5, 0), textcoords="offset points",
-            ha="left" if right else "right", va="center", fontsize=9,
-        )  # fmt: skip
+            words,
+            (ended if right else began, row),
+            xytext=(5 if right else -5, 0),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="center",
+            fontsize=9,
+        )
     axis.set_ylim(len(events) - 0.4, -0.6)
     axis.set_yticks([])
     axis.tick_params(axis="x", length=0)

@@ -20,9 +20,12 @@ def draw(lanes: Sequence[tuple[str, Timeline]], path: Path, title: str) -> None:
     labels = [(_slots(timeline), _rows(timeline)) for _, timeline in lanes]
     heights = [0.6 + 0.3 * len(part) for pair in labels for part in pair]
     figure, axes = plt.subplots(
-        len(heights), 1, figsize=(11, 1.2 + 1.15 * sum(heights)),
-        gridspec_kw={"height_ratios": heights, "hspace": 0.85}, squeeze=False,
-    )  # fmt: skip
+        len(heights),
+        1,
+        figsize=(11, 1.2 + 1.15 * sum(heights)),
+        gridspec_kw={"height_ratios": heights, "hspace": 0.85},
+        squeeze=False,
+    )
     for index, ((name, timeline), (slots, rows)) in enumerate(zip(lanes, labels, strict=True)):
         upper, lower = axes[2 * index][0], axes[2 * index + 1][0]
         ids = sorted({stay.id for stay in timeline.stays})

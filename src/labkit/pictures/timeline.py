@@ -24,9 +24,13 @@ def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
 
     heights = [part for lane in lanes for part in (0.9 + 0.42 * len(lane.records), 1.1)]
     figure, axes = plt.subplots(
-        len(heights), 1, figsize=(11, 1.2 + sum(heights)), sharex=True,
-        gridspec_kw={"height_ratios": heights, "hspace": 0.5}, squeeze=False,
-    )  # fmt: skip
+        len(heights),
+        1,
+        figsize=(11, 1.2 + sum(heights)),
+        sharex=True,
+        gridspec_kw={"height_ratios": heights, "hspace": 0.5},
+        squeeze=False,
+    )
     for index, lane in enumerate(lanes):
         zero = min(record.start for record in lane.records)
         _requests(axes[2 * index][0], lane, zero)

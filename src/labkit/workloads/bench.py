@@ -19,12 +19,7 @@ from labkit.evidence import metrics
 from labkit.records import RequestRecord
 from labkit.workloads import dataset, load
 
-PROMPTS = (
-    "Programming in C++ is like",
-    "I have lived in Seoul",
-    "My favourite food is",
-    "Once upon a time there was",
-)
+PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
 
 
 @dataclass(frozen=True)

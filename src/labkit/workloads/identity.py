@@ -64,9 +64,13 @@ def encode(items: Sequence[Item], ids_of: Callable[[str], list[int]], max_input_
 
 
 def run(
-    endpoint: str, requests: Sequence[Ids], gap_s: float = 0.0, timeout: float = 600.0, warmup: int = WARMUP,
+    endpoint: str,
+    requests: Sequence[Ids],
+    gap_s: float = 0.0,
+    timeout: float = 600.0,
+    warmup: int = WARMUP,
     tell: Tell | None = None,
-) -> list[RequestRecord]:  # fmt: skip
+) -> list[RequestRecord]:
     """Warm up with other prompts, then send all requests at once (or ``gap_s`` seconds apart); every record, answered.
 
     Args:
@@ -99,9 +103,12 @@ def run(
 
 
 def run_as_text(
-    endpoint: str, requests: Sequence[Ids], count: Callable[[str], int], timeout: float = 600.0,
+    endpoint: str,
+    requests: Sequence[Ids],
+    count: Callable[[str], int],
+    timeout: float = 600.0,
     tell: Tell | None = None,
-) -> list[RequestRecord]:  # fmt: skip
+) -> list[RequestRecord]:
     """The same load on a release's LLM API, which takes text and answers in text, without token ids.
 
     An end-of-text token may end an answer early. ``count`` says how many tokens such a text has.

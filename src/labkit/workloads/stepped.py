@@ -62,15 +62,17 @@ class Load:
         for (since, _, before), (until, users, after) in itertools.pairwise(under_load):
             here = latencies[(since < ends) & (ends <= until)]
             delta = after.since(before).models.get(model, metrics.ModelCounters())
-            rows.append({
-                "t": until - zero,
-                "users": users,
-                "requests_per_second": len(here) / (until - since),
-                "p50": float(np.percentile(here, 50)) if len(here) else 0.0,
-                "p95": float(np.percentile(here, 95)) if len(here) else 0.0,
-                "mean_batch": delta.mean_batch,
-                "queue_ms": delta.queue_ms,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "t": until - zero,
+                    "users": users,
+                    "requests_per_second": len(here) / (until - since),
+                    "p50": float(np.percentile(here, 50)) if len(here) else 0.0,
+                    "p95": float(np.percentile(here, 95)) if len(here) else 0.0,
+                    "mean_batch": delta.mean_batch,
+                    "queue_ms": delta.queue_ms,
+                }
+            )
         return rows
 
 

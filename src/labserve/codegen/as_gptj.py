@@ -12,8 +12,19 @@ from typing import Any
 
 PARTS = 4  # accelerators of the training
 NAMES = ("q_proj", "v_proj", "k_proj")
-SAME = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "rotary_dim", "activation_function",
-        "layer_norm_epsilon", "bos_token_id", "eos_token_id")  # fmt: skip
+SAME = (
+    "vocab_size",
+    "n_positions",
+    "n_embd",
+    "n_layer",
+    "n_head",
+    "n_inner",
+    "rotary_dim",
+    "activation_function",
+    "layer_norm_epsilon",
+    "bos_token_id",
+    "eos_token_id",
+)
 
 
 def split(qkv: Any) -> dict[str, Any]:

@@ -38,8 +38,12 @@ class TorchDecoder:
         )
         with torch.inference_mode():
             out = self._model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self._cache,
-                use_cache=True, logits_to_keep=1,
-            )  # fmt: skip
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
         logits: Scores = out.logits[:, -1].float().cpu().numpy()
         return logits

@@ -122,9 +122,11 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 def _refuse_others(config: Mapping[str, Any]) -> None:
     """What changes the computation and is not written out above."""
     plain = {
-        "model_type": "gpt2", "activation_function": "gelu_new", "scale_attn_weights": True,
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
-    }  # fmt: skip
+    }
     for key, value in plain.items():
         if (got := config.get(key, value)) != value:
             raise ValueError(f"model_path: {key} is {got}, and this lab computes models with {value}")

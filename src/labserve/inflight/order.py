@@ -135,12 +135,7 @@ class Fair(Order):
         return 0 if request.charged else self.PROMPT * len(request.prompt)
 
 
-ORDERS: dict[str, type[Order]] = {
-    "fcfs": Order,
-    "shortest_first": ShortestFirst,
-    "priority": Priority,
-    "fair": Fair,
-}
+ORDERS: dict[str, type[Order]] = {"fcfs": Order, "shortest_first": ShortestFirst, "priority": Priority, "fair": Fair}
 
 
 def order(word: str) -> Order:

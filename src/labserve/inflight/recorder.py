@@ -32,9 +32,17 @@ class Recorder:
         self._texts = StepTexts(self._log, lambda: find_tokenizer(word("gpt_model_path")))
         self._clock = Clock(word("run_dir"), model, instance(args))
         self._gauges = Gauges(
-            model, slots=self._scheduler.max_running, running=0, waiting=0, kv_blocks=kv.blocks, kv_blocks_used=0,
-            steps_total=0, tokens_total=0, admissions_total=0, preemptions_total=0,
-        )  # fmt: skip
+            model,
+            slots=self._scheduler.max_running,
+            running=0,
+            waiting=0,
+            kv_blocks=kv.blocks,
+            kv_blocks_used=0,
+            steps_total=0,
+            tokens_total=0,
+            admissions_total=0,
+            preemptions_total=0,
+        )
         effective.note(word("run_dir"), setup.in_force(word))
         pb_utils.Logger.log_info(setup.describe(word))
 
@@ -77,32 +85,55 @@ class Recorder:
 
     def _write(self, step: Step, counts: list[int]) -> None:
         names, slots = [request.name for request in step.batch], self._scheduler.slots
-        grown = [
-            GrownText(request.name, request.prompt + request.output, len(request.prompt), count)
-            for request, count in zip(step.batch, counts, strict=True)
-        ] if self._log.texts else []  # fmt: skip
+        grown = (
+            [
+                GrownText(request.name, request.prompt + request.output, len(request.prompt), count)
+                for request, count in zip(step.batch, counts, strict=True)
+            ]
+            if self._log.texts
+            else []
+        )
         tables: dict[str, Any] = {"block_ids": step.block_ids} if step.block_ids else {}  # of an engine that has them
         self._log.write(
-            step.began, names, rows=step.slots, phase=step.phase, tokens=step.computed, made=counts,
-            engine_us=round(step.engine_s * 1e6), **self._account.line(step), **self._texts.fields(grown),
-            blocks=step.claims, prefill=step.prefill, decode=len(step.batch) - step.prefill, **_queue(step.plan),
+            step.began,
+            names,
+            rows=step.slots,
+            phase=step.phase,
+            tokens=step.computed,
+            made=counts,
+            engine_us=round(step.engine_s * 1e6),
+            **self._account.line(step),
+            **self._texts.fields(grown),
+            blocks=step.claims,
+            prefill=step.prefill,
+            decode=len(step.batch) - step.prefill,
+            **_queue(step.plan),
             **tables,
-            joined=[request.name for request in step.admitted], admitted=len(step.admitted),
-            evicted=[request.name for request in step.preempted], preempted=len(step.preempted), ended=self._ended,
-            slots=self._scheduler.max_running, slots_used=slots.used, seats=slots.names,
-            kv_blocks_used=step.blocks, kv_blocks=self._scheduler.kv.blocks,
-        )  # fmt: skip
+            joined=[request.name for request in step.admitted],
+            admitted=len(step.admitted),
+            evicted=[request.name for request in step.preempted],
+            preempted=len(step.preempted),
+            ended=self._ended,
+            slots=self._scheduler.max_running,
+            slots_used=slots.used,
+            seats=slots.names,
+            kv_blocks_used=step.blocks,
+            kv_blocks=self._scheduler.kv.blocks,
+        )
 
     def _measure(self, step: Step, counts: list[int]) -> None:
         self._gauges.step([request.name for request in step.batch], step.phase, step.computed, counts)
         self._forget_ended()
         running = bool(self._scheduler.running)
         self._gauges.update(
-            running=len(step.batch) if running else 0, waiting=len(self._scheduler.waiting),
+            running=len(step.batch) if running else 0,
+            waiting=len(self._scheduler.waiting),
             kv_blocks_used=step.blocks if running else 0,
-            admissions_total=len(step.admitted), preemptions_total=len(step.preempted),
-            **self._account.metrics(step), **self._account.waiting(self._scheduler.waiting),
-        )  # fmt: skip
+            admissions_total=len(step.admitted),
+            preemptions_total=len(step.preempted),
+            **self._account.metrics(step),
+            **self._account.waiting(self._scheduler.waiting),
+        )
 
     def _held(self, plan: Plan) -> dict[str, Any]:
         """The fields of a step that waits for the clock."""

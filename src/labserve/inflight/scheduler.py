@@ -162,7 +162,12 @@ class Scheduler(Batch):
         shares = self._shares() if refused else plan.shares
         batch, admitted = list(self.running), [request for request in plan.admitted if not request.end]
         step = Step(
-            plan, began, batch, shares.phase, shares.tokens, shares.drafted,
+            plan,
+            began,
+            batch,
+            shares.phase,
+            shares.tokens,
+            shares.drafted,
             prefill=sum(not request.output for request in batch),
             admitted=admitted,
             blocks=self.blocks_used,
@@ -170,7 +175,7 @@ class Scheduler(Batch):
             slots=[self.slots.of(request) for request in batch],
             cached=[request.found if request in admitted else 0 for request in batch],
             ended=refused,
-        )  # fmt: skip
+        )
         assert step.blocks <= self.kv.blocks or len(batch) <= 1, f"{step.blocks} blocks used, of {self.kv.blocks}"
         self.memory.advance(batch, shares)
         freed = [request for request in self.memory.leaving if not self.engine.must_finish(request.handle)]

@@ -90,7 +90,15 @@ class SequenceExecutions(Executions):
         ended = {id: "client" for id, end in zip(ids, ends, strict=True) if end}
         self._seats = ["" if id in ended else id for id in seats]
         self.log.write(
-            started, ids, rows=rows, start=starts, end=ends, empty=size - len(rows),
-            joined=[id for id, start in zip(ids, starts, strict=True) if start], ended=ended,
-            slots=len(seats), slots_used=sum(map(bool, self._seats)), seats=self._seats,
-        )  # fmt: skip
+            started,
+            ids,
+            rows=rows,
+            start=starts,
+            end=ends,
+            empty=size - len(rows),
+            joined=[id for id, start in zip(ids, starts, strict=True) if start],
+            ended=ended,
+            slots=len(seats),
+            slots_used=sum(map(bool, self._seats)),
+            seats=self._seats,
+        )

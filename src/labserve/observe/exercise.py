@@ -175,10 +175,16 @@ class Observer:
                 self.kept_back.discard(one.correlation_id())
         if ids or left_out:
             self.log.write(
-                began, ids, made=[one.sent for one in answered], prefill=len(first), left_out=left_out,
-                overtaken=overtaken, passes=passes, kept=self.held.grown(),
+                began,
+                ids,
+                made=[one.sent for one in answered],
+                prefill=len(first),
+                left_out=left_out,
+                overtaken=overtaken,
+                passes=passes,
+                kept=self.held.grown(),
                 slots_used=getattr(self.held.cache, "used", None),
-            )  # fmt: skip
+            )
 
     def _release(self, one: Seen, error: Exception | None) -> None:
         """Give a request back, or end it. What Triton could not go on with is noted, and does not reach it."""

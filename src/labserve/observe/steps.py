@@ -39,9 +39,12 @@ class Steps:
     """
 
     def __init__(
-        self, args: dict[str, str], slots: int, tokenizer: Callable[[], "Tokenizer | None"] = lambda: None,
+        self,
+        args: dict[str, str],
+        slots: int,
+        tokenizer: Callable[[], "Tokenizer | None"] = lambda: None,
         **gauges: Value,
-    ) -> None:  # fmt: skip
+    ) -> None:
         run_dir, model = parameter(args, "run_dir", ""), args["model_name"]
         self.log = StepLog(run_dir, model, instance(args))
         self.clock = Clock(run_dir, model, instance(args))
@@ -129,9 +132,16 @@ class Steps:
     def write(self, started: float, names: Sequence[str] = (), **line: Any) -> None:
         """Write a line, with the requests that joined, lost their slot or ended since the last one."""
         self.log.write(
-            started, names, **line, joined=self._joined, evicted=self._evicted, ended=self.ended,
-            slots=len(self.slots.names), slots_used=self.slots.used, seats=self.slots.names,
-        )  # fmt: skip
+            started,
+            names,
+            **line,
+            joined=self._joined,
+            evicted=self._evicted,
+            ended=self.ended,
+            slots=len(self.slots.names),
+            slots_used=self.slots.used,
+            seats=self.slots.names,
+        )
         ended, self.ended, self._joined, self._evicted = self.ended, {}, [], []
         for name in ended:
             self._free(name)

@@ -80,8 +80,14 @@ class Watchdog:
             self._forget()
             self._mark = execute.f_trace = Mark()
         elif time.time() - self._mark.since >= self._bound:
-            report = {"model": self._model, "what": self._what, "since": self._mark.since, "steps": self.steps,
-                    "file": file, "line": line}  # fmt: skip
+            report = {
+                "model": self._model,
+                "what": self._what,
+                "since": self._mark.since,
+                "steps": self.steps,
+                "file": file,
+                "line": line,
+            }
             try:
                 part = self._path.with_suffix(".part")
                 part.write_text(json.dumps(report), encoding="utf-8")

@@ -61,9 +61,11 @@ class VllmScheduler:
 
         try:
             id = self.engine.add_request(
-                str(request.number), {"prompt_token_ids": request.prompt},
-                request.sampling if text else sampling_params(request, self._vocabulary), priority=request.priority,
-            )  # fmt: skip
+                str(request.number),
+                {"prompt_token_ids": request.prompt},
+                request.sampling if text else sampling_params(request, self._vocabulary),
+                priority=request.priority,
+            )
         except (ValueError, VLLMClientError) as error:
             raise Refusal(f"vLLM refused the request: {error}") from error
         request.handle = id
@@ -125,7 +127,12 @@ class VllmScheduler:
         shares = Shares(decided.phase, decided.tokens, decided.drafted)
         plan = Plan(victims, admitted, batch, self._known(decided.waiting), shares, decided.because)
         return Step(
-            plan, began, batch, shares.phase, shares.tokens, shares.drafted,
+            plan,
+            began,
+            batch,
+            shares.phase,
+            shares.tokens,
+            shares.drafted,
             prefill=shares.phase.count("p"),
             admitted=admitted,
             blocks=decided.blocks_used,
@@ -135,7 +142,7 @@ class VllmScheduler:
             ended=[],
             engine_s=took,
             block_ids=decided.block_ids,
-        )  # fmt: skip
+        )
 
     def _collect(self, step: Step, outputs: dict[int, Any]) -> None:
         """Take the new tokens; requests that are done leave."""

@@ -45,9 +45,12 @@ class Settings:
         block_size = int(word("block_size") or BLOCK_SIZE)
         token_bytes = shape.token_values * CACHE_BYTES["float32" if exact and cache == "auto" else cache]
         kv = KVBudget.of(
-            word("max_tokens_in_paged_kv_cache"), word("kv_cache_free_gpu_mem_fraction"),
-            memory=int(word("kv_cache_memory_mib") or 1024) * 2**20, token_bytes=token_bytes, block_size=block_size,
-        )  # fmt: skip
+            word("max_tokens_in_paged_kv_cache"),
+            word("kv_cache_free_gpu_mem_fraction"),
+            memory=int(word("kv_cache_memory_mib") or 1024) * 2**20,
+            token_bytes=token_bytes,
+            block_size=block_size,
+        )
         longest = min(shape.context, kv.tokens)
         if not features.chunked_context and features.max_num_tokens < longest:
             raise ValueError(
@@ -112,8 +115,10 @@ class Settings:
             ("scheduling", "scheduling_policy", scheduler.policy),
             ("dtype", "", config.model_config.dtype),
         ]
-        said = [(name, word(name), str(value).lower().removeprefix("torch."), theirs and f"vLLM's {theirs}")
-                for name, theirs, value in rows]  # fmt: skip
+        said = [
+            (name, word(name), str(value).lower().removeprefix("torch."), theirs and f"vLLM's {theirs}")
+            for name, theirs, value in rows
+        ]
         return [
             ("batch_scheduler_policy", asked, "max_utilization", "" if asked == "max_utilization" else always),
             *said,

@@ -25,9 +25,12 @@ def check(trial):
     counts = [len(answer) for answer in answers]
     whole = counts == [1] * 3 and all(prompt in answer[0][0] for prompt, answer in zip(prompts, answers, strict=True))
     trial.expect(
-        "responses to each prompt", " ".join([f"{tokens}"] * 3), " ".join(map(str, counts)),
-        counts == [tokens] * 3, WHOLE if whole else ONE,
-    )  # fmt: skip
+        "responses to each prompt",
+        " ".join([f"{tokens}"] * 3),
+        " ".join(map(str, counts)),
+        counts == [tokens] * 3,
+        WHOLE if whole else ONE,
+    )
     last = [[final for _, final in answer] for answer in answers]
     trial.expect(
         "marked as the last",

@@ -20,11 +20,7 @@ def check(trial):
     limits = [limit for _, limit in requests]
     static = sum(max(limits[n : n + SLOTS]) for n in range(0, len(limits), SLOTS))
     trial.expect(
-        "joined while others ran",
-        "more than 0",
-        joined_beside_others(steps),
-        joined_beside_others(steps) > 0,
-        STATIC,
+        "joined while others ran", "more than 0", joined_beside_others(steps), joined_beside_others(steps) > 0, STATIC
     )
     empty = empty_slots(steps)
     trial.expect(

@@ -27,9 +27,11 @@ class TritonPythonModel:
         self.shape = Shape.of(parameter(args, "model_dir"))
         config = Path(args["model_repository"]).parent / ENGINE / "config.pbtxt"
         self.dialect = trtllm_request.Dialect(
-            parameter(args, "integers"), parameter(args, "words_and_scores") == "true", self.shape.vocabulary,
+            parameter(args, "integers"),
+            parameter(args, "words_and_scores") == "true",
+            self.shape.vocabulary,
             seed=trtllm_request.seed_input(config.read_text(encoding="utf-8")),
-        )  # fmt: skip
+        )
         self.begun = 0  # rows so far: the step log's names for them
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 

@@ -81,9 +81,16 @@ class Feed:
         for name in line.get("ended", {}):
             lane.requests.pop(name, None)
         event = _lean(
-            m=lane.number, q=new, w=waiting, y=line["why"] if waiting else None, v=evicted, b=before, e=ended,
-            z=line["slots"], more=max(0, line["queue"] - len(waiting)),
-        )  # fmt: skip
+            m=lane.number,
+            q=new,
+            w=waiting,
+            y=line["why"] if waiting else None,
+            v=evicted,
+            b=before,
+            e=ended,
+            z=line["slots"],
+            more=max(0, line["queue"] - len(waiting)),
+        )
         if line["kv_blocks"]:
             event["kv"] = [line["kv_blocks_used"], line["kv_blocks"]]
         if tables:

@@ -37,9 +37,13 @@ class _Instance:
             self.last["kv_blocks_used"] = 0
         self.steps += kind not in (CHANGE, HELD)
         columns = {
-            "rows": rows, "phase": _phases(line), "tokens": _each(line, "tokens", 0), "made": _each(line, "made", 1),
-            "texts": _each(line, "texts", ""), "blocks": _each(line, "blocks", 0),
-        }  # fmt: skip
+            "rows": rows,
+            "phase": _phases(line),
+            "tokens": _each(line, "tokens", 0),
+            "made": _each(line, "made", 1),
+            "texts": _each(line, "texts", ""),
+            "blocks": _each(line, "blocks", 0),
+        }
         return {"n": self.steps, **line, **self.last, **waits, **columns, "kind": kind, "seats": seats}
 
     def _waits(self, line: Line, kind: str) -> Line:

@@ -71,9 +71,10 @@ def paired(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane, Lan
             return found
     phases = [", ".join(dict.fromkeys(lane.title for lane in lanes)) for lanes in (some, others)]
     raise LabError(
-        "the two runs have no phase and model in common", f"A has {phases[0]}; B has {phases[1]}",
+        "the two runs have no phase and model in common",
+        f"A has {phases[0]}; B has {phases[1]}",
         "name the phases: labctl explain --diff RESULT/steps-PHASE.jsonl RESULT/steps-PHASE.jsonl",
-    )  # fmt: skip
+    )
 
 
 def _paired(one: Lane, other: Lane) -> tuple[Names, Names]:

@@ -24,8 +24,12 @@ from labkit.errors import LabError
 
 MAX_BODY = 256 * 2**10
 MAX_PROMPT, MAX_TOKENS = 20_000, 4096
-HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff",
-           "x-frame-options": "DENY"}  # fmt: skip
+HEADERS = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
 Act = Callable[[Mapping[str, Any]], Any]
 
 

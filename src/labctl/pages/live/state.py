@@ -182,9 +182,15 @@ class State:
 
 def _step(line: Mapping[str, Any]) -> StepMarks:
     columns = zip(
-        line["ids"], line["rows"], line["phase"], line["tokens"], line["made"], line["texts"], line["blocks"],
+        line["ids"],
+        line["rows"],
+        line["phase"],
+        line["tokens"],
+        line["made"],
+        line["texts"],
+        line["blocks"],
         strict=True,
-    )  # fmt: skip
+    )
     return StepMarks(
         n=line["n"],
         began=line["t"] - line["dur"],

@@ -13,12 +13,7 @@ import tritonclient.http as triton
 def ask(client, text, sequence_id, step, steps):
     tensor = triton.InferInput("INPUT_TOKENS", [1, 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[text.encode()]], dtype=np.object_))
-    result = client.infer(
-        "ensemble_pipeline",
-        [tensor],
-        model_version="1",
-        sequence_id=sequence_id,
-    )
+    result = client.infer("ensemble_pipeline", [tensor], model_version="1", sequence_id=sequence_id)
     return "".join(token.decode() for token in result.as_numpy("NEXT_TOKENS"))
 
 

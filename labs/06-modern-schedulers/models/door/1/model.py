@@ -28,9 +28,11 @@ class TritonPythonModel:
         asked = [pb_utils.get_input_tensor_by_name(request, name) for name in ("text_input", "max_tokens")]
         no_words = [pb_utils.Tensor(name, text(b"")) for name in ("bad_words", "stop_words")]
         inner = pb_utils.InferenceRequest(
-            model_name="ensemble", inputs=[*asked, *no_words], requested_output_names=["text_output"],
+            model_name="ensemble",
+            inputs=[*asked, *no_words],
+            requested_output_names=["text_output"],
             request_id=request.request_id(),
-        )  # fmt: skip
+        )
         response = inner.exec()
         if response.has_error():
             raise Refusal(response.error().message())

@@ -67,7 +67,4 @@ class TritonPythonModel:
             if scalar(request, "return_finish_reason", False):
                 tensors.append(pb_utils.Tensor("finish_reason", np.array([str(reason)], dtype=object)))
             last = place == len(answers) or not streaming
-            yield (
-                pb_utils.InferenceResponse(tensors),
-                pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0,
-            )
+            yield (pb_utils.InferenceResponse(tensors), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0)
