@@ -14,9 +14,9 @@ from pathlib import Path
 
 from waiting import eventually
 
-from labctl.guard import admin, envoy
-from labctl.guard.envoy import Address, Balance, Front, Server, assignments
 from labctl.stack.ports import free_endpoints
+from labguard import admin, envoy
+from labguard.envoy import Address, Balance, Front, Server, assignments
 
 
 class Counting(ThreadingHTTPServer):

@@ -13,14 +13,13 @@ from typing import Any
 from labctl import repository
 from labctl.artifacts import engines, weights
 from labctl.artifacts.tensorrt_llm import TensorRtLlm
-from labctl.guard.envoy import receiver
 from labctl.manifest.schema import Artifact, Lab, StackSpec, lay_overlays, probes
 from labctl.manifest.settings import expand, holds, resolve
 from labctl.repository import RenderRequest
 from labctl.runtimes.nvidia import MIG
 from labctl.runtimes.record import Choices
 from labctl.texts import Replacement
-from labctl.triton.arguments import trace_arguments
+from labctl.triton.arguments import receiver, trace_arguments
 from labctl.trtllm import llmapi, releases
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace

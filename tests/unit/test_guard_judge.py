@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from labctl.guard.judge import Judge
-from labctl.guard.models import Models
-from labctl.guard.rules import LISTENER
-from labctl.guard.sequences import Sequences
-from labctl.guard.wire import ProcessingRequest
+from labguard.judge import Judge
+from labguard.models import Models
+from labguard.rules import LISTENER
+from labguard.sequences import Sequences
+from labguard.wire import ProcessingRequest
 
 KINDS: Mapping[str, Any] = {
     "streams": {"model_transaction_policy": {"decoupled": True}},
@@ -37,7 +37,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
             return 503, b"envoy overloaded"
         return (200, json.dumps(KINDS[name]).encode()) if name in KINDS and version != "9" else (400, b"")
 
-    monkeypatch.setattr("labctl.guard.models.get", get)
+    monkeypatch.setattr("labguard.models.get", get)
     models = Models("triton:8000")
     return Judge(models, Sequences(models))
 

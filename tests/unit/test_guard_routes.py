@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc import service_pb2
 
-from labctl.guard.routes import GRPC, HEALTH, SERVICE, Rule, of_grpc, of_http
-from labctl.guard.rules import Refused
+from labguard.routes import GRPC, HEALTH, SERVICE, Rule, of_grpc, of_http
+from labguard.rules import Refused
 
 # The routes of HTTPAPIServer::Handle (src/http_server.cc of triton-inference-server/server, tag v2.51.0), written out:
 # its regular expressions have these alternatives. None: refused.

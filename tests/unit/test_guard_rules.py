@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from labctl.guard import rules
-from labctl.guard.grpc_messages import MessageStream
-from labctl.guard.rules import Refused, check_json
+from labguard import rules
+from labguard.grpc_messages import MessageStream
+from labguard.rules import Refused, check_json
 
 
 def body(**document: Any) -> bytes:

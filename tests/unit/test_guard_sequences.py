@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from labctl.guard.models import Models
-from labctl.guard.rules import Refused
-from labctl.guard.sequences import LONGEST, OWN, Sequences
+from labguard.models import Models
+from labguard.rules import Refused
+from labguard.sequences import LONGEST, OWN, Sequences
 
 CORRID = {"kind": "CONTROL_SEQUENCE_CORRID"}
 CONFIGS: Mapping[str, Any] = {
@@ -35,7 +35,7 @@ def sequences(monkeypatch: pytest.MonkeyPatch) -> Sequences:
         config = CONFIGS.get(path.split("/")[3])
         return (404, b"") if config is None else (200, json.dumps(config).encode())
 
-    monkeypatch.setattr("labctl.guard.models.get", get)
+    monkeypatch.setattr("labguard.models.get", get)
     return Sequences(Models("triton:8000"))
 
 

@@ -21,11 +21,11 @@ from labctl import repository
 from labctl.deploy import kustomize
 from labctl.deploy import stack as stack_
 from labctl.deploy.stack import FOLDER
-from labctl.guard import envoy
 from labctl.listener import Silent
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
 from labctl.texts import parse_yaml
+from labguard import envoy
 from labkit.errors import LabError
 
 VERSIONS = ("1.32.0", "1.36.0")  # the oldest and the newest that are in use

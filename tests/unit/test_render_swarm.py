@@ -80,7 +80,7 @@ def test_nothing_that_swarm_refuses_is_left_and_updates_go_one_by_one(stack: str
 
 def test_a_stack_on_every_address_of_its_node_is_guarded_bounded_and_its_logs_end() -> None:
     services = document("iterative")["services"]
-    assert services["envoy"]["command"][-2:] == ["labctl.runtimes.guard_container", "/etc/envoy/envoy.json"]
+    assert services["envoy"]["command"][-2:] == ["labguard.container", "/etc/envoy/envoy.json"]
     assert '"judge"' in (rendered("iterative", "swarm") / "envoy.json").read_text()
     for service in services.values():
         assert service["deploy"]["resources"]["limits"]["memory"] and service["logging"]["options"]["max-size"]

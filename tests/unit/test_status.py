@@ -13,13 +13,13 @@ from fake_triton import FakeTriton, serve
 
 from labctl.cli.stacks import _describe
 from labctl.clock.clock import Clock
-from labctl.guard.admin import Seen
 from labctl.listener import Silent
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica, UpOptions
 from labctl.stack import status as told
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labguard.admin import Seen
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
 COUNTERS = """nv_inference_exec_count{{model="iterative-gpt2",version="1"}} {executed}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labctl.guard.envoy import receiver
+from labctl.triton.arguments import receiver
 from labkit.errors import LabError
 from labserve.observe.tracing import Tracer
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from labctl.deploy.stack import CONFIG, Deployment, Tool, dump, fill, parse
-from labctl.guard import envoy
 from labctl.texts import parse_yaml
+from labguard import envoy
 from labkit.errors import LabError
 
 Manifest = dict[str, Any]

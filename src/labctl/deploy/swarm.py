@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from labctl.deploy.stack import CONFIG, Server, dump, fill, parse
-from labctl.guard import envoy
 from labctl.triton.arguments import GRPC, HTTP, METRICS
+from labguard import envoy
 
 FILE = "compose.swarm.yaml"
 DRAIN_S = 5  # swarm.yaml's own

@@ -7,11 +7,11 @@ from functools import partial
 
 from labctl.doctor.gpu import gpu_checks
 from labctl.doctor.machine import Check, from_error, machine_checks
-from labctl.guard import envoy
 from labctl.plan import Plan
 from labctl.runtimes import wheel
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.layers import NEEDED, Layer, layer
+from labctl.runtimes.local_server import envoy_binary
 from labctl.workspace import Workspace
 
 
@@ -41,7 +41,7 @@ def checklist(
     compose_answers = runtimes[-1].state == "ok"
     checks += [*runtimes, from_error("ports 8000-8002", partial(_check_ports, claim_ports), "warn")]
     if expose:
-        checks += [*map(_warn_of_exposure, names), from_error("Envoy", lambda: str(envoy.binary()), "warn")]
+        checks += [*map(_warn_of_exposure, names), from_error("Envoy", lambda: str(envoy_binary()), "warn")]
     if profile == "gpu":
         checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
     checks += [_check_layer(each, plan) for each in map(partial(layer, workspace=workspace), NEEDED)]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from labctl.guard.admin import Seen
 from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Launch, Record
 from labctl.runtimes.series import Series
+from labguard.admin import Seen
 
 FRONT = -1  # the number of what stands before the servers, where a server's is asked for
 # Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.

@@ -16,10 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labctl.guard import admin
-from labctl.guard.admin import Seen
 from labctl.listener import Listener
-from labctl.runtimes import compose_commands, docker_engine, guard_container, images, processes
+from labctl.runtimes import compose_commands, docker_engine, images, processes
 from labctl.runtimes.base import UNLOADED, too_late, wait_until_stopped
 from labctl.runtimes.compose_commands import EVERY, NOBODY, Projects, service, services
 from labctl.runtimes.compose_once import OneShots
@@ -28,6 +26,9 @@ from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
+from labguard import admin
+from labguard import container as guard_container
+from labguard.admin import Seen
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -115,7 +116,7 @@ class ComposeRuntime(OneShots):
     def balancer_view(self, record: Record) -> dict[int, Seen]:
         with contextlib.suppress(LabError, ValueError, KeyError, *docker_engine.engine_errors()):
             for container in docker_engine.containers(self._root, record.stack, "guard"):
-                code, said = container.exec_run(["python3", "-m", "labctl.guard.admin", str(guard_container.ADMIN)])
+                code, said = container.exec_run(["python3", "-m", "labguard.admin", str(guard_container.ADMIN)])
                 if code == 0:
                     return admin.seen(json.loads(said), l4=record.balance == "l4")
         return {}

@@ -222,7 +222,7 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
         "read_only": True,
     }
     found: dict[str, dict[str, Any]] = {
-        "guard": {"command": ["-m", "labctl.runtimes.guard_container", FRONT_DIR], "volumes": [folder], **traced}
+        "guard": {"command": ["-m", "labguard.container", FRONT_DIR], "volumes": [folder], **traced}
     }
     for server in record.servers:
         number, inside = server.number, (HTTP, GRPC, METRICS)

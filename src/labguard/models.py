@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.guard.rules import Refused
+from labguard.rules import Refused
 
 NAME, VERSION = re.compile(r"[\w.-]{1,255}", re.ASCII), re.compile(r"|[1-9][0-9]{0,17}", re.ASCII)
 BELIEVED_S, UNKNOWN_S = 10.0, 1.0  # so long Triton is not asked again about a model that it serves, or does not
@@ -91,7 +91,7 @@ def _ids(batching: Mapping[str, Any]) -> tuple[type, ...]:
 
 
 def get(server: str, path: str) -> tuple[int, bytes]:
-    """Status and body. (server_api is not for the guard: its image has only what the guard needs.)
+    """Status and body.
 
     Raises OSError or HTTPException where there is no complete answer.
     """

@@ -1,4 +1,4 @@
-"""The container of the guard or balancer: ``python -m labctl.runtimes.guard_container HOST|FOLDER|FILE``.
+"""The container of the guard or balancer: ``python -m labguard.container HOST|FOLDER|FILE``.
 
 It stands before the ports of the server HOST, or spreads requests over the servers that FOLDER's file names, or runs
 Envoy with the configuration FILE (``*.json``), which was rendered for a cluster. Envoy,
@@ -22,10 +22,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from labctl.guard import envoy
-from labctl.guard.envoy import Address, Balance, Front, Server, assignments
-from labctl.runtimes.keeper import describe_exit
-from labctl.triton.arguments import GRPC, HTTP, METRICS
+from labguard import GRPC, HTTP, METRICS, envoy
+from labguard.envoy import Address, Balance, Front, Server, assignments
 
 FILE = "servers.json"
 SCRATCH = Path(tempfile.gettempdir())
@@ -52,7 +50,7 @@ class Followed:
         found: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
         return found
 
-    def look(self) -> None:
+    def write_changes(self) -> None:
         """Write what has changed; Envoy sees it."""
         servers = []
         with contextlib.suppress(OSError, ValueError):
@@ -95,7 +93,7 @@ def main() -> int:
     spread = Balance(str(told["policy"]), SCRATCH, ADMIN) if followed else None
     config.write_text(envoy.render(*fronts, judge=judge, balance=spread, trace=os.environ.get("LABS_TRACE", "")))
     if followed:
-        followed.look()  # Envoy wants the files, if only empty ones
+        followed.write_changes()  # Envoy wants the files, if only empty ones
     return _run(config, judge, followed)
 
 
@@ -103,17 +101,19 @@ def _run(config: Path, judge: str, followed: Followed | None = None) -> int:
     """Run Envoy, and the judge at its socket where there is one, until either ends."""
     commands = {"Envoy": [str(envoy.binary()), *envoy.arguments(str(config))]}
     if judge:
-        judging = [sys.executable, "-m", "labctl.guard.judge", f"unix:{judge}", f"127.0.0.1:{HTTP}"]
+        judging = [sys.executable, "-m", "labguard.judge", f"unix:{judge}", f"127.0.0.1:{HTTP}"]
         commands = {"the judge": judging, **commands}
     subprocess.run([*commands["Envoy"], "--mode", "validate"], check=True, stdout=subprocess.DEVNULL)
     parts = {name: subprocess.Popen(argv, stdin=subprocess.DEVNULL) for name, argv in commands.items()}
     try:
         while not (ended := [(name, part) for name, part in parts.items() if part.poll() is not None]):
             if followed:
-                followed.look()
+                followed.write_changes()
             time.sleep(LOOK_S)
         who, part = ended[0]
-        print(f"labctl: {who} ended: {describe_exit(part.returncode)}; the container ends", flush=True)
+        code = part.returncode
+        how = f"exit status {code}" if code >= 0 else f"killed by signal {-code}"
+        print(f"guard: {who} ended: {how}; the container ends", flush=True)
         return 1
     finally:
         for part in parts.values():

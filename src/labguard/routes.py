@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from labctl.guard.rules import Refused
+from labguard.rules import Refused
 
 SERVICE = "/inference.GRPCInferenceService/"
 HEALTH = "/grpc.health.v1.Health/"

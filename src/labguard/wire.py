@@ -58,7 +58,7 @@ def _declare() -> dict[str, Any]:
         "int32": Field.TYPE_INT32,
         "uint32": Field.TYPE_UINT32,
     }
-    file = descriptor_pb2.FileDescriptorProto(name="labctl/guard/ext_proc.proto", package=PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name="labguard/ext_proc.proto", package=PACKAGE, syntax="proto3")
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, number, kind in fields:

