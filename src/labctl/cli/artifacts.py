@@ -17,13 +17,7 @@ from labctl.runtimes.record import Choices
 from labctl.stack.build import build_engines, pull_weights
 from labkit.tables import table
 
-runtime_option = click.option(
-    "--runtime",
-    type=click.Choice(opt.RUNTIMES),
-    default="auto",
-    show_default=True,
-    help="Work in a container, or in this environment.",
-)
+runtime_option = opt.runtime_option("Work in a container, or in this environment.")
 
 
 @click.group("weights")

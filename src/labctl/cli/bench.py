@@ -20,6 +20,7 @@ from labkit.tables import table
 if TYPE_CHECKING:
     from labctl.labs.bench import BenchResult
 
+AT_LEAST_1 = click.IntRange(min=1)
 COLUMNS = ("load", "tokens/s", "requests/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "latency p99 ms", "mean batch")
 
 
@@ -51,63 +52,30 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     metavar="N,N",
     help="Requests in flight; each number is a measurement.",
 )
-@click.option(
+@opt.number_option(
     "--request-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    None,
+    "Send R requests per second, with random gaps, instead of keeping --concurrency in flight.",
+    opt.SECONDS,
     metavar="R",
-    help="Send R requests per second, with random gaps, instead of keeping --concurrency in flight.",
 )
-@click.option(
-    "--request-count",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    metavar="N",
-    help="Requests in a measurement.",
+@opt.number_option("--request-count", 32, "Requests in a measurement.", AT_LEAST_1)
+@opt.number_option(
+    "--warmup-request-count", 4, "Requests before the first measurement, which are not counted.", click.IntRange(min=0)
 )
-@click.option(
-    "--warmup-request-count",
-    type=click.IntRange(min=0),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Requests before the first measurement, which are not counted.",
+@opt.number_option("--output-tokens", 64, "Tokens to generate for each request.", AT_LEAST_1)
+@opt.number_option(
+    "--random-seed", 0, "Seed for the gaps of --request-rate and the requests of --against-engine.", click.INT
 )
-@click.option(
-    "--output-tokens",
-    type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    metavar="N",
-    help="Tokens to generate for each request.",
-)
-@click.option(
-    "--random-seed",
-    type=int,
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Seed for the gaps of --request-rate and the requests of --against-engine.",
-)
-@click.option(
-    "--goodput",
-    type=float,
-    metavar="MS",
-    help="Count the requests whose time to first token is at most MS milliseconds.",
+@opt.number_option(
+    "--goodput", None, "Count the requests whose time to first token is at most MS milliseconds.", click.FLOAT, "MS"
 )
 @click.option(
     "--against-engine",
     is_flag=True,
     help="Compare with the engine alone, without Triton, and say where the difference goes.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="With --against-engine: measurements of each side.",
-)
+@opt.number_option("--rounds", 3, "With --against-engine: measurements of each side.", AT_LEAST_1)
 @opt.replica_option
 @opt.output_option
 @opt.as_json

@@ -40,14 +40,10 @@ def _object(lab: Lab) -> dict[str, Any]:
 
 
 def _labs(labs: tuple[Lab, ...]) -> str:
-    """One row a lab, no wider than the terminal."""
-    rows = [(lab.number, lab.short, ", ".join(lab.stacks)) for lab in labs]
-    taken = sum(max(len(row[i]) for row in (*rows, ("lab", "name", "stacks"))) + 2 for i in range(3))
-    room = max(shutil.get_terminal_size().columns - taken, 20)
-    titled = [
-        (*row, textwrap.shorten(lab.title, room, placeholder=" ...")) for row, lab in zip(rows, labs, strict=True)
-    ]
-    return table(titled, ("lab", "name", "stacks", "title")) + "\n\nlabctl list LAB shows a lab's settings"
+    """One row a lab; on a narrow terminal its texts break between words."""
+    rows = [(lab.number, lab.short, ", ".join(lab.stacks), lab.title) for lab in labs]
+    width = shutil.get_terminal_size().columns
+    return table(rows, ("lab", "name", "stacks", "title"), width=width) + "\n\nlabctl list LAB shows a lab's settings"
 
 
 def _settings(lab: Lab) -> str:

@@ -46,7 +46,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "infer": Listed(
             "infer", "Get one answer from a model of a running stack.", ("infer iterative -p 'I have lived in' -o 8",)
         ),
-        "chat": Listed("chat", "Open a chat page for a stack's text models.", ("chat codegen",)),
+        "chat": Listed("pages", "Open a chat page for a stack's text models.", ("chat codegen",)),
         "openai": Listed(
             "openai",
             "Serve the OpenAI API in front of a running stack.",
@@ -64,7 +64,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     },
     "Observe and measure": {
         "watch": Listed(
-            "watch", "Show a stack's scheduler while it works.", ("watch iterative", "watch iterative --terminal")
+            "pages", "Show a stack's scheduler while it works.", ("watch iterative", "watch iterative --terminal")
         ),
         "clock": Listed(
             "clock",
@@ -105,8 +105,8 @@ GROUPS: dict[str, dict[str, Listed]] = {
         ),
     },
     "Teach": {
-        "workshop": Listed("workshop", "Show the progress of a group as one table.", ("workshop report progress/",)),
-        "bundle": Listed("bundle", "Pack the labs for machines without a network.", ("bundle create labs.tar",)),
+        "workshop": Listed("teach", "Show the progress of a group as one table.", ("workshop report progress/",)),
+        "bundle": Listed("teach", "Pack the labs for machines without a network.", ("bundle create labs.tar",)),
     },
 }
 COMMANDS: dict[str, Listed] = {name: listed for group in GROUPS.values() for name, listed in group.items()}

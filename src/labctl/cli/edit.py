@@ -14,23 +14,11 @@ from labkit import nofollow
 from labkit.errors import LabError
 from labkit.printable import printable
 
-timeout = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=edits.LOAD_S,
-    show_default=True,
-    metavar="S",
-    help="Seconds to wait until a model is loaded.",
+timeout = opt.number_option(
+    "--timeout", edits.LOAD_S, "Seconds to wait until a model is loaded.", opt.SECONDS, metavar="S"
 )
-
-
-drain_option = click.option(
-    "--drain",
-    type=click.FloatRange(min=0),
-    default=DRAIN_S,
-    show_default=True,
-    metavar="S",
-    help="Seconds to wait until a replica has answered all.",
+drain_option = opt.number_option(
+    "--drain", DRAIN_S, "Seconds to wait until a replica has answered all.", click.FloatRange(min=0), metavar="S"
 )
 
 
@@ -89,13 +77,8 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
 @opt.stack_argument
 @click.argument("count", type=int, required=False)
 @click.option("--auto", metavar="MIN:MAX", help="Follow the number of waiting requests, until Ctrl-C.")
-@click.option(
-    "--target",
-    type=click.FloatRange(min=0),
-    default=4.0,
-    show_default=True,
-    metavar="N",
-    help="With --auto: waiting requests per replica before another replica is started.",
+@opt.number_option(
+    "--target", 4.0, "With --auto: waiting requests per replica before another replica is started.", click.FloatRange(0)
 )
 @drain_option
 @opt.verbose

@@ -23,6 +23,7 @@ from labkit.printable import printable
 from labkit.tables import table
 
 WATCH_S = 0.3
+runtime_option = opt.runtime_option("Run the exercise server in a container, or as a process of this machine.")
 
 
 class Group(click.Group):
@@ -120,13 +121,7 @@ def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
     metavar="N",
     help="Seed for prompts, lengths and arrival order; may be repeated.",
 )
-@click.option(
-    "--runtime",
-    type=click.Choice(opt.RUNTIMES),
-    default="auto",
-    show_default=True,
-    help="Run the exercise server in a container, or as a process of this machine.",
-)
+@runtime_option
 @click.option("--watch", is_flag=True, help="Check again whenever a file is saved. Ctrl-C ends it.")
 @opt.verbose
 @click.pass_context
@@ -242,13 +237,7 @@ def stop_command(id: str | None) -> None:
 
 @click.command("learn")
 @click.argument("lab", required=False)
-@click.option(
-    "--runtime",
-    type=click.Choice(opt.RUNTIMES),
-    default="auto",
-    show_default=True,
-    help="Run the exercise server in a container, or as a process of this machine.",
-)
+@runtime_option
 def learn_command(lab: str | None, runtime: str) -> None:
     """Exercises as one screen: the task, the last check; checks again whenever you save a file."""
     from labctl.cli.learn_screen import Screen

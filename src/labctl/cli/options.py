@@ -6,7 +6,7 @@ What they become is imported only when a command is called: `labctl list` and ev
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from labctl.runtimes.record import Choices
     from labctl.stack.session import Session
 
+SECONDS = click.FloatRange(min=0, min_open=True)
 RUNTIMES = ("auto", "compose", "local")
 BALANCES = ("l4", "l7", "hash", "client")
 Command = Callable[..., Any]
@@ -26,12 +27,25 @@ Command = Callable[..., Any]
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
 output_option = click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="Also write the result, as JSON, to FILE.",
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result, as JSON, to FILE."
 )
+
+
+def number_option(
+    name: str, default: float | None, help: str, type: click.ParamType[Any], metavar: str = "N"
+) -> Callable[[Command], Command]:
+    """An option that takes a number of ``type``; a ``default`` that is one is shown."""
+    return click.option(name, type=type, default=default, show_default=default is not None, metavar=metavar, help=help)
+
+
+def choice_option(name: str, choices: Sequence[str], help: str) -> Callable[[Command], Command]:
+    """An option that takes one of ``choices``; the first is the default, and shown."""
+    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help)
+
+
+def runtime_option(help: str) -> Callable[[Command], Command]:
+    """``--runtime``"""
+    return choice_option("--runtime", RUNTIMES, help)
 
 
 def write_result(document: str, output: Path | None, json_output: bool) -> None:
@@ -45,24 +59,16 @@ def write_result(document: str, output: Path | None, json_output: bool) -> None:
 
 
 stack_argument = click.argument("stack")
-replica_option = click.option(
-    "--replica",
-    type=click.IntRange(1),
-    default=None,
-    metavar="K",
-    help="Only this replica (labctl status numbers them).",
+replica_option = number_option(
+    "--replica", None, "Only this replica (labctl status numbers them).", click.IntRange(1), metavar="K"
 )
 
 
 def choices(command: Command) -> Command:
     """``--profile --set --release --templates --gpus``; the command gets one ``choices``."""
 
-    @click.option(
-        "--profile",
-        type=click.Choice(["cpu", "gpu"]),
-        default="cpu",
-        show_default=True,
-        help="cpu: this machine's processor. gpu: NVIDIA's images and TensorRT-LLM engines.",
+    @choice_option(
+        "--profile", ("cpu", "gpu"), "cpu: this machine's processor. gpu: NVIDIA's images and TensorRT-LLM engines."
     )
     @click.option(
         "--set",
@@ -112,13 +118,7 @@ def up_options(command: Command) -> Command:
     """``choices`` and ``--runtime --ports --timeout --expose``; the command gets one ``options``."""
 
     @choices
-    @click.option(
-        "--runtime",
-        type=click.Choice(RUNTIMES),
-        default="auto",
-        show_default=True,
-        help="Run the server in a container, or as a process of this machine.",
-    )
+    @runtime_option("Run the server in a container, or as a process of this machine.")
     @click.option(
         "--ports",
         default="8000,8001,8002",
@@ -126,35 +126,18 @@ def up_options(command: Command) -> Command:
         metavar="H,G,M|auto",
         help="The HTTP, gRPC and metrics ports.",
     )
-    @click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=None,
-        metavar="S",
-        help="Seconds to wait until every model answers (180; 900 on the gpu profile).",
+    @number_option(
+        "--timeout", None, "Seconds to wait until every model answers (180; 900 on the gpu profile).", SECONDS, "S"
     )
     @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
-    @click.option(
-        "--supervise",
-        type=click.IntRange(0, 100),
-        default=0,
-        show_default=True,
-        metavar="N",
-        help="Restart a server that died, at most N times.",
-    )
+    @number_option("--supervise", 0, "Restart a server that died, at most N times.", click.IntRange(0, 100))
     @click.option(
         "--allow-client-shm",
         "client_shm",
         is_flag=True,
         help="Let clients register shared memory, which every client can then write to.",
     )
-    @click.option(
-        "--replicas",
-        type=click.IntRange(1, 32),
-        default=None,
-        metavar="N",
-        help="Start N servers behind a load balancer.",
-    )
+    @number_option("--replicas", None, "Start N servers behind a load balancer.", click.IntRange(1, 32))
     @click.option(
         "--balance",
         type=click.Choice(BALANCES),

@@ -16,22 +16,12 @@ from labctl.stack.build import render_repository
 @click.command("render")
 @opt.stack_argument
 @opt.choices
-@click.option(
-    "--runtime",
-    type=click.Choice(["compose", "local"]),
-    default="compose",
-    show_default=True,
-    help="Write the paths that a server on this runtime will see.",
-)
+@opt.choice_option("--runtime", ("compose", "local"), "Write the paths that a server on this runtime will see.")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="The folder to write (default: the stack's own)."
 )
-@click.option(
-    "--target",
-    type=click.Choice(["triton", "swarm", "kubernetes"]),
-    default="triton",
-    show_default=True,
-    help="Only the model repository, or the whole stack for many machines.",
+@opt.choice_option(
+    "--target", ("triton", "swarm", "kubernetes"), "Only the model repository, or the whole stack for many machines."
 )
 @dry_option
 def render_command(stack: str, choices: Choices, runtime: str, output: Path | None, target: str, dry: bool) -> None:
