@@ -8,7 +8,7 @@ import pytest
 from machinery import copy_of_the_checkout
 
 from labctl.learn import desk, judge, server
-from labctl.learn.exercise import Exercise, find_all, named
+from labctl.learn.exercise import Exercise, find_all, find_exercise
 from labctl.listener import Silent
 from labctl.stack.session import Session
 
@@ -33,7 +33,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def exercise_of(session: Session, id: str) -> Exercise:
-    return named(find_all(session.workspace, session.catalog), id)
+    return find_exercise(find_all(session.workspace, session.catalog), id)
 
 
 def check(session: Session, id: str, answer: str = "solution", change: Change = lambda text: text) -> judge.Outcome:

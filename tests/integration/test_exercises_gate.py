@@ -11,7 +11,7 @@ from machinery import ROOT, copy_of_the_checkout
 
 from benchmarks import gate
 from labctl.learn import server
-from labctl.learn.exercise import Exercise, find_all, named
+from labctl.learn.exercise import Exercise, find_all, find_exercise
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.stack.session import Session
@@ -55,9 +55,9 @@ def problems(session: Session, exercise: Exercise) -> list[str]:
 
 @pytest.mark.parametrize("id", by_server())
 def test_the_starter_and_wrong_answers_fail_as_foreseen_and_the_solution_passes(session: Session, id: str) -> None:
-    assert problems(session, named(find_all(session.workspace, session.catalog), id)) == []
+    assert problems(session, find_exercise(find_all(session.workspace, session.catalog), id)) == []
 
 
 @pytest.mark.xdist_group("gate-iterative")
 def test_the_pages_exercise_passes_the_gate_as_it_stands_there(session: Session) -> None:
-    assert problems(session, named(find_all(session.workspace, session.catalog), "02x")) == []
+    assert problems(session, find_exercise(find_all(session.workspace, session.catalog), "02x")) == []

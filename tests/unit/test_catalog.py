@@ -2,72 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from minimal_lab import MINIMAL, changed, write
 
-from labctl.cli.main import cli
-from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog, load
-from labctl.runtimes.record import Endpoints, Record
-from labctl.stack.session import Session
 from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
-
-MINIMAL: dict[str, Any] = {
-    "schema": 1,
-    "number": "09",
-    "name": "demo",
-    "short": "demo",
-    "title": "t",
-    "summary": "s",
-    "settings": {
-        "size": {"type": "int", "default": 1, "help": "h"},
-        "engine": {"type": "choice", "choices": ["fast", "plain"], "default": "plain", "help": "h"},
-        "loud": {"type": "bool", "default": False, "help": "h"},
-    },
-    "stacks": {
-        "demo-stack": {
-            "title": "t",
-            "repository": "./models",
-            "models": ["m"],
-            "artifacts": {"weights": {"kind": "weights", "source": "shipped:x"}},
-            "parameters": {"n": "{settings.size}"},
-            "variants": {
-                "fast": {"when": {"engine": "fast"}, "artifacts": {"built": {"kind": "weights", "source": "x"}}}
-            },
-        }
-    },
-    "run": {"phases": [{"name": "one", "stack": "demo-stack", "client": "client.py"}], "report": "report.py"},
-}
-
-
-def write(root: Path, folder: str, manifest: Any) -> Workspace:
-    lab = root / "labs" / folder
-    (lab / "models").mkdir(parents=True, exist_ok=True)
-    for name in ("client.py", "report.py"):
-        (lab / name).touch()
-    (lab / "lab.yaml").write_text(manifest if isinstance(manifest, str) else yaml.safe_dump(manifest, sort_keys=False))
-    return Workspace(root, root / "cache")
-
-
-def changed(path: str = "", value: Any = None, **top: Any) -> dict[str, Any]:
-    """``MINIMAL`` with one key changed: ``/``-separated, below the only stack where it begins with ``*``."""
-    manifest = copy.deepcopy(MINIMAL) | top
-    if path:
-        *above, last = path.replace("*", "stacks/demo-stack").split("/")
-        part = manifest
-        for key in above:
-            part = part[int(key)] if isinstance(part, list) else part.setdefault(key, {})
-        part[last] = value
-    return manifest
 
 
 def refusal(tmp_path: Path, manifest: Any) -> str:
@@ -281,36 +228,6 @@ def test_what_is_merged_from_an_anchor_may_be_overridden() -> None:
         parse_yaml("a: {x: 1,\n  x: 1}")
 
 
-@pytest.fixture
-def half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    """A checkout with a good lab and a broken one, of which a stack was brought up before it broke."""
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "model_repos").mkdir()
-    write(tmp_path, "09-demo", MINIMAL)
-    (tmp_path / "labs/09-demo/models/m/1").mkdir(parents=True)
-    (tmp_path / "labs/09-demo/models/m/config.pbtxt").write_text('name: "m"')
-    write(tmp_path, "10-mine", "schema: 1\nnumber: [")
-    monkeypatch.setenv("LABS_ROOT", str(tmp_path))
-    session = Session(Workspace.find(), Catalog(()), Silent())
-    session.remember(Record("mine", "10-mine", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3")))
-    return session
-
-
-@pytest.mark.parametrize("command", [["status"], ["status", "mine"], ["down", "mine"], ["down", "--all"]])
-def test_a_broken_manifest_blocks_neither_status_nor_down(half_written: Session, command: list[str]) -> None:
-    done = CliRunner().invoke(cli, command, catch_exceptions=False)
-    assert done.exit_code == 0
-    assert "left out: labs/10-mine/lab.yaml" in done.stderr
-    assert "mine" in done.stdout
-    assert (half_written.remembered("mine") is None) == (command[0] == "down")
-
-
-def test_everything_else_still_refuses_a_broken_manifest(half_written: Session) -> None:
-    done = CliRunner().invoke(cli, ["list"])
-    assert isinstance(done.exception, LabError)
-    assert "labs/10-mine/lab.yaml" in done.exception.details[0]
-
-
 def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_is_broken(tmp_path: Path) -> None:
     stacks = {"another": MINIMAL["stacks"]["demo-stack"]}
     write(tmp_path, "08-other", changed(number="08", name="other", short="other", stacks=stacks, run=None))
@@ -321,10 +238,3 @@ def test_a_command_about_one_lab_is_not_refused_for_another_lab_whose_manifest_i
         with pytest.raises(LabError, match="a lab manifest is broken") as caught:
             ask()
         assert "09-demo/lab.yaml: stacks.demo-stack.repository" in str(caught.value)
-
-
-def test_a_stack_that_nobody_knows_is_refused_with_the_broken_manifest_named(half_written: Session) -> None:
-    done = CliRunner().invoke(cli, ["down", "nope"])
-    assert isinstance(done.exception, LabError)
-    assert "there is no lab or stack 'nope'" in done.exception.what
-    assert "left out: labs/10-mine/lab.yaml" in done.stderr

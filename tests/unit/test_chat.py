@@ -24,7 +24,7 @@ def test_every_dial_is_said_but_a_seed_that_is_off() -> None:
 
 @pytest.mark.parametrize("text", ["def f():\n    return '*not* **Markdown**'", "a ``` b ```` c"])
 def test_a_text_is_shown_as_it_is_whatever_is_in_it(text: str) -> None:
-    shown = chat.fenced(text)
+    shown = chat.fence(text)
     fence = shown.split("\n")[0]
     assert shown == f"{fence}\n{text}\n{fence}"
     assert fence not in text
@@ -47,9 +47,9 @@ def test_an_answer_grows_under_the_prompt_and_the_speed_is_told_at_its_end(monke
     run = page(monkeypatch, ask).answer(("temperature", "seed"))
     shown = [*run("a", [], "m", 5.0, 0.5, 9.0)]
     assert [(history[-1]["content"], speed) for history, speed in shown] == [
-        (chat.fenced("a"), ""),
-        (chat.fenced("a b"), ""),
-        (chat.fenced("a b c"), "fast"),
+        (chat.fence("a"), ""),
+        (chat.fence("a b"), ""),
+        (chat.fence("a b c"), "fast"),
     ]
     assert asked == [("nowhere:1", "m", "a", 5, {"temperature": 0.5, "seed": 9}, "")]
 
@@ -79,15 +79,15 @@ def test_an_error_stands_below_what_came_of_the_text(monkeypatch: pytest.MonkeyP
 
     *_, (history, speed) = page(monkeypatch, ask).answer(())("a", [], "m", 5.0)
     assert [message["content"] for message in history] == [
-        chat.fenced("a"),
-        chat.fenced("a b"),
+        chat.fence("a"),
+        chat.fence("a b"),
         "**the connection to the server broke**",
     ]
     assert speed == ""
 
 
 def test_an_error_is_shown_with_no_markdown_or_html_of_its_own() -> None:
-    shown = chat.told(LabError("__init__ failed", "<b>1 * 2 * 3</b>", "labctl status"))
+    shown = chat.describe_error(LabError("__init__ failed", "<b>1 * 2 * 3</b>", "labctl status"))
     assert shown == "**\\_\\_init\\_\\_ failed**\n\n\\<b\\>1 \\* 2 \\* 3\\</b\\>\n\nlabctl status"
 
 

@@ -115,7 +115,7 @@ def test_the_labs_are_listed_for_people_and_programs(run: Run, checkout: Path, m
     assert {"02"} <= {lab["number"] for lab in labs}
     rows = [line.split()[0] for line in out.splitlines() if line[:2].isdigit()]
     assert rows == [lab["number"] for lab in labs], "one row a lab"
-    assert len(out.splitlines()) <= 8 + len(labs)
+    assert len(out.splitlines()) <= 10 + len(labs)
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -282,3 +282,14 @@ def test_large_models_on_gpus_get_more_time_unless_a_person_says(arguments: list
         click.echo(options.patience)
 
     assert float(CliRunner().invoke(command, arguments).output) == seconds
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_list_of_labs_shows_every_title_whole(
+    run: Run, checkout: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = run("list")
+    titles = [word for lab in json.loads(run("list", "--json")[1]) for word in lab["title"].split()]
+    assert set(titles) <= set(out.split())
+    assert max(map(len, out.splitlines())) <= width

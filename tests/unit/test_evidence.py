@@ -124,10 +124,12 @@ def test_the_kv_caches_blocks_are_shown_and_idle_models_left_out_of_a_watch() ->
     text = 'labs_kv_blocks_used{model="tensorrt_llm"} 7\nlabs_preemptions_total{model="tensorrt_llm"} 5\n'
     counted = {"tensorrt_llm": ModelCounters(succeeded=2, inferences=2, exec_count=1), "idle": ModelCounters()}
     now = Snapshot(counted, parse(text).own)
-    assert "kv blocks used" in metrics.shown(now)
-    assert "idle" in metrics.shown(now)
-    watched = metrics.shown(now.since(Snapshot({}, {("tensorrt_llm", "labs_preemptions_total"): 4.0})), busy=True)
+    assert "kv blocks used" in metrics.describe_snapshot(now)
+    assert "idle" in metrics.describe_snapshot(now)
+    watched = metrics.describe_snapshot(
+        now.since(Snapshot({}, {("tensorrt_llm", "labs_preemptions_total"): 4.0})), busy=True
+    )
     assert "idle" not in watched
     assert {line.split()[-1] for line in watched.splitlines() if "kv blocks" in line} == {"7"}
     assert {line.split()[-1] for line in watched.splitlines() if "preemptions" in line} == {"1"}
-    assert metrics.shown(Snapshot({"idle": ModelCounters()}), busy=True) == "nothing: no model was asked"
+    assert metrics.describe_snapshot(Snapshot({"idle": ModelCounters()}), busy=True) == "nothing: no model was asked"

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +16,9 @@ from typing import Any
 import pytest
 from exercise_cases import EXERCISES, begin_in
 
-from labctl.learn import desk, faults, judge, own_work, sandbox, server
-from labctl.learn.exercise import named
-from labctl.learn.outcome import Check, Explained, Slow, Stuck
+from labctl.learn import desk, faults, judge, own_work, server
+from labctl.learn.exercise import find_exercise
+from labctl.learn.outcome import Check, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
 from labctl.listener import Silent as Listener
@@ -27,10 +26,7 @@ from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labkit.clients.base import InFlight
-from labkit.clients.stream import TextStream
 from labkit.errors import LabError
-from labkit.records import RequestRecord
 
 
 @pytest.fixture
@@ -39,79 +35,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return Workspace(begin_in(tmp_path, monkeypatch), tmp_path / "cache")
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("def f(x):\n    return x / 0\n", "answer.py, line 2: ZeroDivisionError"),
-        ("def f(x):\n    return bytes(2 << 30)\n", "MemoryError"),
-        ("def g(x): pass\n", "has no attribute 'f'"),
-        ("def f(x):\n    return {1, 2}\n", "not JSON serializable"),
-        ("def f(x:\n", "SyntaxError"),
-    ],
-)
-def test_a_function_that_goes_wrong_is_told_in_its_own_lines(tmp_path: Path, source: str, said: str) -> None:
-    (tmp_path / "answer.py").write_text(source)
-    with pytest.raises(LabError) as caught:
-        sandbox.call(tmp_path / "answer.py", "f", [1], seconds=20)
-    assert said in f"{caught.value}"
-    assert "Traceback" not in f"{caught.value}"
-
-
-def test_a_function_that_does_not_return_is_ended(tmp_path: Path) -> None:
-    (tmp_path / "answer.py").write_text("def f(x):\n    while True: pass\n")
-    with pytest.raises(LabError, match=r"(?s)has not returned within 0\.5 s.*a loop without an end"):
-        sandbox.call(tmp_path / "answer.py", "f", [1], seconds=0.5)
-
-
-def test_a_function_may_print_and_its_result_comes_back(tmp_path: Path) -> None:
-    (tmp_path / "answer.py").write_text("def f(a, b):\n    print('thinking')\n    return [a + b, {'n': b}]\n")
-    assert sandbox.call(tmp_path / "answer.py", "f", [1, 2], seconds=5) == [3, {"n": 2}]
-
-
-class Silent(InFlight):
-    """A connection on which nothing comes any more."""
-
-    def __init__(self) -> None:
-        super().__init__("127.0.0.1:1")
-
-    def answered(self, error: str = "") -> RequestRecord:
-        record = self.send_inputs("m", "a prompt", [])
-        with self._changed:
-            self._end(record, record.start + 1, error)
-        return record
-
-    def _hand_over(self, record: RequestRecord, inputs: list[object], priority: int) -> None:
-        pass
-
-
-@pytest.fixture
-def trial(tmp_path: Path) -> Trial:
-    nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
-    return Trial(1, nowhere, tmp_path, tmp_path, {}, "", patience=0.05)
-
-
-def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
-    with Silent() as client:
-        refused = client.answered("Request timeout expired")
-        trial.ended(client, client.answered(), refused)
-        with pytest.raises(LabError, match="Request timeout expired"):
-            trial.wait(client, refused)
-        with pytest.raises(Stuck, match=r"m has not answered within 0\.05 s"):
-            trial.ended(client, refused, client.send_inputs("m", "a prompt", []))
-
-
-def test_a_connection_that_breaks_is_not_taken_for_a_model_that_does_not_answer(trial: Trial) -> None:
-    trial.patience = 30.0
-    with Silent() as client:
-        waiting = client.send_inputs("m", "a prompt", [])
-        client._broken = "division by zero"
-        with pytest.raises(LabError, match="the connection to the server broke") as caught:
-            trial.wait(client, waiting)
-        assert not isinstance(caught.value, Stuck)
-
-
 def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    exercise = named(EXERCISES, "02a")
+    exercise = find_exercise(EXERCISES, "02a")
     said = (
         "Failed to process the request(s) for model 'm_0_0', message: KeyError: 'b'\n\nAt:\n"
         "  /lib/labserve/triton.py(76): respond\n  exercises/02a/model.py(40): one_step\n"
@@ -126,7 +51,7 @@ def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypa
 
 def test_fault_25_a_config_that_cannot_be_read_is_told_in_the_learners_file(workspace: Workspace) -> None:
     said = 'codegen-350M-mono-gptj/config.pbtxt:7: no field named "dynamic_batchng"'
-    told = faults.in_learners_files(said, Session.open(Listener()), named(EXERCISES, "04a"), None)
+    told = faults.in_learners_files(said, Session.open(Listener()), find_exercise(EXERCISES, "04a"), None)
     assert told == 'exercises/04a/config.pbtxt:7: no field named "dynamic_batchng"'
 
 
@@ -138,7 +63,7 @@ def test_a_model_that_cannot_be_loaded_at_the_start_is_told_in_the_learners_file
     place = ".labs/exercise/overlay/iterative-gpt2/1/learner.py"
     copy = place if below else workspace.root / place
     said = f"Internal: NameError: name 'nonsense' is not defined At: {copy}(18): initialize"
-    told = faults.in_learners_files(said, Session.open(Listener()), named(EXERCISES, "02a"), None)
+    told = faults.in_learners_files(said, Session.open(Listener()), find_exercise(EXERCISES, "02a"), None)
     assert told == "Internal: NameError: name 'nonsense' is not defined At: exercises/02a/model.py(18): initialize"
 
 
@@ -146,7 +71,7 @@ def test_a_model_that_cannot_be_loaded_at_the_start_is_told_in_the_learners_file
 def test_fault_25_a_loop_without_an_end_is_named_where_an_answer_is_missing(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, loops: bool
 ) -> None:
-    exercise = named(EXERCISES, "02a")
+    exercise = find_exercise(EXERCISES, "02a")
     desk.lay_out(exercise, workspace)
 
     def check(trial: Trial) -> None:
@@ -172,7 +97,7 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine so busy that a model's process does not say in time that it lives."""
-    exercise, tries = named(EXERCISES, "03b"), []
+    exercise, tries = find_exercise(EXERCISES, "03b"), []
     desk.lay_out(exercise, workspace)
 
     def check(trial: Trial) -> None:
@@ -198,7 +123,7 @@ NOWHERE = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
 @pytest.fixture
 def judged(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the judge says of exercise 02b when its check is another function; ``noted`` are faults of the model."""
-    exercise = named(EXERCISES, "02b")
+    exercise = find_exercise(EXERCISES, "02b")
     desk.lay_out(exercise, workspace)
     record = Record("exercise", "02", "compose", "cpu", {}, ["m"], NOWHERE)
     monkeypatch.setattr(server, "serve", lambda *_: (SimpleNamespace(name="compose"), record))
@@ -244,7 +169,7 @@ def test_fault_25_an_exception_of_the_learners_is_the_headline_wherever_it_is_ra
 
 def test_a_check_that_knows_the_exception_explains_it_and_shows_it(judged: Any) -> None:
     def check(trial: Trial) -> None:
-        with trial.explained("a slot is never given back.", because="slots of the KV cache are taken"):
+        with trial.explain_errors("a slot is never given back.", because="slots of the KV cache are taken"):
             breaks(trial)
 
     known = judged(check, [{"words": "RuntimeError: all 8 slots of the KV cache are taken", "line": 40}])
@@ -271,7 +196,7 @@ def test_a_broken_rule_is_told_where_nothing_was_raised(judged: Any) -> None:
 def test_the_official_solution_in_a_learners_file_is_named_and_does_not_pass(
     judged: Any, workspace: Workspace, source: str, line: int | None
 ) -> None:
-    (named(EXERCISES, "02b").yours(workspace) / "model.py").write_text(source)
+    (find_exercise(EXERCISES, "02b").yours(workspace) / "model.py").write_text(source)
     outcome = judged(holds)
     assert outcome.passed == (line is None)
     named_so = f"exercises/02b/model.py, line {line}, uses the official solution: write your own."
@@ -303,7 +228,7 @@ def test_a_pass_by_a_replaced_check_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: list[str], told: str
 ) -> None:
     """An exercise of which nothing is as shipped is a person's own."""
-    shipped = named(EXERCISES, "02b")
+    shipped = find_exercise(EXERCISES, "02b")
     shutil.copytree(shipped.folder, tmp_path / PLACE_02B)
     for words in (("init", "-q"), ("add", "-A"), ("-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x")):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
@@ -335,7 +260,7 @@ def test_a_pass_by_a_replaced_check_says_so(
     ],
 )
 def test_what_triton_says_of_a_learners_line_begins_with_the_file_and_the_line(said: str, told: str) -> None:
-    found = faults.told(said, named(EXERCISES, "06b"))
+    found = faults.locate_line(said, find_exercise(EXERCISES, "06b"))
     assert found.startswith(f"exercises/06b/{told}") if told else found == ""
 
 
@@ -372,53 +297,13 @@ def test_a_check_that_fails_by_itself_says_so(judged: Any) -> None:
     assert re.search(r"KeyError: 'prefill', line \d+\): this is a fault of the exercise", judged(check).sentence)
 
 
-def test_an_error_of_the_server_is_not_called_a_broken_connection() -> None:
-    """Triton's own errors name no request where several are open; the connection is whole."""
-    stream = TextStream("127.0.0.1:1")
-    for _ in range(2):
-        stream._open[str(_)] = RequestRecord("m-1", "m", "p")
-    stream._arrived(None, Exception("scheduler.py, line 27: TypeError"))
-    with pytest.raises(LabError, match=r"(?s)answered a request with an error.*line 27") as caught:
-        stream.check()
-    assert "connection" not in f"{caught.value}"
-
-
-def test_a_model_that_is_slow_and_still_answers_is_not_told_that_it_forgot_something(trial: Trial) -> None:
-    """``sleep(0.3)`` in a step is no missing RESCHEDULE."""
-    trial.patience = 0.4
-    with Silent() as client:
-        record = client.send_inputs("m", "a prompt", [])
-
-        def answers() -> None:
-            while not done.wait(0.02):
-                record.responses.append((time.monotonic(), "a"))
-
-        done = threading.Event()
-        thread = threading.Thread(target=answers)
-        thread.start()
-        try:
-            with pytest.raises(Slow, match=r"m still answers after 1\.2 s, but slowly \(\d+ tokens so far\)"):
-                trial.wait(client, record)
-        finally:
-            done.set()
-            thread.join()
-
-
-def test_an_explanation_is_only_for_its_own_error(trial: Trial) -> None:
-    with pytest.raises(Explained, match="timed out"), trial.explained("it timed out", because="timed out"):
-        raise LabError("client.py failed", "timed out")
-    with pytest.raises(LabError, match="NameError") as caught, trial.explained("it timed out", because="timed out"):
-        raise LabError("client.py failed", "client.py, line 3: NameError")
-    assert not isinstance(caught.value, Explained)
-
-
 @pytest.mark.parametrize("held", ["exercises", "exercise"])
 @pytest.mark.parametrize("id", ["01a", "02a"])
 def test_fault_32_a_check_beside_another_command_names_it_and_judges_nothing(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, held: str, id: str
 ) -> None:
     """Two learners' checks in one checkout, and a check while ``up`` of the exercise server is in progress."""
-    exercise = named(EXERCISES, id)
+    exercise = find_exercise(EXERCISES, id)
     desk.lay_out(exercise, workspace)
     session = Session.open(Listener())
 

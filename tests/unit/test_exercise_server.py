@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from labctl.learn import idle, server
-from labctl.learn.exercise import find_all, named
+from labctl.learn.exercise import find_all, find_exercise
 from labctl.listener import Silent
 from labctl.manifest.catalog import Catalog, load
 from labctl.runtimes.lock import stack_lock
@@ -86,7 +86,7 @@ def test_the_next_server_comes_up_on_the_runtime_that_was_asked_for_until_the_se
 ) -> None:
     """A learner who said ``--runtime local`` once does not find the next exercise in a container."""
     there = Workspace(ROOT, ROOT / ".cache")
-    begin = named(find_all(there, load(there)), "01a")
+    begin = find_exercise(find_all(there, load(there)), "01a")
     wanted: list[str] = []
 
     def up(session: Session, lab: Any, stack: str, options: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_server_that_died_between_two_checks_is_started_again(
 ) -> None:
     """Its process may still be seen for a moment: what it does not answer is not for the learner to explain."""
     there = Workspace(ROOT, ROOT / ".cache")
-    begin = named(find_all(there, load(there)), "01a")
+    begin = find_exercise(find_all(there, load(there)), "01a")
     done: list[str] = []
 
     def up(session: Session, lab: Any, stack: str, options: Any) -> None:
@@ -143,18 +143,18 @@ def test_the_watcher_does_not_stop_a_server_that_a_check_holds_or_has_just_used(
     long_ago = time.time() - 3600
     os.utime(used, (long_ago, long_ago))
     with stack_lock(session.workspace, "exercises", "exercise check"):
-        assert not idle._stopped(session, 1800)
+        assert not idle._stop_if_idle(session, 1800)
         used.touch()  # as a check does, before anything else
-    assert not idle._stopped(session, 1800) and not stopped
+    assert not idle._stop_if_idle(session, 1800) and not stopped
     os.utime(used, (long_ago, long_ago))
-    assert idle._stopped(session, 1800) and stopped == [True]
+    assert idle._stop_if_idle(session, 1800) and stopped == [True]
 
 
 def test_a_check_says_that_the_server_is_used_before_it_does_anything(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Workspace(ROOT, ROOT / ".cache")
-    begin = named(find_all(there, load(there)), "01a")
+    begin = find_exercise(find_all(there, load(there)), "01a")
     used = session.workspace.folder(server.STACK).used_file
     used.parent.mkdir(parents=True)
     used.write_text("mine")
@@ -176,7 +176,7 @@ def test_a_server_with_a_request_of_an_earlier_check_is_not_used_again(
 ) -> None:
     """A client that gave up leaves its request in Triton's queue, where the next check would count it."""
     there = Workspace(ROOT, ROOT / ".cache")
-    begin = named(find_all(there, load(there)), "01a")
+    begin = find_exercise(find_all(there, load(there)), "01a")
     done: list[str] = []
     record = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
     waiting = metrics.Snapshot({"tokenizer": metrics.ModelCounters(pending=1)})

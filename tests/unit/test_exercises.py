@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ from benchmarks import gate
 from labctl import repository
 from labctl.cli.main import cli
 from labctl.learn import desk, judge, overlay
-from labctl.learn.exercise import Exercise, find_all, named
+from labctl.learn.exercise import Exercise, find_all, find_exercise
 from labctl.learn.outcome import Check
-from labctl.learn.progress import PASSED, STARTED, Progress
 from labctl.learn.server import STACK, lab_with
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
@@ -78,13 +76,13 @@ def test_an_exercise_hides_its_solution_and_its_wrong_answers_differ(exercise: E
 
 def test_every_id_is_of_its_lab_and_can_be_named() -> None:
     assert [exercise.id for exercise in EXERCISES] == sorted({exercise.id for exercise in EXERCISES})
-    assert named(EXERCISES, "02A").id == "02a"
+    assert find_exercise(EXERCISES, "02A").id == "02a"
     with pytest.raises(LabError, match="no exercise '99z'"):
-        named(EXERCISES, "99z")
+        find_exercise(EXERCISES, "99z")
 
 
 def test_the_learners_folder_is_never_written_over(workspace: Workspace) -> None:
-    exercise = named(EXERCISES, "02a")
+    exercise = find_exercise(EXERCISES, "02a")
     folder = desk.lay_out(exercise, workspace)
     (folder / "model.py").write_text("mine")
     assert desk.lay_out(exercise, workspace) == folder
@@ -92,7 +90,7 @@ def test_the_learners_folder_is_never_written_over(workspace: Workspace) -> None
 
 
 def test_reset_keeps_what_was_written(workspace: Workspace) -> None:
-    exercise = named(EXERCISES, "02a")
+    exercise = find_exercise(EXERCISES, "02a")
     (desk.lay_out(exercise, workspace) / "model.py").write_text("mine")
     first, second = desk.reset(exercise, workspace), desk.reset(exercise, workspace)
     assert first and second and first != second
@@ -102,7 +100,7 @@ def test_reset_keeps_what_was_written(workspace: Workspace) -> None:
 
 
 def test_a_file_that_is_gone_is_named_with_the_way_back(workspace: Workspace) -> None:
-    exercise = named(EXERCISES, "02a")
+    exercise = find_exercise(EXERCISES, "02a")
     with pytest.raises(LabError, match="not started"):
         desk.files(exercise, workspace)
     (desk.lay_out(exercise, workspace) / "model.py").unlink()
@@ -111,63 +109,12 @@ def test_a_file_that_is_gone_is_named_with_the_way_back(workspace: Workspace) ->
     assert "labctl exercise reset 02a" in caught.value.remedy
 
 
-def test_a_pass_stays_a_pass_when_the_learner_goes_on_to_try_things_out(workspace: Workspace) -> None:
-    progress = Progress(workspace)
-    progress.start("02a")
-    progress.checked("02a", passed=True)
-    when = progress.of("02a").passed
-    progress.checked("02a", passed=False)
-    progress.start("02a")
-    assert (progress.of("02a").state, progress.of("02a").checks, progress.of("02a").passed) == (PASSED, 2, when)
-
-
-def test_progress_of_another_version_is_kept_key_by_key(workspace: Workspace) -> None:
-    """One key that this version does not know must not cost a person's progress."""
-    progress = Progress(workspace)
-    progress.checked("02a", passed=True)
-    path = workspace.state / "exercises.json"
-    data = json.loads(path.read_text())
-    data["02a"]["stars"] = 3
-    data["09z"] = {"state": "passed", "started": 5.0, "mood": "good"}
-    data["note"] = "not an entry"
-    path.write_text(json.dumps(data))
-    assert progress.of("02a").state == PASSED and progress.of("09z").started == 5.0
-    progress.start("02c")
-    progress.hinted("02a", 2)
-    after = json.loads(path.read_text())
-    assert set(after) == {"02a", "02c", "09z", "note"}
-    assert after["02a"]["stars"] == 3 and after["02a"]["hints"] == 2 and after["09z"] == data["09z"]
-
-
-@pytest.mark.parametrize("text", ['{"02a": [1', "[1, 2]", "null", "\x00"])
-def test_damaged_progress_counts_as_none_and_is_kept_aside(workspace: Workspace, text: str) -> None:
-    progress = Progress(workspace)
-    progress.start("02a")
-    path = workspace.state / "exercises.json"
-    path.write_text(text)
-    assert progress.entries() == {} and progress.current == ""
-    progress.start("02b")
-    assert progress.of("02b").state == STARTED
-    [aside] = workspace.state.glob("exercises.json.damaged-*")
-    assert aside.read_text() == text
-
-
-def test_two_commands_at_once_lose_no_progress(workspace: Workspace) -> None:
-    ids = [f"{n:02}a" for n in range(24)]
-    threads = [threading.Thread(target=Progress(workspace).checked, args=(id, True)) for id in ids]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(Progress(workspace).entries()) == ids
-
-
 @pytest.mark.parametrize("width", [60, 66, 80, 100])
 def test_what_the_commands_say_wraps_at_words(
     root: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    exercise = named(EXERCISES, "04a")
+    exercise = find_exercise(EXERCISES, "04a")
     checks = [Check("the mean batch", "above 4", "1.0 " * 30, False, exercise.manifest.says)]
     monkeypatch.setattr(judge, "check", lambda *_: judge.Outcome("04a", False, [1], checks, exercise.manifest.says))
     words = set(" ".join([exercise.manifest.says, *exercise.manifest.hints]).split())
@@ -185,14 +132,14 @@ def test_the_list_may_be_of_one_lab(root: Path) -> None:
 
 def test_a_config_without_parameters_of_the_lab_is_not_told_that_they_have_no_effect(workspace: Workspace) -> None:
     """04a's config.pbtxt has no place for them, and the learner is not asked for one."""
-    exercise = named(EXERCISES, "04a")
+    exercise = find_exercise(EXERCISES, "04a")
     overlay.lay_over(workspace, exercise, {"config.pbtxt": exercise.folder / "solution" / "config.pbtxt"})
     plan = make_plan(workspace, lab_with(exercise, workspace), STACK, Choices(set=exercise.manifest.settings), str)
     assert repository.spare(plan.request) == []
 
 
 def test_a_learners_model_is_served_with_an_observer_around_it(workspace: Workspace) -> None:
-    exercise = named(EXERCISES, "02a")
+    exercise = find_exercise(EXERCISES, "02a")
     overlay.lay_over(workspace, exercise, {"model.py": exercise.folder / "starter" / "model.py"})
     folder = workspace.folder("exercise").overlay / "iterative-gpt2" / "1"
     assert (folder / "learner.py").read_text() == (exercise.folder / "starter" / "model.py").read_text()
@@ -201,8 +148,8 @@ def test_a_learners_model_is_served_with_an_observer_around_it(workspace: Worksp
 
 
 def test_the_task_of_07a_names_the_header_and_02a_does_not_hold_the_answer_of_02b() -> None:
-    assert "x-sequence-id" in (named(EXERCISES, "07a").folder / desk.TASK).read_text()
-    for path in named(EXERCISES, "02a").folder.rglob("model.py"):
+    assert "x-sequence-id" in (find_exercise(EXERCISES, "07a").folder / desk.TASK).read_text()
+    for path in find_exercise(EXERCISES, "02a").folder.rglob("model.py"):
         assert "release(" not in path.read_text() and ".pop(" not in path.read_text(), path
 
 
@@ -300,13 +247,13 @@ def test_one_broken_exercise_does_not_stop_the_list_of_the_others(
 
 
 def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(workspace: Workspace) -> None:
-    lab = lab_with(named(EXERCISES, "03a"), workspace)
+    lab = lab_with(find_exercise(EXERCISES, "03a"), workspace)
     few = lab.stacks[STACK]
     assert few.models == ["llama-python", "llama-python-batched"]
     assert few.replacements == []  # those of the stack are for models that are not served
-    plan = make_plan(workspace, lab, STACK, Choices(set=named(EXERCISES, "03a").manifest.settings), str)
+    plan = make_plan(workspace, lab, STACK, Choices(set=find_exercise(EXERCISES, "03a").manifest.settings), str)
     assert repository.spare(plan.request) == []  # nor is a parameter of theirs one that was edited out
-    all_of_them = lab_with(named(EXERCISES, "03c"), workspace).stacks[STACK]
+    all_of_them = lab_with(find_exercise(EXERCISES, "03c"), workspace).stacks[STACK]
     assert "ensemble" in all_of_them.models
     assert [edit.file for edit in all_of_them.replacements] == [
         "tensorrt_llm/config.pbtxt",

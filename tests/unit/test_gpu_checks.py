@@ -10,19 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from fake_hub import FakeHub, serve
-from gpu_machine import A100, FULL, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
+from gpu_machine import A100, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
 
 from labctl.artifacts.store import measure
 from labctl.artifacts.tensorrt_llm import GpuInfo
 from labctl.cli.main import cli
 from labctl.doctor.gpu import driver, gpu_checks
-from labctl.labs.run import add_gpus
-from labctl.listener import Silent
-from labctl.manifest.catalog import load
 from labctl.runtimes import docker_engine, images, nvidia, wheel
-from labctl.runtimes.record import Choices
-from labctl.stack.session import Session
-from labctl.stack.up import check_machine
 from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -259,46 +253,3 @@ def test_doctor_prints_the_checklist_with_its_remedies(
     assert isinstance(done.exception, LabError)
     for text in ("NVIDIA driver", "535.104.05", "NVIDIA Container Toolkit", "does not support fp8", "GPU memory"):
         assert text in done.stdout
-
-
-class Listener(Silent):
-    """Keeps what is told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.told.append(text)
-
-
-class Compose:
-    """Of a runtime, only its name is asked."""
-
-    name = "compose"
-
-
-def session(workspace: Workspace, listener: Silent) -> Session:
-    return Session(workspace, load(workspace), listener)
-
-
-def test_fault_22_what_is_missing_stops_a_start_before_anything_is_made(machine: Any, workspace: Workspace) -> None:
-    machine(FULL)
-    with pytest.raises(LabError, match=r"GPU memory: 9\.4 of 85\.5 GB free") as caught:
-        check_machine(session(workspace, Silent()), planned(workspace), Compose())  # type: ignore[arg-type]
-    assert "tp_size=2" in caught.value.remedy
-
-
-def test_a_result_keeps_the_gpus_and_the_release_that_it_was_measured_on(machine: Any) -> None:
-    result = {"settings": {"engine": "tensorrt-llm"}, "machine": {"cores": 8}, "metrics": {}}
-    found = add_gpus(result, Choices("gpu", release="0.17.0.post1"))
-    assert found["machine"]["cores"] == 8
-    assert found["machine"]["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
-    assert found["machine"]["gpus"][0]["driver"] == "550.54.15"
-    assert found["settings"]["release"] == "0.17.0"
-    assert "release" not in add_gpus({"settings": {}, "machine": {}}, Choices("gpu"))["settings"]
-
-
-def test_what_may_be_trouble_is_told_before_a_start_goes_on(machine: Any, workspace: Workspace) -> None:
-    listener = Listener()
-    check_machine(session(workspace, listener), planned(workspace, "0.19.0"), Compose())  # type: ignore[arg-type]
-    assert any("the image of 0.19.0 is made for CUDA 12.8, driver 570.124" in text for text in listener.told)

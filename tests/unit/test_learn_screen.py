@@ -20,7 +20,7 @@ from exercise_cases import EXERCISES, begin_in
 from labctl.cli import fullscreen, learn_view
 from labctl.cli.learn_screen import Screen
 from labctl.learn import judge
-from labctl.learn.exercise import named
+from labctl.learn.exercise import find_exercise
 from labctl.learn.outcome import Check
 from labctl.learn.progress import Progress
 from labctl.listener import Silent
@@ -122,7 +122,7 @@ def test_a_hint_leaves_what_was_found_on_the_screen(
 ) -> None:
     begin_in(tmp_path, monkeypatch)
     session = Session.open(Silent())
-    exercise = named(EXERCISES, "02b")
+    exercise = find_exercise(EXERCISES, "02b")
     screen = Screen(session, [exercise], Progress(session.workspace), "auto")
     screen._begin(exercise)
     found = judge.Outcome("02b", False, [1], [Check("slots", "0", "8", False, "a slot stays.")], "a slot stays.")

@@ -34,14 +34,14 @@ labs_batch_size_count{model="it"} 20
 def test_the_end_of_a_rescheduled_request_is_no_failure() -> None:
     counted = metrics.parse(PAGE).models["it"]
     assert (counted.succeeded, counted.failed, counted.rejected, counted.canceled) == (35, 3, 2, 3)
-    text = command.shown(metrics.parse(PAGE))
+    text = command.describe_snapshot(metrics.parse(PAGE))
     assert text.splitlines()[3].split()[:3] == ["it", "35", "3"]
     assert "canceled: 3 of it" in text
     assert "every hand-over counted by Triton as a request" in text
 
 
 def test_without_canceled_requests_nothing_is_said_of_them() -> None:
-    assert "canceled" not in command.shown(
+    assert "canceled" not in command.describe_snapshot(
         metrics.parse(PAGE.replace('"CANCELED",version="1"} 3', '"X",version="1"} 0'))
     )
 
@@ -49,7 +49,7 @@ def test_without_canceled_requests_nothing_is_said_of_them() -> None:
 def test_the_median_of_a_batch_is_a_batch_that_there_could_have_been() -> None:
     row = next(
         line
-        for line in command.shown(metrics.parse(PAGE)).splitlines()
+        for line in command.describe_snapshot(metrics.parse(PAGE)).splitlines()
         if line.startswith("it") and "batch size" in line
     )
     assert row.split() == ["it", "batch", "size", "20", "1.5", "1", "4"]
@@ -58,7 +58,7 @@ def test_the_median_of_a_batch_is_a_batch_that_there_could_have_been() -> None:
 @pytest.mark.parametrize("lines", [10, 24])
 def test_what_is_drawn_again_each_second_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
     page = "".join(PAGE.replace('model="it"', f'model="m{n}"').replace("# TYPE", "#") for n in range(20))
-    text = f"\nin the last second\n{command.shown(metrics.parse(page), busy=True)}\n"
+    text = f"\nin the last second\n{command.describe_snapshot(metrics.parse(page), busy=True)}\n"
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, lines)))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = command.fitting(text)

@@ -16,7 +16,7 @@ from exercise_cases import EXERCISES
 from fake_backend import RESCHEDULE, START, Request
 
 from labctl.learn import faults
-from labctl.learn.exercise import named
+from labctl.learn.exercise import find_exercise
 from labctl.stack.faults import stuck_sentences
 from labkit.evidence import steplog
 from labserve.observe import exercise as module
@@ -90,7 +90,7 @@ def serve(model: Any, requests: Sequence[Request], turns: int = 200) -> list[lis
 
 
 def answer(id: str, name: str) -> Path:
-    return named(EXERCISES, id).folder / name / "model.py"
+    return find_exercise(EXERCISES, id).folder / name / "model.py"
 
 
 def steps(tmp_path: Path) -> list[steplog.Step]:
@@ -98,7 +98,7 @@ def steps(tmp_path: Path) -> list[steplog.Step]:
 
 
 def noted(tmp_path: Path) -> list[faults.Fault]:
-    return faults.noted(tmp_path / "run", 0.0)
+    return faults.read_faults(tmp_path / "run", 0.0)
 
 
 def test_what_a_model_does_is_counted_without_a_word_of_its_own(model: Any, tmp_path: Path) -> None:
@@ -194,7 +194,10 @@ def test_fault_25_an_exception_in_execute_is_noted_with_its_line_and_everybody_i
     assert (fault.words, fault.line, fault.exception) == ("KeyError: 'b'", number, True)
     assert all(one.final for one in asked), "a client waits for ever"
     assert asked[1].error and bool(asked[0].error) != after
-    assert faults.headline([fault], named(EXERCISES, "02b")) == f"exercises/02b/model.py, line {number}: KeyError: 'b'"
+    assert (
+        faults.headline([fault], find_exercise(EXERCISES, "02b"))
+        == f"exercises/02b/model.py, line {number}: KeyError: 'b'"
+    )
 
 
 def test_requests_come_in_orders_that_triton_may_choose_and_the_solution_holds(model: Any, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(command: str, monk
         workspace=Workspace(Path("none"), Path("none")),
     )
     monkeypatch.setattr("labctl.cli.options.open_session", lambda *_, **__: session)
-    monkeypatch.setattr("labctl.learn.server.stack_named", lambda *_: "s")
+    monkeypatch.setattr("labctl.learn.server.resolve_stack", lambda *_: "s")
     monkeypatch.setattr(infer_module, "death", lambda *_: None)
     monkeypatch.setattr("labctl.stack.faults.stack_explainer", lambda *_: str)
     monkeypatch.setattr("labctl.stack.faults.watched", lambda *_: __import__("contextlib").nullcontext())

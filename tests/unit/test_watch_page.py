@@ -148,7 +148,7 @@ def test_a_page_finds_the_other_one_where_it_answers_by_a_file_of_its_user_alone
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         where = f"http://127.0.0.1:{listening.getsockname()[1]}/secret/"
-        with page_address.known(workspace, "s", page_address.WATCH, where):
+        with page_address.publish_address(workspace, "s", page_address.WATCH, where):
             (file,) = workspace.folder("s").path.iterdir()
             assert file.stat().st_mode & 0o777 == 0o600
             assert page_address.of(workspace, "s", page_address.WATCH) == where
@@ -184,8 +184,8 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
 
 def test_of_two_pages_of_a_stack_the_first_to_end_leaves_the_other_to_be_found(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, tmp_path)
-    with page_address.known(workspace, "s", page_address.WATCH, "http://127.0.0.1:1/later/"):
-        with page_address.known(workspace, "s", page_address.WATCH, "http://127.0.0.1:1/other/"):
+    with page_address.publish_address(workspace, "s", page_address.WATCH, "http://127.0.0.1:1/later/"):
+        with page_address.publish_address(workspace, "s", page_address.WATCH, "http://127.0.0.1:1/other/"):
             (file,) = workspace.folder("s").path.iterdir()
             file.write_text("http://127.0.0.1:1/later/")
         assert file.exists()

@@ -45,7 +45,7 @@ class Sent:
         return [dataset.Item(item.prompt, self.tokens or item.output_tokens) for item in made]
 
 
-def compared(
+def measure_against_engine(
     session: Session,
     lab: Lab,
     stack: str,

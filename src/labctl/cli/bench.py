@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.against import Sent, compared
+from labctl.cli.against import Sent, measure_against_engine
 from labctl.cli.console import say
 from labctl.cli.dry import dry_option, show
 from labctl.runtimes.record import UpOptions
@@ -105,15 +105,15 @@ def bench_command(
     from labctl.labs.bench import bench, chosen_model
     from labkit.workloads.bench import PROMPTS, Workload, prompts_from
 
-    if request_rate and _given("concurrency"):
+    if request_rate and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
     session = opt.open_session(verbose, dry=dry)
     lab, name = session.catalog.stack(stack)
     if against_engine:
-        if other := [word for word in ("concurrency", "request_rate", "goodput") if _given(word)]:
+        if other := [word for word in ("concurrency", "request_rate", "goodput") if _is_given(word)]:
             raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
-        tokens = output_tokens if dataset or _given("output_tokens") else None
-        compared(
+        tokens = output_tokens if dataset or _is_given("output_tokens") else None
+        measure_against_engine(
             session,
             lab,
             name,
@@ -149,11 +149,11 @@ def bench_command(
     click.echo(f"\nresults in {outcome.folder}")
     if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
         say(f"{model} answers whole: there is no first token to time")
-    for sentence in _explained(model, outcome, request_rate, concurrency):
+    for sentence in _table_notes(model, outcome, request_rate, concurrency):
         say(sentence)
 
 
-def _explained(model: str, outcome: BenchResult, rate: float | None, concurrency: Sequence[int]) -> list[str]:
+def _table_notes(model: str, outcome: BenchResult, rate: float | None, concurrency: Sequence[int]) -> list[str]:
     """What a person has to know to read the table."""
     sentences = []
     if counted := [m for m in outcome.metrics.values() if "scheduler" in m and "triton" in m]:
@@ -171,7 +171,7 @@ def _explained(model: str, outcome: BenchResult, rate: float | None, concurrency
     return sentences
 
 
-def _given(name: str) -> bool:
+def _is_given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 

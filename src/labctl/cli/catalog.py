@@ -14,7 +14,7 @@ from labctl.manifest.catalog import load
 from labctl.manifest.schema import PROFILES, Lab
 from labctl.manifest.settings import Setting, as_text
 from labctl.workspace import Workspace
-from labkit.tables import table
+from labkit.tables import fitted, table
 
 INDENT = "      "
 
@@ -47,21 +47,21 @@ def _labs(labs: tuple[Lab, ...]) -> str:
 
 
 def _settings(lab: Lab) -> str:
-    lines = [f"{lab.number} {lab.short}: {lab.title}"]
     width = shutil.get_terminal_size().columns
+    lines = [fitted(f"{lab.number} {lab.short}: {lab.title}", width)]
     for name, stack in lab.stacks.items():
-        lines += _wrapped(f"stack {name}: {stack.title}", width)
+        lines += _wrap(f"stack {name}: {stack.title}", width)
     for scope, title in (("stack", "What is served (--set key=value)"), ("run", "What labctl run does with it")):
         chosen = {key: setting for key, setting in lab.settings.items() if setting.scope == scope}
         lines += ["", title] if chosen else []
         for key, setting in chosen.items():
             lines.append(f"  {key}")
             for text in (setting.help, _values(setting)):
-                lines += _wrapped(text, width)
+                lines += _wrap(text, width)
     return "\n".join(lines)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
 
 

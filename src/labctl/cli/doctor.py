@@ -11,7 +11,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.doctor.checklist import checklist
-from labctl.doctor.machine import Check, failed
+from labctl.doctor.machine import Check, has_failed
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices
 from labctl.stack.ports import claim_endpoints
@@ -46,7 +46,7 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: 
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         say(_format(checks))
-    if failed(checks):
+    if has_failed(checks):
         raise LabError("this machine is not ready for the labs", "", "the remedies above")
 
 

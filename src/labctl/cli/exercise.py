@@ -14,7 +14,7 @@ from labctl.cli import learn_view
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.learn import desk, judge, server
-from labctl.learn.exercise import Exercise, find_all, named
+from labctl.learn.exercise import Exercise, find_all, find_exercise
 from labctl.learn.progress import NEW, PASSED, Progress
 from labctl.runtimes.lock import stack_lock
 from labctl.stack.session import Session
@@ -49,7 +49,7 @@ def _open(verbose: bool = False) -> tuple[Session, list[Exercise], Progress]:
 
 def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Exercise:
     if id or progress.current:
-        return named(exercises, id or progress.current)
+        return find_exercise(exercises, id or progress.current)
     raise LabError("no exercise was started yet", "", "labctl exercise next")
 
 
@@ -98,7 +98,7 @@ def bar(done: int, whole: int, width: int = 30) -> str:
 def start_command(id: str) -> None:
     """Lay out the starter of exercise ID in exercises/ID/."""
     session, exercises, progress = _open()
-    _start(session, named(exercises, id), progress)
+    _start(session, find_exercise(exercises, id), progress)
 
 
 def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
@@ -142,7 +142,7 @@ def check_command(
         _show(outcome, json_output)
         if not watch:
             ctx.exit(0 if outcome.passed else 1)
-        _until_saved(desk.files(exercise, session.workspace))
+        _wait_until_saved(desk.files(exercise, session.workspace))
 
 
 def _show(outcome: judge.Outcome, json_output: bool) -> None:
@@ -158,7 +158,7 @@ def _show(outcome: judge.Outcome, json_output: bool) -> None:
         say(printable(line), hanging="    ")
 
 
-def _until_saved(files: dict[str, Path]) -> None:
+def _wait_until_saved(files: dict[str, Path]) -> None:
     def stamps() -> list[Any]:
         return [path.stat().st_mtime_ns if path.exists() else 0 for path in files.values()]
 
@@ -179,7 +179,7 @@ def hint_command(id: str | None) -> None:
 def _hint(exercise: Exercise, progress: Progress) -> str:
     hints = exercise.manifest.hints
     shown = min(progress.of(exercise.id).hints + 1, len(hints))
-    progress.hinted(exercise.id, shown)
+    progress.record_hint(exercise.id, shown)
     more = f"{len(hints) - shown} more" if shown < len(hints) else "this was the last one"
     return f"hint {shown} of {len(hints)} ({more}): {hints[shown - 1]}"
 
@@ -189,7 +189,7 @@ def _hint(exercise: Exercise, progress: Progress) -> str:
 def reset_command(id: str) -> None:
     """The starter again; what you wrote is kept beside it."""
     session, exercises, _ = _open()
-    kept = desk.reset(named(exercises, id), session.workspace)
+    kept = desk.reset(find_exercise(exercises, id), session.workspace)
     root = session.workspace.root
     say(f"exercises/{id} holds the starter again" + (f"; yours is in {kept.relative_to(root)}" if kept else ""))
 
@@ -200,7 +200,7 @@ def reset_command(id: str) -> None:
 def solution_command(id: str, give_up: bool) -> None:
     """The solution, after the exercise has passed."""
     _, exercises, progress = _open()
-    exercise = named(exercises, id)
+    exercise = find_exercise(exercises, id)
     if progress.of(exercise.id).state != PASSED and not give_up:
         raise LabError(
             f"{exercise.id} has not passed yet",
@@ -229,7 +229,7 @@ def stop_command(id: str | None) -> None:
     """Take the exercise server down (it goes by itself after half an hour without a check)."""
     session, exercises, _ = _open()
     if id:
-        named(exercises, id)
+        find_exercise(exercises, id)
     with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
         click.echo("the exercise server is down" if server.stop(session) else "no exercise server is up")
         server.forget_runtime(session.workspace)

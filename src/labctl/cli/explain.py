@@ -65,7 +65,7 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
 def _show_parting(one: str, other: str, json_output: bool) -> None:
     from labctl.pages.live import parting
 
-    found = [parting.parting(*pair) for pair in parting.paired(_lanes(one), _lanes(other))]
+    found = [parting.parting(*pair) for pair in parting.pair_lanes(_lanes(one), _lanes(other))]
     if json_output:
         click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
         return

@@ -52,7 +52,7 @@ class Screen:
         with fullscreen.fullscreen():
             while (key := fullscreen.key(TICK_S)) != "q":
                 self._act(key)
-                if self._saved():
+                if self._has_changed():
                     self._check()
                 self._draw()
         if self._busy():
@@ -76,12 +76,12 @@ class Screen:
             case "h":
                 hints = exercise.manifest.hints
                 shown = min(self.progress.of(exercise.id).hints + 1, len(hints))
-                self.progress.hinted(exercise.id, shown)
+                self.progress.record_hint(exercise.id, shown)
                 told = [f"hint {n} of {len(hints)}: {hint}" for n, hint in enumerate(hints[:shown], 1)]
                 self._show([*told[::-1], "", *self.found])  # the newest first; what was found stays
             case "n":
                 self._begin(self._next(exercise))
-                if self._passed() == len(self.exercises):
+                if self._count_passed() == len(self.exercises):
                     self._show(["all of these have passed: labctl exercise list has the others", *self.below])
             case "r":
                 kept = desk.reset(exercise, self.session.workspace)
@@ -108,7 +108,7 @@ class Screen:
             order = order[place:] + order[:place]
         return next((e for e in order if self.progress.of(e.id).state != PASSED), order[0])
 
-    def _passed(self) -> int:
+    def _count_passed(self) -> int:
         return sum(self.progress.of(e.id).state == PASSED for e in self.exercises)
 
     def _check(self) -> None:
@@ -146,7 +146,7 @@ class Screen:
         self.found = rows
         return rows
 
-    def _saved(self) -> bool:
+    def _has_changed(self) -> bool:
         return not self._busy() and self._now() != self.stamps
 
     def _now(self) -> list[int]:
@@ -169,7 +169,7 @@ class Screen:
         return learn_view.View(
             f"{exercise.id}  {exercise.title}",
             self.progress.of(exercise.id).state,
-            f"{self._passed()} of {len(self.exercises)} passed",
+            f"{self._count_passed()} of {len(self.exercises)} passed",
             "" if self.alone else (exercise.folder / desk.TASK).read_text(encoding="utf-8"),
             f"Edit {files}, and save.{prints}",
             f"{folder}/{desk.TASK}",

@@ -44,19 +44,19 @@ def lines(view: View, width: int, height: int, color: bool) -> list[str]:
     """
     head = f"{view.title}  [{view.state}]"
     head = _cut(f"{head}{view.progress:>{max(2, width - 1 - len(head))}}" if width > len(head) + 20 else head, width)
-    below = [part for line in view.below for part in wrapped(line, width)]
+    below = [part for line in view.below for part in wrap_line(line, width)]
     room = height - 4  # for all but the head with its empty line, and the keys with theirs
     files = _wrap(view.files, width)
-    task = [*_reflowed(view.task, width), "", *files] if view.task else []
+    task = [*_reflow(view.task, width), "", *files] if view.task else []
     keep = max(room - len(below) - 1, room // 2) if below else room
     if len(task) > keep:
         rest = [_cut(f"... ({view.whole_task} has the rest)", width), *files]
         task = [*task[: max(0, keep - len(rest))], *rest]
     shown, more = _page(below, max(1, room - len(task) - 1), view.page)
-    body = [*task, *([""] if task and below else []), *(_styled(text, style, color) for text, style in shown)]
+    body = [*task, *([""] if task and below else []), *(_style(text, style, color) for text, style in shown)]
     body += [""] * (room - len(body))
     keys = f"{KEYS}  {MORE}" if more else KEYS
-    return [_styled(head, "1", color), "", *body[:room], "", _styled(_cut(keys, width), "2", color)]
+    return [_style(head, "1", color), "", *body[:room], "", _style(_cut(keys, width), "2", color)]
 
 
 def _page(below: list[tuple[str, str]], room: int, page: int) -> tuple[list[tuple[str, str]], bool]:
@@ -82,7 +82,7 @@ def expectations_of(outcome: Outcome) -> list[str]:
     return rows
 
 
-def wrapped(line: str, width: int) -> Iterator[tuple[str, str]]:
+def wrap_line(line: str, width: int) -> Iterator[tuple[str, str]]:
     """Each part of a line, and the style of the whole. It may be code: what goes on is seen not to begin a line."""
     style = next((style for mark, style in STYLES if line.startswith(mark)), "")
     line = printable(line)
@@ -97,7 +97,7 @@ def _wrap(text: str, width: int, **indents: str) -> list[str]:
     return textwrap.wrap(text, width - 1, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
 
 
-def _reflowed(text: str, width: int) -> list[str]:
+def _reflow(text: str, width: int) -> list[str]:
     """Markdown's paragraphs and items in the width of the screen; tables and code line by line."""
     result: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text.strip()):
@@ -127,5 +127,5 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) < width else text[: max(0, width - 4)] + "..."
 
 
-def _styled(text: str, style: str, color: bool) -> str:
+def _style(text: str, style: str, color: bool) -> str:
     return f"\033[{style}m{text}\033[0m" if color and style and text else text

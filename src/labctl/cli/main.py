@@ -70,14 +70,14 @@ def _tidy() -> None:
             click.echo(f"  --  ended what a killed command had left behind: {what}", err=True)
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the clean-up must end
     raise Terminated
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _raise_terminated)
     for stream in (sys.stdout, sys.stderr):  # a text that the terminal's encoding lacks must not end a command
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -35,16 +35,16 @@ def metrics_command(stack: str, replica: int | None, follow: bool) -> None:
     from labctl.learn import server
 
     session = opt.open_session()
-    name = server.stack_named(session, stack)
+    name = server.resolve_stack(session, stack)
     _, record = session.require_up(name)
     endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
     before = metrics.scrape(endpoint)
-    say(shown(before), hanging="")
+    say(describe_snapshot(before), hanging="")
     drawn = 0
     while follow:
         time.sleep(1.0)
         now = metrics.scrape(endpoint)
-        text = fitting(f"\nin the last second\n{shown(now.since(before), busy=True)}\n")
+        text = fitting(f"\nin the last second\n{describe_snapshot(now.since(before), busy=True)}\n")
         # In place: up to where the last one began, and away with it. A pipe gets one below the other.
         back = f"\x1b[{drawn}F\x1b[J" if drawn and sys.stdout.isatty() else ""
         click.echo(back + text, nl=False)
@@ -61,7 +61,7 @@ def fitting(text: str) -> str:
     return "\n".join([*lines[:kept], f"... {len(lines) - kept} more lines: a taller terminal, or without --watch\n"])
 
 
-def shown(snapshot: metrics.Snapshot, busy: bool = False) -> str:
+def describe_snapshot(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     """A snapshot as one table of Triton's counters and one of what our models count themselves.
 
     Args:
@@ -105,7 +105,7 @@ def shown(snapshot: metrics.Snapshot, busy: bool = False) -> str:
             model,
             _words(metric),
             f"{each.count:.0f}",
-            _shown(metric, each.mean),
+            _format_value(metric, each.mean),
             *(_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)),
         )
         for (model, metric), each in sorted(snapshot.histograms.items())
@@ -123,10 +123,10 @@ def _words(metric: str) -> str:
     return metric.removeprefix(metrics.OWN).replace("_", " ")
 
 
-def _shown(metric: str, value: float) -> str:
+def _format_value(metric: str, value: float) -> str:
     return f"{value * 1e3:.1f} ms" if metric.endswith("_seconds") else f"{value:.1f}"
 
 
 def _quantile(metric: str, value: float) -> str:
     """An estimate within a bucket; of what is counted (requests, tokens) the next whole number, as it may have been."""
-    return _shown(metric, value) if metric.endswith("_seconds") else f"{math.ceil(value)}"
+    return _format_value(metric, value) if metric.endswith("_seconds") else f"{math.ceil(value)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
-from labctl.pages.address import CHAT, PORTS, WATCH, known, of
+from labctl.pages.address import CHAT, PORTS, WATCH, of, publish_address
 from labctl.stack import faults
 from labkit.errors import LabError
 
@@ -51,7 +51,7 @@ def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> N
     page = chat.Page(endpoint, models, entry.model, tokenizer_dir, lab.title, scheduler)
     with (
         chat.serve(page, "0.0.0.0" if expose else "127.0.0.1", port) as address,
-        known(session.workspace, name, CHAT, address) if ours else nullcontext(),
+        publish_address(session.workspace, name, CHAT, address) if ours else nullcontext(),
     ):
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
         if watching := scheduler.address():
@@ -85,7 +85,10 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
         lab, name = session.catalog.stack(stack)
         workspace, record = session.workspace, session.require_up(name)[1].one(replica)
         page = serve.page_of_stack(workspace, lab, record, expose)
-    with page.serving(port) as address, known(workspace, name, WATCH, address) if workspace else nullcontext():
+    with (
+        page.serving(port) as address,
+        publish_address(workspace, name, WATCH, address) if workspace else nullcontext(),
+    ):
         if expose:
             click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")

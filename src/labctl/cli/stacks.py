@@ -116,7 +116,7 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
     from labctl.learn import server
 
     session = opt.open_session()
-    name = server.stack_named(session, stack)
+    name = server.resolve_stack(session, stack)
     server_up, record = session.find(name), session.remembered(name)
     runtime = server_up[0] if server_up else session.runtime(record.runtime if record else "local")
     mine: faults.Explain = str

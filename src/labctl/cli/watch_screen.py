@@ -122,10 +122,10 @@ class WatchScreen:
         lines = self._screen.lines(self._state, width, height)
         if not self._colour:
             return lines
-        return [_coloured(line) if line[:3].strip().isdigit() else line for line in lines]
+        return [_colour_strip(line) if line[:3].strip().isdigit() else line for line in lines]
 
 
-def _coloured(line: str) -> str:
+def _colour_strip(line: str) -> str:
     """A seat's row, each letter of its strip in its request's colour; the text behind it as it is."""
     end = line.find("  ", STRIP + 1)
     strip = line[STRIP:] if end < 0 else line[STRIP:end]

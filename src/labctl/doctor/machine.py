@@ -94,5 +94,5 @@ def _disk(cache: Path) -> Check:
     return Check("disk", "warn", found, "free some space, or set LABS_CACHE to a folder on another disk")
 
 
-def failed(checks: Iterable[Check]) -> bool:
+def has_failed(checks: Iterable[Check]) -> bool:
     return any(check.state == "fail" for check in checks)

@@ -145,7 +145,7 @@ def _read(path: Path, lab: Lab) -> Exercise:
     return Exercise(match["id"], path.parent, lab, manifest)
 
 
-def named(exercises: Sequence[Exercise], id: str) -> Exercise:
+def find_exercise(exercises: Sequence[Exercise], id: str) -> Exercise:
     """The exercise of that id. Raises LabError."""
     for exercise in exercises:
         if exercise.id == id.lower():

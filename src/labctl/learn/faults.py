@@ -32,7 +32,7 @@ class Fault:
     exception: bool = True
 
 
-def noted(run_dir: Path, since: float) -> list[Fault]:
+def read_faults(run_dir: Path, since: float) -> list[Fault]:
     """The faults of all models of a run folder since then (``time.monotonic()`` seconds), in order of time."""
     found = []
     for path in [*run_dir.glob("faults-*.jsonl"), *run_dir.glob("replica-*/faults-*.jsonl")]:
@@ -57,7 +57,7 @@ def headline(faults: Sequence[Fault], exercise: Exercise) -> str:
     return f"{_model_file(exercise)}{f', line {first.line}' if first.line else ''}: {first.words}"
 
 
-def told(text: str, exercise: Exercise) -> str:
+def locate_line(text: str, exercise: Exercise) -> str:
     """What Triton or a process of the learner's said, as file, line and exception; "" where it names no such line."""
     for name in exercise.manifest.files:
         if match := re.search(rf"(?<![\w/.]){re.escape(name)}, line (\d+): (.+)", text):  # as our own code says it

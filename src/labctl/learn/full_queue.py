@@ -45,10 +45,10 @@ class Engine:
     steps: Steps
     wait: Wait
 
-    def queued(
+    def send_queued(
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
     ) -> tuple[list[RequestRecord], list[Step]]:
-        """Send all requests, in order, before the engine's first step; see ``Trial.queued``."""
+        """Send all requests, in order, before the engine's first step; see ``Trial.send_queued``."""
         length = kind_of(self.endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
         with TextStream(self.endpoint) as stream:  # one stream hands its requests over in order
             with self.held():
@@ -59,7 +59,7 @@ class Engine:
                     if after > done:
                         self.clock.step(after - done, trtllm.MODEL)
                         done = after
-                    there = self._settled()
+                    there = self._wait_settled()
                     records.append(_send(stream, request, length))
                     self.await_arrived(there + 1, stream, records)
             for record in records:
@@ -104,7 +104,7 @@ class Engine:
                 raise Stuck(f"{self._there()} of {count} requests had arrived in the engine after {THERE_S:g} s")
             time.sleep(LOOK_S)
 
-    def _settled(self) -> int:
+    def _wait_settled(self) -> int:
         """How many are in the engine when it waits for its next step, or has nothing to do."""
         deadline = time.monotonic() + THERE_S
         while time.monotonic() < deadline:

@@ -42,14 +42,14 @@ def main(mine: str) -> None:
         try:
             if used_file.read_text(encoding="utf-8") != mine:
                 return
-            if time.time() - used_file.stat().st_mtime > limit and _stopped(session, limit):
+            if time.time() - used_file.stat().st_mtime > limit and _stop_if_idle(session, limit):
                 return
         except FileNotFoundError:
             return
         time.sleep(min(LOOK_S, limit / 4))
 
 
-def _stopped(session: Session, limit: float) -> bool:
+def _stop_if_idle(session: Session, limit: float) -> bool:
     """Stop the server, unless a check holds it or has just used it; whether it was stopped."""
     from labctl.learn.server import STACK, stop
 

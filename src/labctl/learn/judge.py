@@ -64,7 +64,7 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
     seeds = list(seeds) or random.SystemRandom().sample(range(1, 100_000), SEEDS)
     with stack_lock(workspace, "exercises", "exercise check"):
         checks = _syntax(exercise, files) or own_work.of_the_solution(exercise, files)
-        checks = checks or _judged(session, exercise, files, runtime, seeds)
+        checks = checks or _judge(session, exercise, files, runtime, seeds)
         failed = next((check for check in checks if not check.ok), None)
         held = f"everything holds, with {len(seeds)} seeds" if len(seeds) > 1 else "everything holds"
         if edited := own_work.edited_judges(exercise, workspace):
@@ -74,21 +74,21 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
         clean = workspace.folder(server.STACK).clean_file
         clean.parent.mkdir(parents=True, exist_ok=True)
         clean.touch() if outcome.passed else clean.unlink(missing_ok=True)
-        Progress(workspace).checked(exercise.id, outcome.passed)
-        atomic_write(_kept(workspace, exercise.id), json.dumps(outcome.to_json()))
+        Progress(workspace).record_check(exercise.id, outcome.passed)
+        atomic_write(_outcome_file(workspace, exercise.id), json.dumps(outcome.to_json()))
         return outcome
 
 
 def last(workspace: Workspace, id: str) -> Outcome | None:
     """The outcome of an exercise's last check; None before the first."""
     try:
-        kept = json.loads(_kept(workspace, id).read_text(encoding="utf-8"))
+        kept = json.loads(_outcome_file(workspace, id).read_text(encoding="utf-8"))
         return Outcome(**{**kept, "checks": [Check(**check) for check in kept["checks"]]})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _kept(workspace: Workspace, id: str) -> Path:
+def _outcome_file(workspace: Workspace, id: str) -> Path:
     return workspace.state / "checks" / f"{id}.json"
 
 
@@ -101,7 +101,7 @@ def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
     return []
 
 
-def _judged(
+def _judge(
     session: Session, exercise: Exercise, files: dict[str, Path], runtime: str, seeds: Sequence[int]
 ) -> list[Check]:
     try:
@@ -111,21 +111,21 @@ def _judged(
             raise
         why = "; ".join(filter(None, (error.why, *error.details)))
         lines = faults.in_learners_files(why or error.what, session, exercise, None)
-        return [Check("the model", "loads", error.what, False, faults.told(lines, exercise) or lines)]
+        return [Check("the model", "loads", error.what, False, faults.locate_line(lines, exercise) or lines)]
     function = _load(exercise)
     checks: list[Check] = []
     for seed in seeds:
-        checks = _tried(function, seed, session, exercise, running)
+        checks = _run_trial(function, seed, session, exercise, running)
         dead = any(UNHEALTHY in check.sentence + check.measured for check in checks)
         if dead and session.find(server.STACK):
             session.listener.note("Triton took a model for dead, as it does on a very busy machine: once more")
-            checks = _tried(function, seed, session, exercise, running)
+            checks = _run_trial(function, seed, session, exercise, running)
         if not all(check.ok for check in checks):
             break
     return checks
 
 
-def _tried(
+def _run_trial(
     function: Any, seed: int, session: Session, exercise: Exercise, running: tuple[Runtime, Record]
 ) -> list[Check]:
     """What one trial with that seed measures."""
@@ -143,7 +143,7 @@ def _tried(
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
     with Limits(runner, record, exercise.manifest.memory_mib) as limits:
         _try(function, trial, limits, session, exercise, running)
-    if limits.exceeded():  # Triton starts the model's process again, with the request that took too much
+    if limits.describe_excess():  # Triton starts the model's process again, with the request that took too much
         server.stop(session)
     session.listener.done("done")
     return trial.checks
@@ -165,26 +165,28 @@ def _try(
     except Stuck as error:
         loop = next(iter(stuck_sentences(trial.run_dir)), "")
         why = mine(loop) or (error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}")
-        trial.expect("an answer", f"within {trial.patience:g} s", "none", False, limits.exceeded() or why)
+        trial.expect("an answer", f"within {trial.patience:g} s", "none", False, limits.describe_excess() or why)
         server.stop(session)
     except Explained as error:
         explained = True
         measured = faults.headline(trial.faults(), exercise) or mine(error.why)
-        trial.expect("an answer", "without an error", measured, False, limits.exceeded() or error.what)
+        trial.expect("an answer", "without an error", measured, False, limits.describe_excess() or error.what)
     except LabError as error:
         why = mine("; ".join(filter(None, (error.why, *error.details))))
-        sentence = limits.exceeded() or faults.told(why, exercise) or ": ".join(filter(None, (error.what, why)))
+        sentence = (
+            limits.describe_excess() or faults.locate_line(why, exercise) or ": ".join(filter(None, (error.what, why)))
+        )
         trial.expect("an answer", "without an error", error.what, False, sentence)
     except Exception as error:
-        sentence = unread(error, exercise, trial)
+        sentence = explain_unreadable(error, exercise, trial)
         trial.expect("the check", "reads what your file gives", type(error).__name__, False, sentence)
-    if not explained and not limits.exceeded() and (said := faults.headline(trial.faults(), exercise)):
+    if not explained and not limits.describe_excess() and (said := faults.headline(trial.faults(), exercise)):
         trial.checks.insert(0, Check("exceptions, and rules of Triton that were broken", "none", said, False, said))
-    if limits.exceeded() and trial.passed:
-        trial.expect("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", False, limits.exceeded())
+    if limits.describe_excess() and trial.passed:
+        trial.expect("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", False, limits.describe_excess())
 
 
-def unread(error: Exception, exercise: Exercise, trial: Trial) -> str:
+def explain_unreadable(error: Exception, exercise: Exercise, trial: Trial) -> str:
     """What an exception of a ``check.py`` means: a value of the learner's that it cannot read, or its own fault."""
     said = f"{type(error).__name__}: {error}"
     if trial.given is None:

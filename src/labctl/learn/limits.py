@@ -39,7 +39,7 @@ class Limits:
         self._end.set()
         self._thread.join()
 
-    def exceeded(self) -> str:
+    def describe_excess(self) -> str:
         """What happened, in words; "" while nothing did."""
         if not self._over.is_set():
             return ""

@@ -36,7 +36,7 @@ def names_by_path(exercise: Exercise, workspace: Workspace) -> dict[str, str]:
     return {f"{overlay}/{place}": name for place, name in names(exercise).items()}
 
 
-def touched(exercise: Exercise) -> list[str]:
+def touched_models(exercise: Exercise) -> list[str]:
     """The models of which the learner writes a file."""
     return sorted({place.split("/", 1)[0] for place in exercise.served})
 
@@ -50,7 +50,7 @@ def lay_over(workspace: Workspace, exercise: Exercise, files: Mapping[str, Path]
     ).request
     with replace_dir(workspace.folder("exercise").overlay) as fresh:
         for place, origin in repository.origins(request).items():
-            if place.split("/", 1)[0] in touched(exercise) and place not in exercise.served:
+            if place.split("/", 1)[0] in touched_models(exercise) and place not in exercise.served:
                 _copy(origin, fresh / place)
         for place, name in exercise.served.items():
             _copy(files[name], fresh / _served_at(place))

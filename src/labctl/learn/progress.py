@@ -62,7 +62,7 @@ class Progress:
             id, lambda before: replace(before, state=PASSED if before.state == PASSED else STARTED, started=time.time())
         )
 
-    def checked(self, id: str, passed: bool) -> None:
+    def record_check(self, id: str, passed: bool) -> None:
         """A pass stays a pass, whatever a later check says: people go on to try things out."""
         now = time.time()
 
@@ -78,7 +78,7 @@ class Progress:
 
         self._change(id, change)
 
-    def hinted(self, id: str, shown: int) -> None:
+    def record_hint(self, id: str, shown: int) -> None:
         self._change(id, lambda before: replace(before, hints=shown))
 
     def _change(self, id: str, change: Callable[[Entry], Entry]) -> None:

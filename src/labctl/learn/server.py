@@ -75,7 +75,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
             if lives and (record := _for_this(session, exercise, lab, options, *there)) and _free(there[1]):
                 anew = [edit.model for edit in find_edits(RunningStack.of(session, lab, there[0], record))]
                 if folder.used_file.exists() and not folder.clean_file.exists():
-                    anew += [m for m in overlay.touched(exercise) if m not in anew]
+                    anew += [m for m in overlay.touched_models(exercise) if m not in anew]
                 if anew:
                     reload(session, lab, STACK, anew, patience=_patience(exercise))
                 return there[0], record
@@ -140,7 +140,7 @@ def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain
     return faults.stack_files(stack, overlay.names(exercise))
 
 
-def stack_named(session: Session, word: str) -> str:
+def resolve_stack(session: Session, word: str) -> str:
     """The stack of that name, or the exercises' own. Raises LabError."""
     return STACK if word == STACK else session.catalog.stack(word)[1]
 

@@ -133,7 +133,7 @@ class Trial:
                     deadline = now + self.patience / 2  # it still answers: a slow machine is no mistake
         client.wait(*records, timeout=1.0)
 
-    def ended(self, client: InFlight, *records: RequestRecord) -> None:
+    def wait_ended(self, client: InFlight, *records: RequestRecord) -> None:
         """Until all of them have ended, well or with an ``error``. Raises Stuck."""
         try:
             client.wait(*records, timeout=self.patience)
@@ -150,7 +150,7 @@ class Trial:
                 raise
             raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
 
-    def queued(
+    def send_queued(
         self, requests: Sequence[full_queue.Request], later: Sequence[tuple[int, full_queue.Request]] = ()
     ) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """Requests (prompt ids, tokens) to ``tensorrt_llm``, all there before the first one joins; and their steps.
@@ -160,7 +160,7 @@ class Trial:
         Args:
             later: other requests, each with the number of steps after which it arrives.
         """
-        return self._engine().queued(requests, later)
+        return self._engine().send_queued(requests, later)
 
     def in_turn(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """The same requests, but each is sent when the one before it is answered. Raises as :meth:`answers`."""
@@ -245,7 +245,7 @@ class Trial:
 
     def faults(self) -> list[faults.Fault]:
         """What the learner's model did wrong since the trial began: every exception that it raised."""
-        return faults.noted(self.run_dir, self.since)
+        return faults.read_faults(self.run_dir, self.since)
 
     def counters(self) -> metrics.Snapshot:
         """Triton's own counters now."""
@@ -255,7 +255,7 @@ class Trial:
         """The metrics page now, as a collector reads it."""
         return metrics.page(self.endpoints.metrics)
 
-    def settled(self, value: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 5.0) -> Any:
+    def wait_for(self, value: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 5.0) -> Any:
         """``value()`` as soon as it is as wanted, or whatever it is when the time is over (counters lag a little)."""
         deadline = time.monotonic() + seconds
         while not wanted(now := value()) and time.monotonic() < deadline:
@@ -270,7 +270,7 @@ class Trial:
         return bool(ok)
 
     @contextmanager
-    def explained(self, sentence: str, because: str = "") -> Iterator[None]:
+    def explain_errors(self, sentence: str, because: str = "") -> Iterator[None]:
         """An error inside the block fails the trial with ``sentence``; what was really said is shown as measured.
 
         Args:

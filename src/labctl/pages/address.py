@@ -25,7 +25,7 @@ TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 @contextlib.contextmanager
-def known(workspace: Workspace, stack: str, page: str, address: str) -> Iterator[None]:
+def publish_address(workspace: Workspace, stack: str, page: str, address: str) -> Iterator[None]:
     """For the time of a block the stack's other page finds this one."""
     path = workspace.folder(stack).address_file(page)
     atomic_write(path, address, mode=0o600)

@@ -142,17 +142,17 @@ class Page:
             if not prompt.strip():
                 yield history, NOTHING
                 return
-            history = [*history, {"role": "user", "content": fenced(prompt)}]
+            history = [*history, {"role": "user", "content": fence(prompt)}]
             # In the place of the last answer's speed: whether an answer can come at all.
             yield history, self.scheduler.still() if self.scheduler else ""
             sampling = wishes(dict(zip(names, values, strict=True)))
             shown = history
             try:
                 for part in conversation.ask(self.endpoint, model, prompt, int(tokens), sampling, self.tokenizer_dir):
-                    shown = [*history, {"role": "assistant", "content": fenced(part.text)}]
+                    shown = [*history, {"role": "assistant", "content": fence(part.text)}]
                     yield shown, part.speed
             except LabError as error:  # below what came of the text until then
-                yield [*shown, {"role": "assistant", "content": told(error)}], ""
+                yield [*shown, {"role": "assistant", "content": describe_error(error)}], ""
 
         return run
 
@@ -164,7 +164,7 @@ def wishes(values: dict[str, float]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name != "seed" or value >= 0}
 
 
-def told(error: LabError) -> str:
+def describe_error(error: LabError) -> str:
     """An error as the page shows it; what Triton says is shown as it is."""
     parts = [f"**{plain(error.what)}**", plain(error.why), plain(error.remedy)]
     return "\n\n".join(part for part in parts if part)
@@ -175,7 +175,7 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", text)
 
 
-def fenced(text: str) -> str:
+def fence(text: str) -> str:
     """The text as it is: no Markdown of its own, spaces and lines kept."""
     fence = "```"
     while fence in text:

@@ -73,7 +73,7 @@ class Gate:
             await send(message)
 
         try:
-            receive = await self._judged(scope, receive)
+            receive = await self._judge(scope, receive)
             if scope["path"] == SCHEDULER:
                 await _lead(send, self._where(scope))
             else:
@@ -84,7 +84,7 @@ class Gate:
             if not begun:
                 await _answer(send, 500, "the page could not answer this")
 
-    async def _judged(self, scope: Message, receive: Receive) -> Receive:
+    async def _judge(self, scope: Message, receive: Receive) -> Receive:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if why := objection(headers, self._exposed):
             raise _Refused(403, why)
@@ -95,7 +95,7 @@ class Gate:
             raise _Refused(404, "this page has no such thing")
         body = await _read(receive)
         if path.rstrip("/") == JOIN:
-            body = self._checked(body)
+            body = self._check(body)
         return _replay(body, receive)
 
     def _where(self, scope: Message) -> str:
@@ -110,7 +110,7 @@ class Gate:
             raise _Refused(404, f"the live page is not open: {self._scheduler.command}")
         return address
 
-    def _checked(self, body: bytes) -> bytes:
+    def _check(self, body: bytes) -> bytes:
         try:
             call = json.loads(body)
             fields, values = self._calls()[call["fn_index"]], call["data"]

@@ -13,7 +13,10 @@ NO_END = (
 def check(trial):
     prompts = trial.rng.sample(PROMPTS, len(PROMPTS))
     steps = trial.rng.randint(3, 5)
-    with trial.explained(NO_END, because="timed out"), trial.explained(NO_START, because="must specify the START flag"):
+    with (
+        trial.explain_errors(NO_END, because="timed out"),
+        trial.explain_errors(NO_START, because="must specify the START flag"),
+    ):
         texts = trial.client("client.py", json.dumps(prompts), str(steps))
     if not trial.expect(
         "texts that are printed",

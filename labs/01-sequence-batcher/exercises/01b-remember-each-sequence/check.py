@@ -26,7 +26,7 @@ def check(trial):
         )
         if not trial.passed:
             return
-        with trial.explained(MIXED, because="KeyError|IndexError"):
+        with trial.explain_errors(MIXED, because="KeyError|IndexError"):
             together = piecewise(client, prompts, ids, steps)
         right = sum(one == other for one, other in zip(together, whole, strict=True))
         trial.expect("three in turn", "3 right", f"{right} right", right == 3, MIXED)
@@ -46,7 +46,7 @@ def check(trial):
             client.ask(prompts[1], first_id + 6, start=True, end=True)
             return kept(trial) - before
 
-        silent = trial.settled(after_another, lambda more: more <= 0, seconds=8)
+        silent = trial.wait_for(after_another, lambda more: more <= 0, seconds=8)
         trial.expect(
             "things kept of one that fell silent",
             "0",

@@ -17,12 +17,12 @@ def check(trial):
     with trial.sequences("ensemble_pipeline") as client:
         text = prompts[2]
         for _ in range(4):  # what is right: the whole text as one request
-            with trial.explained(BEGIN, because="KeyError"):
+            with trial.explain_errors(BEGIN, because="KeyError"):
                 text += client.ask(text, base + 5, start=True, end=True)
         trial.expect("a sequence alone", "begins", repr(text), len(text) > len(prompts[2]), BEGIN)
         with (
-            trial.explained(COUNT, because="Number of InferenceResponse objects"),
-            trial.explained(EMPTY, because="KeyError"),
+            trial.explain_errors(COUNT, because="Number of InferenceResponse objects"),
+            trial.explain_errors(EMPTY, because="KeyError"),
         ):
             news = [client.ask(prompts[n], base + n, start=True) for n in range(3)]
             grown = prompts[2] + news[2]

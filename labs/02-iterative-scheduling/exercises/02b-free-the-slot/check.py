@@ -10,9 +10,9 @@ UNKNOWN = "the model was called for a sequence that it had forgotten: only a fin
 def check(trial):
     slots = trial.settings["max_batch_size"]
     requests = [(trial.rng.choice(PROMPTS), trial.rng.randint(3, 9)) for _ in range(2 * slots + 1)]
-    with trial.explained(UNKNOWN, because=r"KeyError: \d"):
+    with trial.explain_errors(UNKNOWN, because=r"KeyError: \d"):
         first = trial.answers("iterative-gpt2", requests[:1], ignore_eos=True)
-    with trial.explained(TAKEN, because="slots of the KV cache are taken"):
+    with trial.explain_errors(TAKEN, because="slots of the KV cache are taken"):
         others = [trial.answers("iterative-gpt2", [request], ignore_eos=True)[0] for request in requests[1:]]
         together = trial.answers("iterative-gpt2", requests[:slots], ignore_eos=True)
     answered = sum(len(r.responses) == n for r, (_, n) in zip([*first, *others], requests, strict=True))
@@ -30,7 +30,7 @@ def check(trial):
         len(together) == slots,
         "not everybody was answered: is a slot taken from a sequence that still runs?",
     )
-    used, more = trial.settled(lambda: left(trial, requests[0]), lambda found: found == (0, 0))
+    used, more = trial.wait_for(lambda: left(trial, requests[0]), lambda found: found == (0, 0))
     trial.expect("slots taken after the last answer", "0", used, used == 0, SLOT)
     trial.expect("things kept of sequences that are finished", "0", more, more <= 0, KEPT)
 

@@ -26,14 +26,14 @@ def check(trial):
             trial.at_once(asked, requests)
         # The engine sends an answer's last token before it writes the step down.
         rows = sum(lengths) if model == ENGINE else count
-        steps = trial.settled(
+        steps = trial.wait_for(
             lambda m=model: trial.steps(m), lambda now, n=rows: sum(step.batch for step in now) >= n, seconds=10
         )
         measured[model] = [step.batch for step in steps]
         seconds[model] = sum(step.ended - step.began for step in steps)
         if model != ENGINE:
             wanted = before.models[model].inferences + count
-            now = trial.settled(trial.counters, lambda now, m=model, n=wanted: now.models[m].inferences >= n)
+            now = trial.wait_for(trial.counters, lambda now, m=model, n=wanted: now.models[m].inferences >= n)
             executions = now.since(before).models[model].exec_count
             trial.expect(
                 f"{model}: executions by Triton's counter",

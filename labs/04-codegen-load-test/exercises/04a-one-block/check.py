@@ -24,7 +24,7 @@ def check(trial):
     before = trial.counters()
     records = trial.users(USERS, "ensemble", requests)
     wanted = before.models[MODEL].inferences + len(requests)
-    counted = trial.settled(trial.counters, lambda now: now.models[MODEL].inferences >= wanted).since(before)
+    counted = trial.wait_for(trial.counters, lambda now: now.models[MODEL].inferences >= wanted).since(before)
     mean = counted.models[MODEL].mean_batch
     instances = len({step.instance for step in trial.steps(MODEL)})
     said = SMALL if mean >= 1.2 else INSTANCES if instances > 1 else ONE_BY_ONE

@@ -48,7 +48,7 @@ def check(trial):
     trial.expect(
         "served", "somebody", f"{len(served)} of {count}", bool(served), "nobody was served: what else turns them away?"
     )
-    done = trial.settled(trial.counters, lambda now: now.since(before).models[MODEL].rejected >= len(refused))
+    done = trial.wait_for(trial.counters, lambda now: now.since(before).models[MODEL].rejected >= len(refused))
     counted = done.since(before).models[MODEL]
     trial.expect(
         "refusals that Triton counts as REJECTED",
@@ -74,5 +74,5 @@ def overload(trial, count, tokens):
     """So many requests at once, when all of them have been answered or turned away."""
     with trial.unary() as client:
         records = [trial.ask(client, "ensemble", trial.rng.choice(PROMPTS), tokens) for _ in range(count)]
-        trial.ended(client, *records)
+        trial.wait_ended(client, *records)
     return records

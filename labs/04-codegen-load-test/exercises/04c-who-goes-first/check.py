@@ -18,7 +18,7 @@ def check(trial):
         hurried = [
             trial.ask(client, "ensemble", trial.rng.choice(PROMPTS), tokens, priority=FIRST) for _ in range(HURRIED)
         ]
-        trial.ended(client, *ordinary, *hurried)
+        trial.wait_ended(client, *ordinary, *hurried)
     every = [*ordinary, *hurried]
     answered = sum(record.ok for record in every)
     trial.expect(

@@ -8,7 +8,7 @@ STATIC = "a slot stayed empty until the whole batch was done, although requests 
 
 def check(trial):
     requests = requests_of(trial.rng)
-    records, steps = trial.queued(requests)
+    records, steps = trial.send_queued(requests)
     largest = max(step.batch for step in steps)
     trial.expect(
         "requests in one step, at most",
@@ -38,7 +38,7 @@ def check(trial):
         "hardly fewer steps than a static batch takes: does each request join as soon as there is a slot?",
     )
     chosen = trial.rng.sample(range(len(requests)), 2)
-    alone = [trial.queued([requests[n]])[0][0].text for n in chosen]
+    alone = [trial.send_queued([requests[n]])[0][0].text for n in chosen]
     right = sum(records[n].text == text for n, text in zip(chosen, alone, strict=True))
     trial.expect(
         "answers as the same request has them alone",

@@ -39,7 +39,7 @@ def check(trial):
     for cache in sorted(asked, key=lambda cache: cache.blocks * BLOCK_SIZE != now):  # the one that is there first
         if cache.blocks * BLOCK_SIZE != int(trial.parameters(MODEL)[BLOCKS]):
             trial.load_with(MODEL, **{BLOCKS: str(cache.blocks * BLOCK_SIZE)})
-        found[cache] = trial.queued(asked[cache])
+        found[cache] = trial.send_queued(asked[cache])
     for cache in asked:
         evictions = sum(step.more["preempted"] for step in found[cache][1])
         most = cache.evictions

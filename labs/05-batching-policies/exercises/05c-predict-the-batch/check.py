@@ -76,7 +76,7 @@ def measured(trial, requests):
     for policy in sorted((NO_EVICT, UTILIZATION), key=lambda policy: policy != trial.parameters(MODEL)[POLICY]):
         if policy != trial.parameters(MODEL)[POLICY]:
             trial.load_with(MODEL, **{POLICY: policy, f"asked_{POLICY}": policy})
-        steps = trial.queued(requests)[1]
+        steps = trial.send_queued(requests)[1]
         figures[policy] = sum(step.batch for step in steps) / len(steps), sum(s.more["preempted"] for s in steps)
     return figures
 

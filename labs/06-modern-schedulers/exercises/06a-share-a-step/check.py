@@ -8,7 +8,7 @@ def check(trial):
     requests = [([rng.randint(5, 2000) for _ in range(prompt)], answer) for prompt, answer in lengths]
     budget = int(trial.settings["max_num_tokens"])
     said = trial.call("predict.py", "predict", budget, lengths)
-    records, steps = trial.queued(requests)
+    records, steps = trial.send_queued(requests)
     found = [first_of(record.id, steps) for record in records]
     whole = isinstance(said, list) and len(said) == len(found) and all(isinstance(n, int) for n in said)
     if not trial.expect(

@@ -54,8 +54,8 @@ def check(trial):
     expect(trial, "a flood", behind, FLOOD if behind >= 5 else REQUESTS)
 
     busy, away = tenants(trial, "busy", "away")
-    trial.queued(ask(trial, away, SHORT, 1))
-    trial.queued(ask(trial, busy, LONG, 8))  # while the other one is away
+    trial.send_queued(ask(trial, away, SHORT, 1))
+    trial.send_queued(ask(trial, busy, LONG, 8))  # while the other one is away
     _, ahead = apart(trial, busy, away, ask(trial, busy, LONG, 10) + ask(trial, away, SHORT, 24))
     expect(trial, "after a pause", ahead, SAVED)
 
@@ -84,7 +84,7 @@ def ask(trial, tenant, kind, count):
 
 def apart(trial, one, other, requests, later=()):
     """By how much each of the two tenants got ahead of its half while both waited, in requests of the larger price."""
-    records, steps = trial.queued(requests, later)
+    records, steps = trial.send_queued(requests, later)
     asked = [*requests, *(request for _, request in later)]
     whose = {record.id: more["tenant"] for record, (_, _, more) in zip(records, asked, strict=True)}
     price = max(len(prompt) + 2 * answer for prompt, answer, _ in asked)

@@ -77,7 +77,7 @@ class Asker:
         with self._lock:
             if len(self._open) + count > MOST:
                 raise LabError(f"{len(self._open)} requests of this page are in flight, and it sends at most {MOST}")
-            made = [self._asked(model, prompt) for _ in range(count)]
+            made = [self._ask(model, prompt) for _ in range(count)]
             self._open |= {asked.number: asked for asked in made}
         for asked in made:
             event = {"n": asked.number, "name": asked.name, "model": model, "prompt": prompt, "at": time.monotonic()}
@@ -85,7 +85,7 @@ class Asker:
             threading.Thread(target=self._run, args=(asked, tokens), name=f"ask {asked.number}", daemon=True).start()
         return [asked.number for asked in made]
 
-    def _asked(self, model: str, prompt: str) -> _Asked:
+    def _ask(self, model: str, prompt: str) -> _Asked:
         number = request_id()
         # The correlation ids that Triton makes itself are numbers: these cannot be among them.
         return _Asked(number, model, prompt, f"p{number}-{self._page}" if model in self._iterative else number)

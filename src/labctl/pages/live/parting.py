@@ -46,7 +46,7 @@ def parting(one: Lane, other: Lane) -> Parting:
     Raises:
         LabError: the two runs did not have the same number of requests.
     """
-    names = _paired(one, other)
+    names = _pair_requests(one, other)
     first, second = ([line for line in lane.lines if line["kind"] not in (CHANGE, HELD)] for lane in (one, other))
     title = one.title if one.title == other.title else f"{one.title} and {other.title}"
     for at, lines in enumerate(zip_longest(first, second)):
@@ -58,7 +58,7 @@ def parting(one: Lane, other: Lane) -> Parting:
     return Parting(title, len(names[0]), len(first))
 
 
-def paired(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane, Lane]]:
+def pair_lanes(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane, Lane]]:
     """The lanes of two runs that belong together: by phase and model, or by model where each has one phase of it.
 
     Raises:
@@ -77,7 +77,7 @@ def paired(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane, Lan
     )
 
 
-def _paired(one: Lane, other: Lane) -> tuple[Names, Names]:
+def _pair_requests(one: Lane, other: Lane) -> tuple[Names, Names]:
     asked = one.requests(), other.requests()
     if len(asked[0]) != len(asked[1]):
         raise LabError(

@@ -186,7 +186,7 @@ def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) ->
     """What a step did with a request; ``called`` are other names for requests than the log's."""
     because = line.get("because", {})
     if name in line.get("evicted", ()):
-        yield Event("preempted", _crowded(because), because)
+        yield Event("preempted", _describe_shortage(because), because)
     elif name in line["waiting"]:
         first = line["waiting"][0] == name
         yield Event("waits", _waits(line, name, called or {}), because if first else {})
@@ -224,7 +224,7 @@ def refusal(line: Line) -> str:
     why, because, slots = line["why"], line.get("because"), line.get("slots")
     why = why if isinstance(why, str) else why[0]
     if why == "no KV block" and because and line.get("evicted"):
-        return f"{why}: this step preempts ({_crowded(because)})"
+        return f"{why}: this step preempts ({_describe_shortage(because)})"
     if why == "no KV block" and because:
         reserved = f", {because['reserve']} reserved" if because["reserve"] else ""
         return f"{why}: needs {because['need']}, {because['used']} used{reserved}, of {because['blocks']}"
@@ -239,7 +239,7 @@ def refusal(line: Line) -> str:
     return str(why)
 
 
-def _crowded(because: Mapping[str, int]) -> str:
+def _describe_shortage(because: Mapping[str, int]) -> str:
     return f"the batch would hold {because['used']} blocks of {because['blocks']}" if because else "no KV block"
 
 

@@ -1,0 +1,76 @@
+"""A learner's progress: what passed stays, and no version, damage or second command loses it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from exercise_cases import begin_in
+
+from labctl.learn.progress import PASSED, STARTED, Progress
+from labctl.workspace import Workspace
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout in which exercises can be begun."""
+    monkeypatch.chdir(begin_in(tmp_path, monkeypatch))
+    return tmp_path
+
+
+@pytest.fixture
+def workspace(root: Path) -> Workspace:
+    return Workspace(root, root / "cache")
+
+
+def test_a_pass_stays_a_pass_when_the_learner_goes_on_to_try_things_out(workspace: Workspace) -> None:
+    progress = Progress(workspace)
+    progress.start("02a")
+    progress.record_check("02a", passed=True)
+    when = progress.of("02a").passed
+    progress.record_check("02a", passed=False)
+    progress.start("02a")
+    assert (progress.of("02a").state, progress.of("02a").checks, progress.of("02a").passed) == (PASSED, 2, when)
+
+
+def test_progress_of_another_version_is_kept_key_by_key(workspace: Workspace) -> None:
+    """One key that this version does not know must not cost a person's progress."""
+    progress = Progress(workspace)
+    progress.record_check("02a", passed=True)
+    path = workspace.state / "exercises.json"
+    data = json.loads(path.read_text())
+    data["02a"]["stars"] = 3
+    data["09z"] = {"state": "passed", "started": 5.0, "mood": "good"}
+    data["note"] = "not an entry"
+    path.write_text(json.dumps(data))
+    assert progress.of("02a").state == PASSED and progress.of("09z").started == 5.0
+    progress.start("02c")
+    progress.record_hint("02a", 2)
+    after = json.loads(path.read_text())
+    assert set(after) == {"02a", "02c", "09z", "note"}
+    assert after["02a"]["stars"] == 3 and after["02a"]["hints"] == 2 and after["09z"] == data["09z"]
+
+
+@pytest.mark.parametrize("text", ['{"02a": [1', "[1, 2]", "null", "\x00"])
+def test_damaged_progress_counts_as_none_and_is_kept_aside(workspace: Workspace, text: str) -> None:
+    progress = Progress(workspace)
+    progress.start("02a")
+    path = workspace.state / "exercises.json"
+    path.write_text(text)
+    assert progress.entries() == {} and progress.current == ""
+    progress.start("02b")
+    assert progress.of("02b").state == STARTED
+    [aside] = workspace.state.glob("exercises.json.damaged-*")
+    assert aside.read_text() == text
+
+
+def test_two_commands_at_once_lose_no_progress(workspace: Workspace) -> None:
+    ids = [f"{n:02}a" for n in range(24)]
+    threads = [threading.Thread(target=Progress(workspace).record_check, args=(id, True)) for id in ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(Progress(workspace).entries()) == ids

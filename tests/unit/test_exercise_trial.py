@@ -1,0 +1,102 @@
+"""How a trial waits for answers: what is stuck, what is slow, what is refused, and what a broken connection is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from labctl.learn.outcome import Explained, Slow, Stuck
+from labctl.learn.trial import Trial
+from labctl.runtimes.record import Endpoints
+from labkit.clients.base import InFlight
+from labkit.clients.stream import TextStream
+from labkit.errors import LabError
+from labkit.records import RequestRecord
+
+
+class Silent(InFlight):
+    """A connection on which nothing comes any more."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1")
+
+    def answered(self, error: str = "") -> RequestRecord:
+        record = self.send_inputs("m", "a prompt", [])
+        with self._changed:
+            self._end(record, record.start + 1, error)
+        return record
+
+    def _hand_over(self, record: RequestRecord, inputs: list[object], priority: int) -> None:
+        pass
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    nowhere = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
+    return Trial(1, nowhere, tmp_path, tmp_path, {}, "", patience=0.05)
+
+
+def test_a_check_may_wait_for_refusals_but_not_for_ever(trial: Trial) -> None:
+    with Silent() as client:
+        refused = client.answered("Request timeout expired")
+        trial.wait_ended(client, client.answered(), refused)
+        with pytest.raises(LabError, match="Request timeout expired"):
+            trial.wait(client, refused)
+        with pytest.raises(Stuck, match=r"m has not answered within 0\.05 s"):
+            trial.wait_ended(client, refused, client.send_inputs("m", "a prompt", []))
+
+
+def test_a_connection_that_breaks_is_not_taken_for_a_model_that_does_not_answer(trial: Trial) -> None:
+    trial.patience = 30.0
+    with Silent() as client:
+        waiting = client.send_inputs("m", "a prompt", [])
+        client._broken = "division by zero"
+        with pytest.raises(LabError, match="the connection to the server broke") as caught:
+            trial.wait(client, waiting)
+        assert not isinstance(caught.value, Stuck)
+
+
+def test_an_error_of_the_server_is_not_called_a_broken_connection() -> None:
+    """Triton's own errors name no request where several are open; the connection is whole."""
+    stream = TextStream("127.0.0.1:1")
+    for _ in range(2):
+        stream._open[str(_)] = RequestRecord("m-1", "m", "p")
+    stream._arrived(None, Exception("scheduler.py, line 27: TypeError"))
+    with pytest.raises(LabError, match=r"(?s)answered a request with an error.*line 27") as caught:
+        stream.check()
+    assert "connection" not in f"{caught.value}"
+
+
+def test_a_model_that_is_slow_and_still_answers_is_not_told_that_it_forgot_something(trial: Trial) -> None:
+    """``sleep(0.3)`` in a step is no missing RESCHEDULE."""
+    trial.patience = 0.4
+    with Silent() as client:
+        record = client.send_inputs("m", "a prompt", [])
+
+        def answers() -> None:
+            while not done.wait(0.02):
+                record.responses.append((time.monotonic(), "a"))
+
+        done = threading.Event()
+        thread = threading.Thread(target=answers)
+        thread.start()
+        try:
+            with pytest.raises(Slow, match=r"m still answers after 1\.2 s, but slowly \(\d+ tokens so far\)"):
+                trial.wait(client, record)
+        finally:
+            done.set()
+            thread.join()
+
+
+def test_an_explanation_is_only_for_its_own_error(trial: Trial) -> None:
+    with pytest.raises(Explained, match="timed out"), trial.explain_errors("it timed out", because="timed out"):
+        raise LabError("client.py failed", "timed out")
+    with (
+        pytest.raises(LabError, match="NameError") as caught,
+        trial.explain_errors("it timed out", because="timed out"),
+    ):
+        raise LabError("client.py failed", "client.py, line 3: NameError")
+    assert not isinstance(caught.value, Explained)
