@@ -113,7 +113,7 @@ class CountingTrial:
         kind = scheduler_beside(self.folder)
         self._scheduler = kind(CountingEngine(), kv, Policy(self._set[POLICY]), places, static=False)
 
-    def queued(
+    def send_queued(
         self, requests: Sequence[Any], later: Sequence[tuple[int, Any]] = ()
     ) -> tuple[list[Record], list[Logged]]:
         jobs = [self._job(request) for request in requests]

@@ -237,7 +237,7 @@ def test_a_pass_by_a_replaced_check_says_so(
     desk.lay_out(exercise, workspace)
     for name in changed:
         (tmp_path / PLACE_02B / name).write_text("# replaced\n")
-    monkeypatch.setattr(judge, "_judged", lambda *_: [Check("answers", "8", "8", True)])
+    monkeypatch.setattr(judge, "_judge", lambda *_: [Check("answers", "8", "8", True)])
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
     outcome = judge.check(session, exercise, "compose", [7])
     assert outcome.passed
