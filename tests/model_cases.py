@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from counting_engine import CountingEngine
 from fake_backend import START, Request, Response
-from step_schema import StepLine
+from step_schema import LINES, StepLine
 
-from labserve.inflight import engines
+from labserve.inflight import setup
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 
@@ -193,7 +193,7 @@ ALL = pytest.mark.parametrize("case", [*CASES, *SMALL], ids=lambda case: Path(ca
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Case], Any]]:
-    monkeypatch.setattr(engines, "open_engine", lambda *_: (CountingEngine(), KVBudget(100, 4), Features()))
+    monkeypatch.setattr(setup, "open_engine", lambda *_: (CountingEngine(), KVBudget(100, 4), Features()))
     monkeypatch.setenv("LABS_STEP_LOG", "texts")
     made = []
 
@@ -209,9 +209,10 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[
 
 
 def steps_of(folder: Path) -> list[StepLine]:
-    """What the models have logged, every line in the documented form."""
+    """The steps that the models have logged; every line has the documented form."""
     texts = [path.read_text() for path in folder.glob("steps-*.jsonl")]
-    return [StepLine.model_validate_json(line) for text in texts for line in text.splitlines()]
+    lines = [LINES.validate_json(line) for text in texts for line in text.splitlines()]
+    return [line for line in lines if isinstance(line, StepLine)]
 
 
 def request(case: Case, changes: dict[str, Any] | None = None) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 VERSION = 2
 
@@ -89,3 +89,51 @@ class StepLine(BaseModel):
         if self.seats is not None and self.slots is not None and len(self.seats) != self.slots:
             raise ValueError(f"{len(self.seats)} seats, but slots is {self.slots}")
         return self
+
+
+class RequestLine(BaseModel):
+    """The record of a request that has ended, from which a replay is made; a reader of steps leaves it out."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    v: Literal[2]
+    t: float
+    model: str
+    instance: str
+    kind: Literal["request"]
+    name: str
+    came: Annotated[int, Field(ge=1)]
+    arrived: float
+    after: Count
+    left: Count
+    prompt: Annotated[int, Field(ge=1)]
+    limit: Annotated[int, Field(ge=1)]
+    made: Count
+    why: End
+    word: bool
+    tenant: str
+    priority: int
+    resumable: bool
+    prefixes: str
+
+
+class SchedulerLine(BaseModel):
+    """The settings of the scheduler, with which each file of its log begins."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    v: Literal[2]
+    t: float
+    model: str
+    instance: str
+    kind: Literal["scheduler"]
+    words: dict[str, str]
+    context: Count
+    vocabulary: Count
+    blocks: Count
+    block_size: Count
+    step_tokens: Count
+    own: str
+
+
+LINES: TypeAdapter[StepLine | RequestLine | SchedulerLine] = TypeAdapter(StepLine | RequestLine | SchedulerLine)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from step_schema import StepLine
+from step_schema import LINES, StepLine
 
 from labctl.clock import texts
 from labkit.evidence import steplog
@@ -56,6 +56,9 @@ def test_the_page_names_every_field_and_its_example_has_the_form() -> None:
     assert named == set(StepLine.model_fields)
     (example,) = re.findall(r'^ {4}(\{"v":2.+?\})$', page, re.MULTILINE | re.DOTALL)
     StepLine.model_validate_json(re.sub(r"\n\s+", "", example))
+    for kind in ("scheduler", "request"):  # their fields are in the page's text
+        (example,) = re.findall(rf'^ {{4}}(\{{"kind":"{kind}".+?\}})$', page, re.MULTILINE | re.DOTALL)
+        LINES.validate_json(re.sub(r"\n\s+", "", example))
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,16 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "Show why a request waited, or where two runs part.",
             ("explain 417003 results/A", "explain 3 inflight-batching", "explain --diff results/A results/B"),
         ),
+        "predict": Listed(
+            "predict",
+            "Predict what other settings of the scheduler would have done.",
+            ("predict results/A --set scheduling=fair", "predict results/A --sweep max_num_sequences=2,4,8"),
+        ),
+        "plan": Listed(
+            "predict",
+            "Find the smallest setting that meets limits of latency.",
+            ('plan results/A --slo "ttft<500ms,tpot<60ms" --rate 4',),
+        ),
         "compare": Listed("compare", "Show results side by side, with ratios.", ("compare results/A results/B",)),
     },
     "Scale": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from labkit.disk import atomic_write
 from labkit.records import RequestRecord
 
 REPLICA = "replica-"  # what the folder of one of several servers begins with, before its number
+REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are no steps
 _HEAD = ("t", "dur", "model", "instance", "ids")
 
 
@@ -65,8 +66,11 @@ def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecor
     """
     kept = []
     spans = _spans(records)
-    for data in _lines(run_dir, {}):
-        began = data["t"] - data["dur"]
+    for data in _lines(run_dir, {}, recorded):
+        began = data["arrived"] if data.get("kind") == REQUEST else data["t"] - data.get("dur", 0.0)
+        if data.get("kind") == SCHEDULER:
+            kept.append(data)
+            continue
         if began < since:
             continue
         counted = any(start <= data["t"] and began <= end for start, end in spans)
@@ -80,7 +84,9 @@ def _files(run_dir: Path) -> list[Path]:
     return sorted(path for folder in nofollow.folders(run_dir) for path in folder.glob("steps-*.jsonl"))
 
 
-def _lines(run_dir: Path, behind: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _lines(
+    run_dir: Path, behind: Mapping[str, int], take: Callable[[bytes], dict[str, Any] | None] | None = None
+) -> Iterator[dict[str, Any]]:
     """The lines of all logs of a folder, behind so many bytes of each. What is no line of ours is left out.
 
     Those of one of several replicas say which.
@@ -97,17 +103,28 @@ def _lines(run_dir: Path, behind: Mapping[str, int]) -> Iterator[dict[str, Any]]
             if place <= os.fstat(stream.fileno()).st_size:  # else it was begun anew
                 stream.seek(place)
             for line in stream.read().splitlines():
-                if (data := parsed(line)) is not None:
+                if (data := (take or parsed)(line)) is not None:
                     yield data | whose
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """A line of a step log; None for one that is cut off, or that no model of ours wrote."""
+    """A step's line; None for one that is cut off, is no step or change, or that no model of ours wrote."""
+    return _of_kind(line, {"t": int | float, "dur": int | float, "model": str, "instance": str, "ids": list})
+
+
+def recorded(line: bytes) -> dict[str, Any] | None:
+    """A line of any kind, also of the two that only a replay reads: REQUEST and SCHEDULER. None as for `parsed`."""
+    data = _of_kind(line, {"t": int | float, "kind": str, "model": str, "instance": str})
+    if data is None or data["kind"] == SCHEDULER:
+        return data
+    return _of_kind(line, {"arrived": int | float}) if data["kind"] == REQUEST else parsed(line)
+
+
+def _of_kind(line: bytes, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         data = nofollow.json_object(line)
     except ValueError:
         return None
-    kinds = {"t": int | float, "dur": int | float, "model": str, "instance": str, "ids": list}
     return data if all(isinstance(data.get(name), kind) for name, kind in kinds.items()) else None
 
 

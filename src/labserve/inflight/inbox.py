@@ -9,12 +9,12 @@ from typing import Any
 from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.parse import parse, standing
+from labserve.inflight.policy import GATHER_S
 from labserve.inflight.request import Request
 from labserve.inflight.setup import AnySetup
 from labserve.tensors import one
 from labserve.triton import reader
 
-GATHER_S = 0.005  # how long an idle engine waits for the rest of a static batch
 CLOSE = object()
 
 

@@ -2,6 +2,9 @@
 
 from enum import Enum
 
+BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
+GATHER_S = 0.005  # how long an idle engine waits for the rest of a static batch
+
 
 class Policy(Enum):
     """When a request may be admitted (TensorRT-LLM: `CapacitySchedulerPolicy`)."""

@@ -8,6 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.inflight.account import Account
 from labserve.inflight.plan import Plan
+from labserve.inflight.recording import Recording
 from labserve.inflight.request import Request
 from labserve.inflight.setup import AnySetup
 from labserve.inflight.step import Step
@@ -30,6 +31,7 @@ class Recorder:
         self._ended: dict[str, str] = {}  # requests that ended since the last line, and why
         self._log = StepLog(word("run_dir"), model, instance(args))
         self._texts = StepTexts(self._log, lambda: find_tokenizer(word("gpt_model_path")))
+        self._recording = Recording(self._log, word, setup)
         self._clock = Clock(word("run_dir"), model, instance(args))
         self._gauges = Gauges(
             model,
@@ -52,10 +54,12 @@ class Recorder:
 
     def arrived(self, request: Request) -> None:
         request.name = self._names.take(request.id)
+        self._recording.arrived(request)
         self._gauges.arrived(request.name, request.source)
 
     def ended(self, request: Request) -> None:
         self._ended[request.name] = request.why
+        self._recording.ended(request)
         self._names.free(request.name)
 
     def ready(self, plan: Plan) -> bool:
@@ -73,6 +77,7 @@ class Recorder:
             self._write(step, counts)
             self._measure(step, counts)
         if step.batch or step.waiting:
+            self._recording.steps += 1
             self._clock.done(left=len(self._scheduler.running) + len(self._scheduler.waiting))
 
     def gave_up(self) -> None:

@@ -8,13 +8,11 @@ from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import order
-from labserve.inflight.policy import effective_policy
+from labserve.inflight.policy import BATCHING, effective_policy
 from labserve.inflight.scheduler import Scheduler
 from labserve.model_shape import Shape
 from labserve.vllm.setup import VllmSetup
 from labserve.vllm.setup import set_up as vllm
-
-BATCHING = {"V1": True, "inflight_fused_batching": False, "inflight_batching": False}  # static?
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class StepLog:
         self._watched = os.path.join(run_dir, WATCHED)  # noqa: PTH118  a Path's stat costs thrice as much
         self._path = Path(run_dir) / f"steps-{model}-{instance}.jsonl"
         self._file: FileIO | None = None
+        self._first = b""  # the line with which each of its files begins
         self._count = 0
         if run_dir and self._wanted != "off":
             self._open()
@@ -92,7 +93,28 @@ class StepLog:
         for name, value in more.items():
             if isinstance(value, int) or value:
                 line[name] = value
+        self._append(f"{_ENCODER.encode(line)}\n".encode())
+
+    def note(self, kind: str, first: bool = False, **fields: Any) -> None:
+        """Log a fact that is no step; with `first`, every later file begins with it too.
+
+        Its line has neither `n`, `dur` nor `ids`: a reader of steps leaves it out.
+        """
+        if self._file is None:
+            return
+        line = {"v": VERSION, "t": round(time.monotonic(), 6), **self._head, "kind": kind, **fields}
         data = f"{_ENCODER.encode(line)}\n".encode()
+        self._first = data if first else self._first
+        self._append(data)
+
+    @property
+    def open(self) -> bool:
+        """Whether lines are written."""
+        return self._file is not None
+
+    def _append(self, data: bytes) -> None:
+        if self._file is None:
+            return
         try:
             if self._size + len(data) > self._most:
                 self._turn_over()
@@ -112,7 +134,7 @@ class StepLog:
         self._file.close()
         self._path.replace(self._path.with_suffix(".1.jsonl"))
         self._file = FileIO(str(self._path), "a")
-        self._size = 0
+        self._size = self._file.write(self._first)
 
     def close(self) -> None:
         """Close the file; later writes do nothing."""

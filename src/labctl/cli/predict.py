@@ -1,0 +1,212 @@
+"""labctl predict and labctl plan."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.cli import options as opt
+from labctl.cli.console import say
+from labkit.tables import table
+
+if TYPE_CHECKING:
+    from labkit.predict.answer import Predictor
+
+GUESSED = "ttft_p50_ms"
+
+result_argument = click.argument("result", type=click.Path(exists=True, path_type=Path))
+phase_option = click.option("--phase", default="", metavar="NAME", help="The phase to predict from (steps-NAME.jsonl).")
+in_flight_option = click.option(
+    "--in-flight",
+    type=click.IntRange(0),
+    default=None,
+    metavar="N",
+    help="Send the next request when one of N ends. The default is the recorded times.",
+)
+
+
+@click.command("predict")
+@result_argument
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting of the scheduler; may be repeated.",
+)
+@click.option("--sweep", default="", metavar="KEY=A,B,C", help="Predict each of these values.")
+@phase_option
+@in_flight_option
+@click.option("--slo", default="", metavar="LIMITS", help='Limits of a good request: "ttft<500ms,tpot<60ms".')
+@click.option(
+    "--scheduler",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A scheduler.py of your own, as one beside model.py.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for a guess.")
+@opt.output_option
+@opt.as_json
+@opt.verbose
+def predict_command(
+    result: Path,
+    assignments: tuple[str, ...],
+    sweep: str,
+    phase: str,
+    in_flight: int | None,
+    slo: str,
+    scheduler: Path | None,
+    yes: bool,
+    output: Path | None,
+    json_output: bool,
+    verbose: bool,
+) -> None:
+    """Predict the requests of RESULT under other settings of the in-flight scheduler.
+
+    RESULT is a folder below results/, or one steps-PHASE.jsonl of it. The scheduler itself is replayed in virtual
+    time; the time of a step is a model fitted on the recording (docs/guide/prediction.md).
+    """
+    from labctl.manifest.settings import parse_assignments
+
+    wanted = dict(parse_assignments(assignments))
+    predictor = _predictor(result, phase, in_flight, slo, scheduler)
+    if sweep:
+        key, _, values = sweep.partition("=")
+        if not key or not all(values.split(",")):
+            raise click.UsageError("--sweep takes KEY=A,B,C")
+        found = {value: predictor.predict({**wanted, key: value}) for value in values.split(",")}
+        shown = {value: dict(each.figures) for value, each in found.items()}
+        document: dict[str, Any] = {
+            "sweep": key,
+            "set": wanted,
+            "predicted": shown,
+            "step_time": predictor.model.to_json(),
+        }
+        _finish(document, output, json_output)
+        if not json_output:
+            rows = [(name, *(_number(each.figures[name]) for each in found.values())) for name in _names(predictor)]
+            click.echo(table(rows, (key, *found), right=range(1, len(found) + 1)))
+            _say_model(predictor)
+        return
+    recorded = predictor.recorded()
+    guess = None if yes or json_output or not _terminal() else _guess(recorded[GUESSED])
+    prediction = predictor.predict(wanted)
+    document = {
+        "set": wanted,
+        "guess": {GUESSED: guess} if guess is not None else {},
+        "recorded": recorded,
+        "predicted": dict(prediction.figures),
+        "low": dict(prediction.low),
+        "high": dict(prediction.high),
+        "step_time": predictor.model.to_json(),
+    }
+    _finish(document, output, json_output)
+    if not json_output:
+        _show(document, predictor)
+
+
+@click.command("plan")
+@result_argument
+@click.option("--slo", required=True, metavar="LIMITS", help='Limits of a good request: "ttft<500ms,tpot<60ms".')
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    required=True,
+    metavar="R",
+    help="Requests per second, with random gaps.",
+)
+@phase_option
+@opt.output_option
+@opt.as_json
+def plan_command(result: Path, slo: str, rate: float, phase: str, output: Path | None, json_output: bool) -> None:
+    """Find the smallest setting and number of replicas that keep 99 % of requests within limits.
+
+    The requests are those of RESULT, at R per second. The knee is the highest rate that one replica keeps up.
+    """
+    predictor = _predictor(result, phase, 0, slo, None)
+    found = {
+        "rate": rate,
+        "slo": slo,
+        "max_num_sequences": predictor.slots_enough(rate),
+        "replicas": predictor.replicas_enough(rate),
+        "knee_per_s": predictor.knee(),
+    }
+    _finish(found, output, json_output)
+    if json_output:
+        return
+    most = predictor.model.most[0]
+    slots, replicas = found["max_num_sequences"], found["replicas"]
+    click.echo(f"one replica    {f'max_num_sequences={slots}' if slots else f'no max_num_sequences up to {most}'}")
+    settings = predictor.recording.settings.words["max_num_sequences"]
+    click.echo(f"replicas       {replicas or 'not even one for each request'} (max_num_sequences={settings})")
+    click.echo(f"knee           {found['knee_per_s']:.2f} requests/s a replica")
+    _say_model(predictor)
+
+
+def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None) -> Predictor:
+    from labkit.errors import LabError
+    from labkit.predict import answer, recording
+
+    read = recording.read(result, phase)
+    if read.settings.own and not scheduler:
+        raise LabError(
+            f"{result} was recorded with a scheduler of your own",
+            "the recording does not hold its code",
+            f"--scheduler {read.settings.own}",
+        )
+    own = {"kind": answer.own_scheduler(scheduler)} if scheduler else {}
+    return answer.Predictor.of(read, in_flight or 0, answer.slo_of(slo) if slo else None, **own)
+
+
+def _terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _guess(recorded: float) -> float:
+    text = f"Your guess first. TTFT p50 was {recorded:.0f} ms; under these settings it is, in ms"
+    guess: float = click.prompt(text, type=click.FloatRange(min=0))
+    return guess
+
+
+def _finish(document: Mapping[str, Any], output: Path | None, json_output: bool) -> None:
+    opt.write_result(json.dumps(document, indent=2), output, json_output)
+
+
+def _names(predictor: Predictor) -> Sequence[str]:
+    from labkit.predict.figures import COUNTED, TIMED
+
+    return (*COUNTED, *TIMED, *(("goodput_per_s",) if predictor.slo else ()))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"
+
+
+def _show(document: Mapping[str, Any], predictor: Predictor) -> None:
+    guess = document["guess"]
+    header = ["", "recorded", "predicted", "interval", *(["guess"] if guess else [])]
+    rows = []
+    for name in _names(predictor):
+        interval = f"{_number(document['low'][name])} to {_number(document['high'][name])}"
+        row = [name, _number(document["recorded"][name]), _number(document["predicted"][name]), interval]
+        if guess:
+            row.append(_number(guess[name]) if name in guess else "")
+        rows.append(tuple(row))
+    click.echo(table(rows, header, right=range(1, len(header))))
+    _say_model(predictor)
+
+
+def _say_model(predictor: Predictor) -> None:
+    from labkit.predict.steptime import TERMS
+
+    model = predictor.model
+    terms = " + ".join(f"{cost * 1e6:,.1f} for {term}" for cost, term in zip(model.costs, TERMS, strict=True))
+    click.echo(f"\na step takes, in µs: {terms}; {model.gap * 1e6:,.0f} to the next")
+    noise = f"{model.noise:.1%} ({model.twice:,} steps whose batch shape occurred twice)" if model.twice else "unknown"
+    say(f"noise floor {noise}; the model's median error on the {model.steps:,} recorded steps {model.error:.1%}")
+    say(f"tenths of the recording took {model.fastest:.2f} to {model.slowest:.2f} of the model's time: the interval")

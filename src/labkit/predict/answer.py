@@ -1,0 +1,163 @@
+"""What the recorded requests would have met under other settings, and the smallest setting that meets a target."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.predict.figures import Slo, figures
+from labkit.predict.recording import Arrival, Recording, Row, Settings
+from labkit.predict.replay import Replay, changed, replay
+from labkit.predict.steptime import Contexts, StepTime, features, fit
+from labserve.inflight.own import FILE, scheduler_beside
+from labserve.inflight.scheduler import Scheduler
+
+ENOUGH = 0.99  # of the requests must be within the limits
+MOST_REPLICAS = 64
+KNEE_STEPS = 7  # halvings of the interval in which the knee is looked for
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The figures of a replay, and of two more in which steps are as fast and as slow as parts of the recording."""
+
+    settings: Settings
+    figures: Mapping[str, float]
+    low: Mapping[str, float]
+    high: Mapping[str, float]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts from one recording.
+
+    Args:
+        in_flight: as :class:`Replay` has it.
+        kind: the scheduler's class.
+    """
+
+    recording: Recording
+    model: StepTime
+    in_flight: int = 0
+    slo: Slo | None = None
+    kind: type[Scheduler] = Scheduler
+
+    @classmethod
+    def of(
+        cls, recording: Recording, in_flight: int = 0, slo: Slo | None = None, kind: type[Scheduler] = Scheduler
+    ) -> Predictor:
+        """With a model fitted on the recording. Raises LabError as :func:`fit` does."""
+        return cls(recording, fit(recording.rows), in_flight, slo, kind)
+
+    def recorded(self) -> dict[str, float]:
+        """The figures of the recording itself."""
+        return figures(self.recording.rows, {a.name: a.at for a in self.recording.arrivals}, self.slo)
+
+    def predict(self, assignments: Mapping[str, str], recording: Recording | None = None) -> Prediction:
+        """Raises LabError for settings that cannot be predicted, and for steps larger than any that was recorded."""
+        recording = recording or self.recording
+        settings = changed(recording.settings, dict(assignments))
+        model = self.model
+        middle, *edges = (self._replay(recording, settings, speed) for speed in (1.0, model.fastest, model.slowest))
+        found, *others = (figures(done.rows, done.arrived, self.slo) for done in (middle, *edges))
+        low = {name: min(value, *(other[name] for other in others)) for name, value in found.items()}
+        high = {name: max(value, *(other[name] for other in others)) for name, value in found.items()}
+        return Prediction(settings, found, low, high, middle.rows)
+
+    def _replay(self, recording: Recording, settings: Settings, speed: float = 1.0) -> Replay:
+        contexts = Contexts()
+
+        def seconds(row: Row) -> float:
+            return self.model.seconds(features(row, contexts), speed)
+
+        return replay(recording, settings, seconds, self.in_flight, self.kind)
+
+    # -- the smallest that is enough ----------------------------------------------------------------------------------
+
+    def good_share(self, rate: float, replicas: int = 1, assignments: Mapping[str, str] | None = None) -> float:
+        """The share of requests within the limits if ``rate`` come a second, spread in turn over ``replicas``."""
+        arrivals = at_rate(self.recording.arrivals, rate)
+        settings = changed(self.recording.settings, dict(assignments or {}))
+        share = 0.0
+        for number in range(replicas):
+            mine = arrivals[number::replicas]
+            if mine:
+                done = self._replay(replace(self.recording, arrivals=mine), settings)
+                share += figures(done.rows, done.arrived, self.slo)["good_share"] * len(mine) / len(arrivals)
+        return share
+
+    def knee(self) -> float:
+        """The highest rate (requests per second) that one replica serves within the limits, found by halving."""
+        low, high = 0.0, self._peak()
+        for _ in range(KNEE_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.good_share(middle) >= ENOUGH else (low, middle)
+        return low
+
+    def _peak(self) -> float:
+        """Requests per second if all are there from the beginning: no rate above it can be kept up."""
+        at_once = [replace(arrival, at=0.0) for arrival in self.recording.arrivals]
+        done = self._replay(replace(self.recording, arrivals=at_once), self.recording.settings)
+        return 2 * figures(done.rows, done.arrived)["requests_per_s"]
+
+    def slots_enough(self, rate: float) -> int | None:
+        """The smallest max_num_sequences that meets the limits at ``rate``; None if none of those recorded does."""
+        for slots in _up_to(self.model.most[0]):
+            if self.good_share(rate, 1, {"max_num_sequences": str(slots)}) >= ENOUGH:
+                return slots
+        return None
+
+    def replicas_enough(self, rate: float) -> int | None:
+        """The smallest number of replicas that meets the limits at ``rate``; None above MOST_REPLICAS."""
+        most = min(MOST_REPLICAS, len(self.recording.arrivals))
+        return next((n for n in range(1, most + 1) if self.good_share(rate, n) >= ENOUGH), None)
+
+
+def own_scheduler(file: Path) -> type[Scheduler]:
+    """The learner's class in a ``scheduler.py``. Raises LabError if there is none."""
+    if file.name != FILE:
+        raise LabError(f"{file} is not a {FILE}", f"the file beside model.py is called {FILE}", f"mv {file} {FILE}")
+    try:
+        return scheduler_beside(file.parent)
+    except Exception as error:  # the learner's own code is executed
+        raise LabError(f"{file} cannot be used", f"{type(error).__name__}: {error}", f"correct {file}") from error
+
+
+def at_rate(arrivals: Sequence[Arrival], rate: float) -> list[Arrival]:
+    """The same requests with random gaps (Poisson arrivals, seed 0), ``rate`` per second."""
+    chance, now, found = random.Random(SEED), 0.0, []
+    for arrival in arrivals:
+        found.append(replace(arrival, at=now))
+        now += chance.expovariate(rate)
+    return found
+
+
+def slo_of(text: str) -> Slo:
+    """From "ttft<500ms,tpot<60ms". Raises LabError for anything else."""
+    limits: dict[str, Any] = {}
+    for part in text.replace(" ", "").split(","):
+        name, _, value = part.partition("<")
+        number = value.removesuffix("ms")
+        if name not in ("ttft", "tpot") or not number.replace(".", "", 1).isdigit() or float(number) <= 0:
+            raise LabError(
+                f"'{part}' is not a limit",
+                "limits are ttft<N and tpot<N in milliseconds",
+                '--slo "ttft<500ms,tpot<60ms"',
+            )
+        limits[name] = float(number)
+    return Slo(**limits)
+
+
+def _up_to(most: int) -> Iterator[int]:
+    """1, 2, 4 ... and ``most`` itself."""
+    number = 1
+    while number < most:
+        yield number
+        number *= 2
+    yield most

@@ -1,0 +1,289 @@
+"""A recording of our in-flight scheduler, read from a run's step log: its settings, its requests and its steps."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
+
+HASH_BYTES = 3  # labserve.inflight.recording writes as many for each token
+MODEL = "tensorrt_llm"
+RECORD = "labctl run batching records one"
+CANCELLED = ("cancelled", "failed")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the scheduler was set to: the words of its config.pbtxt, and what they came to."""
+
+    words: Mapping[str, str]
+    blocks: int
+    block_size: int
+    step_tokens: int
+    context: int  # tokens that the model sees
+    vocabulary: int
+    own: str = ""  # a file of the learner's with a scheduler of its own
+
+    @property
+    def reuse(self) -> bool:
+        return self.words["enable_kv_cache_reuse"].lower() == "true"
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request. ``at`` and ``left_at`` are seconds since the first arrival; ``after`` and ``left`` count steps."""
+
+    name: str  # unique in the recording
+    at: float
+    after: int  # steps that were over when it came
+    prompt: int  # tokens
+    limit: int
+    made: int  # tokens of its answer
+    why: str  # how it ended, in the step log's word
+    left_at: float = 0.0
+    left: int = 0  # steps that were over when it ended
+    word: bool = False  # it ended with a stop word
+    tenant: str = ""
+    priority: int = 2
+    resumable: bool = True
+    prefixes: bytes = b""  # a hash of the sequence up to each token; b"": unknown, and shared with no other
+
+    @property
+    def cancelled(self) -> bool:
+        return self.why in CANCELLED
+
+
+@dataclass(slots=True)
+class Row:
+    """One step, recorded or predicted; the lists are in the order of ``batch``."""
+
+    batch: list[str]
+    phase: str
+    tokens: list[int]
+    made: list[int]
+    cached: list[int]
+    joined: list[str]
+    preempted: list[str]
+    ended: set[str]
+    waiting: list[str]
+    blocks: int
+    began: float = 0.0  # seconds since the first arrival
+    over: float = 0.0
+    busy: bool = False  # the step before it left requests in the batch or in the queue
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """What the scheduler decided, and not how long it took."""
+        return {
+            "batch": self.batch,
+            "phase": self.phase,
+            "tokens": self.tokens,
+            "made": self.made,
+            "cached": self.cached,
+            "joined": self.joined,
+            "preempted": self.preempted,
+            "ended": sorted(self.ended),
+            "waiting": self.waiting,
+            "kv_blocks_used": self.blocks,
+        }
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one instance of the model did. ``rows`` is empty where a trace of another format was read."""
+
+    settings: Settings
+    arrivals: Sequence[Arrival]
+    rows: Sequence[Row] = field(default_factory=list)
+    source: str = ""
+
+    def numbered(self) -> Recording:
+        """The same with numbers for names, in order of arrival: two runs of the same requests can be compared."""
+        number = {arrival.name: str(place) for place, arrival in enumerate(self.arrivals, 1)}
+
+        def names(of: Iterable[str]) -> list[str]:
+            return [number.get(name, name) for name in of]
+
+        rows = [
+            replace(
+                row,
+                batch=names(row.batch),
+                joined=names(row.joined),
+                preempted=names(row.preempted),
+                ended=set(names(row.ended)),
+                waiting=names(row.waiting),
+            )
+            for row in self.rows
+        ]
+        return replace(self, rows=rows, arrivals=[replace(a, name=number[a.name]) for a in self.arrivals])
+
+
+def phases(result: Path) -> list[Path]:
+    """The step logs of a result: the file itself, or those of a folder."""
+    return sorted(result.glob("steps-*.jsonl")) if result.is_dir() else [result]
+
+
+def read(result: Path, phase: str = "") -> Recording:
+    """The recording in a result folder, or in one of its ``steps-PHASE.jsonl``. Warm-up is left out.
+
+    Raises:
+        LabError: there is none, it is damaged or cut off, or several phases could be meant.
+    """
+    files = phases(result)
+    if phase:
+        files = [file for file in files if file.name == f"steps-{phase}.jsonl"]
+    found = {file: lines for file in files if (lines := _lines(file))}
+    if not found:
+        raise LabError(
+            f"{result} has no recording of our in-flight scheduler",
+            "its step log has no line of kind 'scheduler' for " + MODEL,
+            RECORD,
+        )
+    if len(found) > 1:
+        names = ", ".join(file.name.removeprefix("steps-").removesuffix(".jsonl") for file in found)
+        raise LabError(f"{result} has several recordings", names, "name one: --phase NAME")
+    ((file, lines),) = found.items()
+    try:
+        return _recording(lines, str(file))
+    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise LabError(f"{file} is damaged", f"a line lacks or misuses {error}", RECORD) from error
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """The lines of the last time that the model was loaded and served; [] if the file is no recording."""
+    try:
+        with nofollow.reading(file) as stream:
+            texts = stream.read().splitlines()
+    except OSError as error:
+        raise LabError(f"{file} cannot be read", error.strerror or str(error), RECORD) from error
+    lines, bad = [], 0
+    for number, text in enumerate(texts, 1):
+        if (line := recorded(text)) is not None:
+            lines.append(line)
+        elif text.strip():
+            bad = bad or number
+    lines = [line for line in lines if line["model"] == MODEL]
+    starts = {line["t"]: index for index, line in reversed(list(enumerate(lines))) if line["kind"] == SCHEDULER}
+    if not starts:
+        return []
+    if bad:
+        raise LabError(f"{file} is damaged", f"line {bad} is not a line of a step log", RECORD)
+    if len({(line["instance"], line.get("replica", "")) for line in lines}) > 1:
+        raise LabError(
+            f"{file} holds several instances of {MODEL}", "each has a scheduler of its own", "record with one replica"
+        )
+    edges = [*sorted(starts.values()), len(lines)]
+    spans = [lines[first:last] for first, last in itertools.pairwise(edges)]
+    served = [span for span in spans if any(line["kind"] == REQUEST for line in span)]
+    return served[-1] if served else []
+
+
+def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
+    head = lines[0]
+    settings = Settings(
+        {name: str(word) for name, word in head["words"].items()},
+        int(head["blocks"]),
+        int(head["block_size"]),
+        int(head["step_tokens"]),
+        int(head["context"]),
+        int(head["vocabulary"]),
+        str(head["own"]),
+    )
+    if settings.words.get("engine") == "vllm":
+        raise LabError(f"{source} is a recording of vLLM", "what is replayed is the scheduler of this project", RECORD)
+    steps = [line for line in lines if line["kind"] == "step" and not line.get("warm_up")]
+    told = [line for line in lines if line["kind"] == REQUEST and not line.get("warm_up")]
+    told.sort(key=lambda line: line["came"])
+    if not told or not steps:
+        raise LabError(f"{source} has no recording", "every step and request in it is of the warm-up", RECORD)
+    if gap := next((b["n"] for a, b in itertools.pairwise(steps) if not _follows(a, b, lines)), 0):
+        raise LabError(f"{source} is cut off", f"steps are missing before number {gap:,}", RECORD)
+    zero = told[0]["arrived"]
+    base = min(line["after"] for line in told)
+    arrivals, names = [], set[str]()
+    owners: dict[str, list[str]] = {}  # by name in the log: the unique names, in order of arrival
+    for line in told:
+        name = str(line["name"])
+        unique = name if name not in names else f"{name}@{line['came']}"
+        names.add(unique)
+        owners.setdefault(name, []).append(unique)
+        prefixes = base64.b64decode(line["prefixes"], validate=True)
+        arrivals.append(
+            Arrival(
+                unique,
+                line["arrived"] - zero,
+                int(line["after"]) - base,
+                int(line["prompt"]),
+                int(line["limit"]),
+                int(line["made"]),
+                str(line["why"]),
+                line["t"] - zero,
+                int(line["left"]) - base,
+                bool(line["word"]),
+                str(line["tenant"]),
+                int(line["priority"]),
+                bool(line["resumable"]),
+                prefixes,
+            )
+        )
+    rows = _rows(lines, owners, zero)
+    if missing := {name for row in rows for name in row.batch} - names:
+        raise LabError(f"{source} is cut off", f"it has no record of request {min(missing)}, which never ended", RECORD)
+    return Recording(settings, arrivals, rows, source)
+
+
+def _follows(one: Mapping[str, Any], other: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether no step is missing between two that stand one after the other; changes are numbered too."""
+    if other["n"] == one["n"] + 1:
+        return True
+    changes = {line["n"] for line in lines if line["kind"] == "change" or line.get("warm_up")}
+    return all(number in changes for number in range(one["n"] + 1, other["n"]))
+
+
+def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[Row]:
+    rows: list[Row] = []
+    busy = False
+    for line in lines:
+        if line["kind"] not in ("step", "change") or line.get("warm_up"):
+            continue
+
+        def unique(name: str) -> str:
+            return owners[name][0] if owners.get(name) else name
+
+        ended = {unique(name) for name in line.get("ended", {})}
+        if line["kind"] == "step":
+            none = [0] * line["batch"]
+            waiting = [unique(name) for name in line.get("waiting", ())]
+            batch = [unique(name) for name in line["ids"]]
+            rows.append(
+                Row(
+                    batch,
+                    line["phase"],
+                    list(line["tokens"]),
+                    list(line.get("made", none)),
+                    list(line.get("cached", none)),
+                    [unique(name) for name in line.get("joined", ())],
+                    [unique(name) for name in line.get("evicted", ())],
+                    ended,
+                    waiting,
+                    int(line["kv_blocks_used"]),
+                    line["t"] - line["dur"] - zero,
+                    line["t"] - zero,
+                    busy,
+                )
+            )
+            busy = bool(waiting) or any(name not in ended for name in batch)
+        else:
+            busy = False
+        for name in line.get("ended", {}):
+            if len(owners.get(name, ())) > 1:
+                owners[name].pop(0)
+    return rows

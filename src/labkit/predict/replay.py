@@ -1,0 +1,317 @@
+"""The recorded requests under other settings: the same scheduler class, in virtual time, over an engine that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.predict.recording import HASH_BYTES, Arrival, Recording, Row, Settings
+from labserve.inflight.features import NONE, Features
+from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.order import order
+from labserve.inflight.policy import BATCHING, GATHER_S, effective_policy
+from labserve.inflight.request import End, Request
+from labserve.inflight.scheduler import Scheduler
+from labserve.inflight.step import Step
+
+MOST_WAITING = 64  # names in a line of the step log
+STANDSTILL = 1000  # steps without a batch, after which no request will ever join
+WHERE = "labctl predict --help lists what can be set"
+StepTime = Callable[[Row], float]
+
+
+def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
+    """The settings of a recording with others in their places.
+
+    Raises:
+        LabError: a key is unknown, or what it asks for cannot be predicted from this recording.
+    """
+    if unknown := sorted(set(assignments) - set(settings.words) | set(assignments) & {"engine"}):
+        known = ", ".join(name for name in settings.words if name != "engine")
+        raise LabError(f"{unknown[0]} cannot be predicted", f"these can: {known}", WHERE)
+    words = {**settings.words, **assignments}
+    if words["speculation"] not in ("", NONE):
+        raise LabError(
+            "speculation cannot be predicted",
+            "which draft tokens are accepted is the model's answer",
+            "record with speculation=none",
+        )
+    if words["gpt_model_type"] not in BATCHING:
+        raise LabError(
+            f"gpt_model_type={words['gpt_model_type']} is unknown", f"it is one of {', '.join(BATCHING)}", WHERE
+        )
+    before = settings.words
+    whole = words["enable_chunked_context"].lower() == "false"
+    usual = settings.context if whole else settings.step_tokens
+    if not words["max_num_tokens"] and whole != (before["enable_chunked_context"].lower() == "false") and not whole:
+        raise LabError(
+            "the usual max_num_tokens is unknown",
+            "the recording computed prompts in one piece",
+            "--set max_num_tokens=256 too",
+        )
+    try:
+        effective_policy(words["batch_scheduler_policy"], BATCHING[words["gpt_model_type"]])
+        order(words["scheduling"])
+        batch = int(words["max_num_sequences"] or 16)
+        tokens = Features.of(lambda name: words.get(name, ""), usual, batch, settings.context).max_num_tokens
+        blocks = settings.blocks
+        if words["max_tokens_in_paged_kv_cache"] != before["max_tokens_in_paged_kv_cache"]:
+            blocks = int(words["max_tokens_in_paged_kv_cache"]) // settings.block_size
+    except ValueError as error:
+        raise LabError("these settings cannot be predicted", str(error), WHERE) from error
+    if batch < 1 or blocks < 1:
+        raise LabError("these settings cannot be predicted", "no request would fit", WHERE)
+    return Settings(words, blocks, settings.block_size, tokens, settings.context, settings.vocabulary, settings.own)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model will answer, in the place of how its tokens are chosen (:class:`Sampling`)."""
+
+    tokens: list[int]
+    word: bool
+    resumable: bool
+    made: int = 0
+
+    def after(self, made: int) -> Answer:
+        return Answer(self.tokens, self.word, self.resumable, made)
+
+
+@dataclass(eq=False, slots=True)
+class Handle:
+    """A sequence in the engine. ``new``: its next token is there; ``began``: its prompt has been computed."""
+
+    answer: Answer
+    at: int
+    new: bool = False
+    began: bool = False
+
+
+class Counting:
+    """An engine that computes nothing: a token is there when the scheduler has shared out all tokens before it."""
+
+    cache_bytes = 0
+
+    def __init__(self, step_tokens: int, finishes: bool) -> None:
+        """``finishes``: prompts that were dropped are computed to their end, as OpenVINO does with prefix caching."""
+        self.step_tokens = step_tokens
+        self.finishes = finishes
+        self.scheduler: Scheduler
+
+    def add(self, ids: list[int], limit: int, sampling: Any) -> Handle:
+        return Handle(sampling, sampling.made)
+
+    def step(self) -> None:
+        for request in self.scheduler.running:
+            request.handle.new = request.left == 0
+        for request in self.scheduler.memory.leaving:
+            request.handle.began = request.handle.began or request.left <= 0
+
+    def read(self, handle: Handle) -> tuple[list[int], bool]:
+        if not handle.new:
+            return [], False
+        token = handle.answer.tokens[handle.at]
+        handle.at, handle.new, handle.began = handle.at + 1, False, True
+        return [token], handle.at == len(handle.answer.tokens) and not handle.answer.word
+
+    def drop(self, handle: Handle) -> None:
+        handle.new = False
+
+    def must_finish(self, handle: Handle) -> bool:
+        return self.finishes and not handle.began
+
+    def drafts(self, ids: Sequence[int], left: int) -> int:
+        return 0
+
+
+class Tokens:
+    """Ids for the tokens of recorded sequences: equal where the sequences up to there are equal."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, bytes], int] = {}
+        self._fresh = 0
+
+    def of(self, arrival: Arrival, count: int) -> list[int]:
+        """The ids of its first ``count`` tokens; what was not recorded is equal to nothing."""
+        found, node = [], 0
+        for place in range(count):
+            part = arrival.prefixes[place * HASH_BYTES : (place + 1) * HASH_BYTES]
+            if len(part) == HASH_BYTES:
+                node = self._nodes.setdefault((node, part), len(self._nodes) + 1)
+                found.append(node)
+            else:
+                self._fresh -= 1
+                node = self._fresh
+                found.append(node)
+        return found
+
+
+def scheduler_of(settings: Settings, kind: type[Scheduler] = Scheduler) -> Scheduler:
+    """A scheduler with these settings, over an engine that counts."""
+    words = settings.words
+    static = BATCHING[words["gpt_model_type"]]
+    policy, _ = effective_policy(words["batch_scheduler_policy"], static)
+    batch = int(words["max_num_sequences"] or 16)
+    chunked = words["enable_chunked_context"].lower() != "false"
+    features = Features(chunked, settings.step_tokens, settings.reuse)
+    engine = Counting(settings.step_tokens, settings.reuse and words["engine"] in ("", "openvino"))
+    kv = KVBudget(settings.blocks, settings.block_size)
+    engine.scheduler = kind(engine, kv, policy, batch, static, features, order(words["scheduling"]))
+    return engine.scheduler
+
+
+@dataclass
+class Replay:
+    """A replay in progress.
+
+    Args:
+        scheduler: of :func:`scheduler_of`.
+        arrivals: in order of arrival.
+        seconds: how long a step takes; None pins the arrivals to the recorded steps, and time stands still.
+        in_flight: send the next request when one ends, as a client with so many in flight; 0: at the recorded times.
+    """
+
+    scheduler: Scheduler
+    arrivals: Sequence[Arrival]
+    seconds: StepTime | None = None
+    in_flight: int = 0
+    rows: list[Row] = field(default_factory=list)
+    arrived: dict[str, float] = field(default_factory=dict)  # when each request came, in this replay
+    now: float = 0.0
+    steps: int = 0
+
+    def run(self) -> list[Row]:
+        """All steps until every request has ended.
+
+        Raises:
+            LabError: a request could never be admitted, or none is although some wait.
+        """
+        self._tokens = Tokens() if self.scheduler.features.kv_cache_reuse else None
+        self._live: dict[str, tuple[Request, Arrival]] = {}
+        self._next, empty = 0, 0
+        while self._next < len(self.arrivals) or not self.scheduler.idle:
+            if not (self.scheduler.running or self.scheduler.waiting) and self.scheduler.memory.leaving:
+                self._step()  # nothing is computed: memory that was dropped becomes free
+                continue
+            self._leave()
+            self._receive()
+            if self.scheduler.idle:
+                continue
+            empty = 0 if self._step() else empty + 1
+            if empty > STANDSTILL:
+                waiting = f"{len(self.scheduler.waiting)} wait and none runs"
+                raise LabError("the scheduler admits no request any more", waiting, "see places and reserve")
+        return self.rows
+
+    def _due(self, arrival: Arrival) -> bool:
+        if self.in_flight:
+            return len(self._live) < self.in_flight
+        return arrival.after <= self.steps if self.seconds is None else arrival.at <= self.now
+
+    def _receive(self) -> None:
+        idle = self.scheduler.idle
+        if idle and self._next < len(self.arrivals) and not self._due(self.arrivals[self._next]):
+            first = self.arrivals[self._next]  # nothing happens until it comes
+            self.now, self.steps = max(self.now, first.at), max(self.steps, first.after)
+        while self._next < len(self.arrivals) and self._due(self.arrivals[self._next]):
+            self._submit(self.arrivals[self._next])
+        if idle and self.scheduler.static and self.seconds and not self.in_flight:
+            deadline = self.now + GATHER_S  # the inbox of a static batch waits a moment for more
+            while (
+                self._next < len(self.arrivals)
+                and self.arrivals[self._next].at <= deadline
+                and len(self.scheduler.waiting) < self.scheduler.max_running
+            ):
+                self.now = max(self.now, self.arrivals[self._next].at)
+                self._submit(self.arrivals[self._next])
+            if self.scheduler.waiting and len(self.scheduler.waiting) < self.scheduler.max_running:
+                self.now = deadline
+
+    def _submit(self, arrival: Arrival) -> None:
+        self._next += 1
+        made = arrival.limit if arrival.cancelled else arrival.made
+        if self._tokens:
+            ids = self._tokens.of(arrival, arrival.prompt + made)
+            prompt, output = ids[: arrival.prompt], ids[arrival.prompt :]
+        else:
+            prompt, output = [0] * arrival.prompt, [0] * made
+            output[-1:] = [1]  # what a stop word is found by
+        word = arrival.word and made < arrival.limit
+        answer: Any = Answer(output, word, arrival.resumable)
+        stop = [[output[-1]]] if word else []
+        request = Request(
+            arrival.name,
+            prompt,
+            arrival.limit,
+            answer,
+            stop,
+            number=self._next,
+            name=arrival.name,
+            tenant=arrival.tenant,
+            priority=arrival.priority,
+        )
+        try:
+            self.scheduler.submit(request)
+        except Exception as error:  # BadInput; or an order of the learner's own fails
+            raise LabError(f"request {arrival.name} would be refused", str(error), "other settings") from error
+        self._live[arrival.name] = request, arrival
+        self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else arrival.at
+
+    def _leave(self) -> None:
+        """Cancel what was cancelled in the recording by now."""
+        for name, (request, arrival) in list(self._live.items()):
+            if arrival.cancelled and (
+                arrival.left <= self.steps if self.seconds is None else arrival.left_at <= self.now
+            ):
+                self.scheduler.cancel(request)
+                del self._live[name]
+
+    def _step(self) -> bool:
+        """One step; whether there was a batch."""
+        left = bool(self.rows) and self.rows[-1].over >= self.now
+        step = self.scheduler.step()
+        if step.batch:
+            row = row_of(step)
+            row.began, row.busy = self.now, left
+            if self.seconds:
+                self.now += self.seconds(row)
+            row.over = self.now
+            self.rows.append(row)
+        self.steps += bool(step.batch or step.waiting)
+        for request in step.ended:
+            if request.end is End.FAILED:
+                raise LabError(f"request {request.name} failed in the replay", str(request.error), "other settings")
+            self._live.pop(request.name, None)
+        return bool(step.batch)
+
+
+def row_of(step: Step) -> Row:
+    """A computed step as the step log has it."""
+    produced = {request.number: len(tokens) for request, tokens in step.produced}
+    return Row(
+        [request.name for request in step.batch],
+        step.phase,
+        list(step.computed),
+        [produced.get(request.number, 0) for request in step.batch],
+        list(step.cached),
+        [request.name for request in step.admitted],
+        [request.name for request in step.preempted],
+        {request.name for request in step.ended},
+        [request.name for request in step.waiting[:MOST_WAITING]],
+        step.blocks,
+    )
+
+
+def replay(
+    recording: Recording,
+    settings: Settings,
+    seconds: StepTime | None = None,
+    in_flight: int = 0,
+    kind: type[Scheduler] = Scheduler,
+) -> Replay:
+    """Replay a recording's requests under ``settings`` to their end. Arguments and errors as of :class:`Replay`."""
+    done = Replay(scheduler_of(settings, kind), recording.arrivals, seconds, in_flight)
+    done.run()
+    return done

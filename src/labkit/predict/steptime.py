@@ -1,0 +1,163 @@
+"""How long a step takes: a sum of four costs, fitted on the steps of a recording."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from labkit.errors import LabError
+from labkit.predict.recording import RECORD, Row
+
+TERMS = ("a step", "a decoding request", "a prompt token", "a token of context")
+LEAST = 30  # steps of which a model can be made
+PARTS = 10  # of a recording, whose speeds are compared
+LEAST_PART = 5  # steps of such a part
+ROUND = 64  # tokens of context within which two batches have the same shape
+Array = npt.NDArray[np.float64]
+
+
+class Contexts:
+    """How many tokens of each request are in the KV cache, followed from step to step."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+
+    def of(self, row: Row) -> int:
+        """The tokens whose keys and values a step reads or writes, over its batch."""
+        for name in row.preempted:
+            self._tokens.pop(name, None)
+        total = 0
+        for name, tokens, cached in zip(row.batch, row.tokens, row.cached, strict=True):
+            before = cached if name in row.joined else self._tokens.get(name, 0)
+            self._tokens[name] = before + tokens
+            total += before + tokens
+        for name in row.ended:
+            self._tokens.pop(name, None)
+        return total
+
+
+def features(row: Row, contexts: Contexts) -> tuple[int, int, int, int]:
+    """What a step's time depends on, one number for each of TERMS. Call it for every step, in order."""
+    prefill = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
+    return 1, row.phase.count("d"), prefill, contexts.of(row)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A fitted model of a step's time.
+
+    Attributes:
+        costs: seconds of each of TERMS.
+        gap: seconds from the end of a step to the beginning of the next while requests are there (median).
+        noise: median relative difference of steps with the same batch shape from their shape's median.
+        twice: the steps of which that is known.
+        error: median relative error of the model on the recorded steps.
+        slowest, fastest: the recording's parts took so many times what the model says.
+        most: the largest decode count, prefill tokens of a step and context recorded.
+    """
+
+    costs: tuple[float, ...]
+    gap: float
+    noise: float
+    twice: int
+    error: float
+    fastest: float
+    slowest: float
+    most: tuple[int, int, int]
+    steps: int
+
+    def seconds(self, shape: Sequence[int], speed: float = 1.0) -> float:
+        """From the beginning of a step to the beginning of the next one.
+
+        Raises:
+            LabError: no recorded step had as many requests or prompt tokens.
+        """
+        for name, value, most in zip(("decoding requests", "prompt tokens"), shape[1:3], self.most, strict=False):
+            if value > most:
+                raise LabError(
+                    f"a step with {value:,} {name} cannot be timed",
+                    f"no recorded step had more than {most:,}, and the model does not extrapolate",
+                    "record a run in which steps are as large",
+                )
+        return speed * (sum(cost * count for cost, count in zip(self.costs, shape, strict=True)) + self.gap)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seconds": dict(zip(TERMS, self.costs, strict=True)),
+            "gap_s": self.gap,
+            "noise_floor": self.noise,
+            "same_shape_steps": self.twice,
+            "median_error": self.error,
+            "steps": self.steps,
+            "parts": [self.fastest, self.slowest],
+        }
+
+
+def fit(rows: Sequence[Row]) -> StepTime:
+    """A model of the steps of a recording, by least squares with no negative cost.
+
+    Raises:
+        LabError: there are too few steps.
+    """
+    if len(rows) < LEAST:
+        raise LabError(
+            f"{len(rows)} recorded steps are too few for a model of their time", f"it takes at least {LEAST}", RECORD
+        )
+    contexts = Contexts()
+    x = np.array([features(row, contexts) for row in rows], dtype=np.float64)
+    y = np.array([row.over - row.began for row in rows])
+    costs = non_negative(x, y)
+    said = x @ costs
+    gaps = [row.began - before.over for before, row in itertools.pairwise(rows) if row.busy]
+    noise, twice = _noise(x, y)
+    parts = [part for part in np.array_split(np.arange(len(rows)), PARTS) if len(part) >= LEAST_PART]
+    ratios = [float(y[part].sum() / said[part].sum()) for part in parts] or [1.0]
+    most = x.max(axis=0)
+    return StepTime(
+        tuple(map(float, costs)),
+        float(np.median(gaps)) if gaps else 0.0,
+        noise,
+        twice,
+        float(np.median(np.abs(said - y) / y)),
+        min(ratios),
+        max(ratios),
+        (max(len(row.batch) for row in rows), int(most[2]), int(most[3])),
+        len(rows),
+    )
+
+
+def non_negative(x: Array, y: Array) -> Array:
+    """The weights w >= 0 of the columns of ``x`` [n, k] that make ``x @ w`` nearest to ``y`` [n].
+
+    Each step drops the column with the most negative weight; with four columns that is the optimum or next to it.
+    """
+    columns = list(range(x.shape[1]))
+    scale = np.maximum(np.abs(x).max(axis=0), 1.0)
+    while True:
+        found, *_ = np.linalg.lstsq(x[:, columns] / scale[columns], y, rcond=None)
+        if found.min() >= 0 or len(columns) == 1:
+            weights = np.zeros(x.shape[1])
+            weights[columns] = np.maximum(found, 0) / scale[columns]
+            return weights
+        del columns[int(found.argmin())]
+
+
+def _noise(x: Array, y: Array) -> tuple[float, int]:
+    """The noise floor: how much steps of the same batch shape differ; and of how many steps it was taken."""
+    shapes: dict[tuple[int, ...], list[float]] = defaultdict(list)
+    for shape, seconds in zip(x, y, strict=True):
+        shapes[int(shape[1]), int(shape[2]), int(shape[3]) // ROUND].append(float(seconds))
+    differences = [
+        abs(one - middle) / middle
+        for same in shapes.values()
+        if len(same) > 1
+        for middle in [float(np.median(same))]
+        for one in same
+    ]
+    return (float(np.median(differences)) if differences else 0.0), len(differences)

@@ -1,0 +1,89 @@
+"""What a replay of the scheduler needs (`labctl predict`): its settings, and a record of each request."""
+
+import base64
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from labserve.inflight.own import FILE
+from labserve.inflight.request import Request
+from labserve.inflight.scheduler import Scheduler
+from labserve.inflight.setup import AnySetup, Setup
+from labserve.observe.steplog import StepLog
+
+WORDS = (
+    "engine",
+    "gpt_model_type",
+    "batch_scheduler_policy",
+    "max_num_sequences",
+    "max_tokens_in_paged_kv_cache",
+    "max_num_tokens",
+    "enable_chunked_context",
+    "enable_kv_cache_reuse",
+    "speculation",
+    "scheduling",
+)
+HASH_BYTES = 3
+
+
+class Recording:
+    """Writes two kinds of lines into the step log, `scheduler` and `request` (docs/develop/step-log.md).
+
+    `steps` counts the steps as the clock does: a step in which requests only wait counts too.
+    """
+
+    def __init__(self, log: StepLog, word: Callable[[str], str], setup: AnySetup) -> None:
+        self.steps = 0
+        self._log = log
+        self._key = secrets.randbits(60)  # so that nobody can look up a text by the hashes of its tokens
+        self._came: dict[int, tuple[float, int]] = {}  # time and step, by the number of a live request
+        words = {name: word(name) for name in WORDS}
+        log.note(
+            "scheduler",
+            first=True,
+            words=words,
+            context=setup.shape.context,
+            vocabulary=setup.shape.vocabulary,
+            blocks=setup.kv.blocks,
+            block_size=setup.kv.block_size,
+            step_tokens=setup.features.max_num_tokens,
+            own=FILE if isinstance(setup, Setup) and type(setup.scheduler) is not Scheduler else "",
+        )
+
+    def arrived(self, request: Request) -> None:
+        """Note when it came."""
+        self._came[request.number] = time.monotonic(), self.steps
+
+    def ended(self, request: Request) -> None:
+        """Write the record of a request, whichever way it ended."""
+        if request.number not in self._came:
+            return
+        arrived, after = self._came.pop(request.number)
+        if not self._log.open:
+            return
+        words, output = request.stop_words, request.output
+        self._log.note(
+            "request",
+            name=request.name,
+            came=request.came,
+            arrived=round(arrived, 6),
+            after=after,
+            prompt=len(request.prompt),
+            limit=request.limit,
+            made=len(output),
+            why=request.why,
+            left=self.steps,
+            word=any(output[-len(word) :] == word for word in words),
+            tenant=request.tenant,
+            priority=request.priority,
+            resumable=request.resumable,
+            prefixes=self._prefixes(request.prompt + output),
+        )
+
+    def _prefixes(self, ids: Sequence[int]) -> str:
+        """A keyed hash of the sequence up to each of its tokens, `HASH_BYTES` each, in base64."""
+        key, found = self._key, bytearray()
+        for token in ids:
+            key = hash((key, token))
+            found += (key & 0xFFFFFF).to_bytes(HASH_BYTES, "little")
+        return base64.b64encode(found).decode()

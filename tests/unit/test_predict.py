@@ -1,0 +1,347 @@
+"""`labctl predict`: recordings are read or refused, and replayed; the time of a step is fitted."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import fake_backend
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from counting_engine import CountingEngine
+from model_cases import CASES, answered, request
+from step_schema import LINES, RequestLine
+from waiting import eventually
+
+from labctl.cli.predict import plan_command, predict_command
+from labkit.errors import LabError
+from labkit.predict import answer, figures, mooncake, recording, replay, steptime
+from labkit.predict.recording import Arrival, Recording, Row, Settings
+from labserve.inflight import setup
+from labserve.inflight.features import Features
+from labserve.inflight.kv_budget import KVBudget
+
+WORDS = {
+    "engine": "openvino",
+    "gpt_model_type": "inflight_fused_batching",
+    "batch_scheduler_policy": "guaranteed_no_evict",
+    "max_num_sequences": "4",
+    "max_tokens_in_paged_kv_cache": "",
+    "max_num_tokens": "",
+    "enable_chunked_context": "true",
+    "enable_kv_cache_reuse": "false",
+    "speculation": "none",
+    "scheduling": "fcfs",
+}
+SETTINGS = Settings(WORDS, 40, 32, 64, 512, 1000)
+LLM = next(case for case in CASES if case.path == "llm/tensorrt_llm")
+
+
+def some_requests(count: int = 30, seed: int = 1) -> list[Arrival]:
+    rng = random.Random(seed)
+    found, now = [], 0.0
+    for number in range(count):
+        limit = rng.randint(2, 30)
+        found.append(
+            Arrival(
+                str(number),
+                now,
+                number,
+                rng.randint(1, 120),
+                limit,
+                limit,
+                "length",
+                tenant=rng.choice("ab"),
+                priority=rng.randint(1, 4),
+            )
+        )
+        now += rng.expovariate(200)
+    return found
+
+
+def cost(row: Row) -> float:
+    """A step's time that the model can say exactly: 2 ms, 0.5 ms a decoding request, 0.1 ms a prompt token."""
+    return 2e-3 + 5e-4 * row.phase.count("d") + 1e-4 * sum(row.tokens[i] for i, p in enumerate(row.phase) if p == "p")
+
+
+@pytest.fixture(scope="module")
+def made_up() -> Recording:
+    arrivals = some_requests()
+    done = replay.replay(Recording(SETTINGS, arrivals), SETTINGS, cost)
+    return Recording(SETTINGS, arrivals, done.rows, "steps-made-up.jsonl")
+
+
+def written(folder: Path, found: Recording) -> Path:
+    """The recording as the server writes it."""
+    head = {"v": 2, "model": "tensorrt_llm", "instance": "0"}
+    s = found.settings
+    lines: list[dict[str, Any]] = [{**head, "t": 0.0, "kind": "scheduler", **asdict(s)}]
+    by_name = {a.name: (n, a) for n, a in enumerate(found.arrivals, 1)}
+    for number, row in enumerate(found.rows, 1):
+        for name in sorted(row.ended):
+            n, a = by_name[name]
+            lines.append(
+                {
+                    **head,
+                    "t": 100 + row.over,
+                    "kind": "request",
+                    "name": name,
+                    "came": n,
+                    "arrived": 100 + a.at,
+                    "after": a.after,
+                    "left": number,
+                    "prompt": a.prompt,
+                    "limit": a.limit,
+                    "made": a.made,
+                    "why": a.why,
+                    "word": False,
+                    "tenant": a.tenant,
+                    "priority": a.priority,
+                    "resumable": True,
+                    "prefixes": "",
+                }
+            )
+        lines.append(
+            {
+                **head,
+                "n": number,
+                "t": 100 + row.over,
+                "dur": row.over - row.began,
+                "kind": "step",
+                "batch": len(row.batch),
+                "ids": row.batch,
+                "phase": row.phase,
+                "tokens": row.tokens,
+                "made": row.made,
+                "joined": row.joined,
+                "evicted": row.preempted,
+                "waiting": row.waiting,
+                "queue": len(row.waiting),
+                "ended": dict.fromkeys(row.ended, "length"),
+                "kv_blocks_used": row.blocks,
+            }
+        )
+    path = folder / "steps-chat.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+# -- recording --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], Any]:
+    monkeypatch.setattr(setup, "open_engine", lambda *_: (CountingEngine(256), KVBudget(100, 4), Features()))
+    return lambda: fake_backend.load(LLM.path, run_dir=tmp_path, **LLM.filled)
+
+
+def test_the_server_records_every_request_and_a_replay_of_it_decides_the_same(
+    server: Callable[[], Any], tmp_path: Path
+) -> None:
+    model = server()
+    answered(model, [request(LLM, {"request_output_len": [[n]]}) for n in (3, 1, 5, 2, 4, 2)])
+    (log,) = tmp_path.glob("steps-*.jsonl")
+    eventually(lambda: log.read_text().count('"kind":"step"') >= 5)
+    model.finalize()
+    lines = [LINES.validate_json(line) for line in log.read_text().splitlines()]
+    assert [line.made for line in lines if isinstance(line, RequestLine)].count(2) == 2
+    found = recording.read(log)
+    assert [one.limit for one in found.arrivals] == [3, 1, 5, 2, 4, 2]
+    assert figures.parting(replay.replay(found, found.settings).rows, found.rows) is None
+
+
+def test_a_recording_is_read_as_it_was_written(made_up: Recording, tmp_path: Path) -> None:
+    found = recording.read(written(tmp_path, made_up))
+    assert found.settings == made_up.settings
+    assert figures.parting(found.rows, made_up.rows) is None
+    assert [one.limit for one in found.arrivals] == [one.limit for one in made_up.arrivals]
+
+
+def cut(lines: list[str]) -> list[str]:
+    return [*lines[:-1], lines[-1][:40]]
+
+
+def without_a_step(lines: list[str]) -> list[str]:
+    middle = next(n for n, line in enumerate(lines) if '"n": 9,' in line)
+    return lines[:middle] + lines[middle + 1 :]
+
+
+def without_a_record(lines: list[str]) -> list[str]:
+    return [line for line in lines if '"kind": "request", "name": "3"' not in line]
+
+
+def without_a_number(lines: list[str]) -> list[str]:
+    return [line.replace('"limit"', '"unlimited"') for line in lines]
+
+
+def of_another_program(lines: list[str]) -> list[str]:
+    return ['{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46]}']
+
+
+def of_vllm(lines: list[str]) -> list[str]:
+    return [line.replace('"engine": "openvino"', '"engine": "vllm"') for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (cut, "is damaged"),
+        (without_a_step, "is cut off"),
+        (without_a_record, "is cut off"),
+        (without_a_number, "is damaged"),
+        (of_another_program, "has no recording"),
+        (of_vllm, "is a recording of vLLM"),
+        (lambda lines: [], "has no recording"),
+    ],
+    ids=["cut", "step", "record", "number", "foreign", "vllm", "empty"],
+)
+def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
+    harm: Callable[[list[str]], list[str]], said: str, made_up: Recording, tmp_path: Path
+) -> None:
+    path = written(tmp_path, made_up)
+    path.write_text("".join(f"{line}\n" for line in harm(path.read_text().splitlines())))
+    with pytest.raises(LabError, match=said):
+        recording.read(path)
+
+
+# -- replay -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_in_the_cache_is_found_in_the_replay_too(made_up: Recording) -> None:
+    prefix = bytes(range(150)) * 2  # 100 tokens
+    same = [replace(a, prompt=100, prefixes=prefix, after=50 * n) for n, a in enumerate(made_up.arrivals[:3])]
+    settings = replay.changed(SETTINGS, {"enable_kv_cache_reuse": "true"})
+    rows = replay.replay(Recording(SETTINGS, same), settings).rows
+    assert [sum(row.cached) for row in rows if row.joined] == [0, 96, 96]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "said"),
+    [
+        ({"speculation": "draft"}, "speculation"),
+        ({"model": "x"}, "model"),
+        ({"max_num_sequences": "many"}, "settings"),
+        ({"scheduling": "random"}, "settings"),
+        ({"max_num_tokens": "2"}, "settings"),
+        ({"gpt_model_type": "V2"}, "V2"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_predicted_is_refused_by_name(assignments: dict[str, str], said: str) -> None:
+    with pytest.raises(LabError, match=said):
+        replay.changed(SETTINGS, assignments)
+
+
+def test_static_batching_admits_nothing_while_a_batch_runs(made_up: Recording) -> None:
+    rows = replay.replay(made_up, replay.changed(SETTINGS, {"gpt_model_type": "V1"}), cost).rows
+    assert all(row.joined == row.batch for row in rows if row.joined)
+
+
+def test_a_client_with_two_requests_in_flight_never_has_three(made_up: Recording) -> None:
+    rows = replay.replay(made_up, SETTINGS, cost, in_flight=2).rows
+    assert max(len(row.batch) + len(row.waiting) for row in rows) == 2
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fitted_costs_are_those_with_which_the_steps_were_made(made_up: Recording) -> None:
+    model = steptime.fit(made_up.rows)
+    assert model.costs == pytest.approx((2e-3, 5e-4, 1e-4, 0.0), abs=1e-9)
+    assert model.error < 1e-6 and model.gap == pytest.approx(0.0, abs=1e-9)
+
+
+def test_no_cost_is_negative() -> None:
+    rng = np.random.default_rng(3)
+    x = np.c_[np.ones(50), rng.random((50, 2))]
+    found = steptime.non_negative(x, x @ [1.0, 2.0, -3.0])
+    assert (found >= 0).all() and found[1] > 0
+
+
+def test_the_noise_floor_is_how_much_steps_of_one_shape_differ(made_up: Recording) -> None:
+    rows = [replace(row, over=row.began + seconds) for row in [made_up.rows[0]] * 10 for seconds in (0.9, 1.0, 1.1)]
+    assert steptime.fit(rows).noise == pytest.approx(0.1)
+
+
+def test_a_larger_batch_than_was_recorded_is_not_timed(made_up: Recording) -> None:
+    predictor = answer.Predictor.of(made_up)
+    with pytest.raises(LabError, match="cannot be timed"):
+        predictor.predict({"max_num_sequences": "30"})
+
+
+def test_the_recorded_settings_are_predicted_to_take_the_recorded_time(made_up: Recording) -> None:
+    predictor = answer.Predictor.of(made_up)
+    found, seen = predictor.predict({}).figures, predictor.recorded()
+    assert found == pytest.approx(seen, rel=1e-6)
+
+
+def test_more_slots_never_meet_fewer_limits_and_the_plan_names_the_smallest(made_up: Recording) -> None:
+    predictor = answer.Predictor.of(made_up, slo=answer.slo_of("ttft<200ms,tpot<20ms"))
+    slots = predictor.slots_enough(4.0)
+    assert slots is not None and predictor.good_share(4.0, 1, {"max_num_sequences": str(slots)}) >= answer.ENOUGH
+    assert slots == 1 or predictor.good_share(4.0, 1, {"max_num_sequences": str(slots // 2)}) < answer.ENOUGH
+    assert predictor.good_share(predictor.knee()) >= answer.ENOUGH
+
+
+# -- the commands -----------------------------------------------------------------------------------------------------
+
+
+def test_predict_prints_the_recorded_the_predicted_and_the_noise_floor(made_up: Recording, tmp_path: Path) -> None:
+    path = written(tmp_path, made_up)
+    done = CliRunner().invoke(predict_command, [str(path), "--set", "max_num_sequences=2"], catch_exceptions=False)
+    assert "ttft_p50_ms" in done.output and "noise floor" in done.output, done.output
+    done = CliRunner().invoke(predict_command, [str(path), "--set", "max_num_sequences=2", "--json"])
+    document = json.loads(done.output)
+    assert document["predicted"]["mean_batch"] <= 2 < document["recorded"]["mean_batch"]
+
+
+def test_a_sweep_has_a_column_for_each_value(made_up: Recording, tmp_path: Path) -> None:
+    path = written(tmp_path, made_up)
+    done = CliRunner().invoke(predict_command, [str(path), "--sweep", "max_num_sequences=1,2,4", "--json"])
+    found = json.loads(done.output)["predicted"]
+    assert found["1"]["steps"] > found["2"]["steps"] > found["4"]["steps"]
+
+
+def test_plan_names_a_setting_a_number_of_replicas_and_the_knee(made_up: Recording, tmp_path: Path) -> None:
+    path = written(tmp_path, made_up)
+    done = CliRunner().invoke(plan_command, [str(path), "--slo", "ttft<500ms", "--rate", "4", "--json"])
+    found = json.loads(done.output)
+    assert found["replicas"] == 1 and found["max_num_sequences"] in (1, 2, 4) and found["knee_per_s"] > 4
+
+
+def test_a_limit_that_is_none_is_refused() -> None:
+    with pytest.raises(LabError, match="is not a limit"):
+        answer.slo_of("ttft=500")
+
+
+# -- another format ---------------------------------------------------------------------------------------------------
+
+
+def test_a_mooncake_trace_comes_back_as_it_went(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    given = [
+        {"timestamp": 0, "input_length": 1000, "output_length": 40, "hash_ids": [1, 2]},
+        {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [1, 3]},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in given))
+    arrivals = mooncake.read(path)
+    assert arrivals[0].prefixes[: 512 * 3] == arrivals[1].prefixes[: 512 * 3]
+    assert arrivals[0].prefixes[512 * 3 : 513 * 3] != arrivals[1].prefixes[512 * 3 : 513 * 3]
+    mooncake.write(tmp_path / "again.jsonl", arrivals)
+    assert [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()] == [
+        {**line, "hash_ids": ids} for line, ids in zip(given, ([0, 1], [0, 2]), strict=True)
+    ]
+    small = mooncake.scaled(arrivals)
+    assert [(one.prompt, one.limit) for one in small] == [(63, 2), (38, 1)]
+
+
+def test_a_damaged_mooncake_trace_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": -4}\n')
+    with pytest.raises(LabError, match="is not a Mooncake trace"):
+        mooncake.read(path)
