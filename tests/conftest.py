@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import os
@@ -18,6 +19,7 @@ import foundry
 import machinery
 import pytest
 from filelock import FileLock
+from signal_stack import SignalStack
 from timetable import Skipped, Timetable
 
 from labctl.listener import Silent
@@ -58,6 +60,24 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         ended = session.config.stash[ENDED]
         if not session.config.getoption("--rest"):
             RAN.write_text("\n".join(sorted(ended.names)) + "\n")
+
+
+STACK = SignalStack()
+
+
+def pytest_sessionstart() -> None:
+    """Keep the stack that faulthandler gave this thread, or none."""
+    ctypes.CDLL(None).sigaltstack(None, ctypes.byref(STACK))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Put the signal stack back: OpenVINO's CPU plugin sets its own, and frees it while it is still in use.
+
+    Of two pipelines the first to go unmaps its stack, and the second puts that one back: the next signal, in whichever
+    test raises one, would end the process. A pipeline that finds a stack not its own leaves it alone.
+    """
+    ctypes.CDLL(None).sigaltstack(ctypes.byref(STACK), None)
 
 
 class Ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ from labctl.runtimes.base import UNLOADED, unloaded_check
 LARGEST = 2**20
 
 
-def kept(tmp_path: Path, program: str, *, longest_log: int = 2**30) -> tuple[subprocess.CompletedProcess[bytes], Path]:
+def kept(
+    tmp_path: Path, program: str, *options: str, longest_log: int = 2**30
+) -> tuple[subprocess.CompletedProcess[bytes], Path]:
     """A program under a keeper that allows no file of more than LARGEST bytes, and its log."""
     log = tmp_path / "server.log"
     argv = [
@@ -29,6 +32,7 @@ def kept(tmp_path: Path, program: str, *, longest_log: int = 2**30) -> tuple[sub
         str(LARGEST),
         "--longest-log",
         str(longest_log),
+        *options,
         "--",
         sys.executable,
         "-c",
@@ -87,3 +91,9 @@ def test_a_full_disk_costs_lines_of_the_log_and_no_print(tmp_path: Path) -> None
     (tmp_path / "server.log").symlink_to("/dev/full")
     done, _ = kept(tmp_path, "print('x' * 100, flush=True)")
     assert done.returncode == 0
+
+
+def test_a_server_that_does_not_end_when_told_is_killed_after_its_grace(tmp_path: Path) -> None:
+    deaf = "import os, signal; signal.signal(15, signal.SIG_IGN); os.kill(os.getppid(), 15)\nwhile True: signal.pause()"
+    done, _ = kept(tmp_path, deaf, "--grace", "0.5")
+    assert done.returncode == -signal.SIGKILL

@@ -26,7 +26,8 @@ from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.errors import LabError
 
-EXIT_S = 1  # what a server gets to end by itself if labctl is killed
+EXIT_S = 1  # what Triton gives its requests if labctl is killed
+GRACE_S = 5  # what Triton gets to end in then: one that hangs would never end
 INSIDE = "/repository"  # in a container
 NETWORK = "127.0.0.1"
 OWNER = "labs.owner"  # label of a container: the pid of the command that started it
@@ -87,6 +88,8 @@ def local(
         f"/dev/shm/{prefix}*",
         "--largest",
         str(LARGEST_REGION),
+        "--grace",
+        str(GRACE_S),
         "--",
     ]
     env = wheel.environment(triton) | marks(workspace.root, name) | {REPLICA: str(http)}

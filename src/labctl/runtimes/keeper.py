@@ -2,9 +2,10 @@
 
 ``python -m labctl.runtimes.keeper --restarts N --ended FILE --regions GLOB -- tritonserver ...``: it outlives the
 command that started it, ends when the server has ended for good, and then ends as the server did. SIGTERM is handed
-on, and nothing is restarted any more. What a dead server leaves (its stubs, their shared memory) goes at once.
-The server prints into a pipe, and the keeper writes that to the log: the limit on the server's files is not one on
-its log, and a full disk costs lines of the log but never a request.
+on, and nothing is restarted any more; with ``--grace S`` a server that has not ended S seconds later is killed. What a
+dead server leaves (its stubs, their shared memory) goes at once. The server prints into a pipe, and the keeper writes
+that to the log: the limit on the server's files is not one on its log, and a full disk costs lines of the log but never
+a request.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import argparse
 import contextlib
 import ctypes
 import json
+import math
 import os
 import resource
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -68,15 +71,22 @@ class Keeper:
     """Keeps one server until it ends in good order, is told to stop, or has died too often."""
 
     def __init__(
-        self, argv: list[str], restarts: int, ended: Path, regions: Path, largest: int, longest_log: int = LONGEST_LOG
+        self,
+        argv: list[str],
+        restarts: int,
+        ended: Path,
+        regions: Path,
+        largest: int,
+        longest_log: int = LONGEST_LOG,
+        grace: float = math.inf,
     ) -> None:
         self._argv, self._restarts, self._ended, self._regions = argv, restarts, ended, regions
         self._largest, self._log = largest, Log(sys.stdout.fileno(), longest_log)
         self._server: subprocess.Popen[bytes] | None = None
-        self._stopping = False
+        self._stopping, self._grace, self._until = False, grace, math.inf
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = True
+        self._stopping, self._until = True, time.monotonic() + self._grace
         if self._server:
             self._server.send_signal(number)
 
@@ -91,19 +101,20 @@ class Keeper:
                 start_new_session=True,  # its stubs share its group, and are found by it
                 preexec_fn=self._limit,
             )
+            if self._stopping:  # told so while the server was being started
+                self._server.send_signal(signal.SIGTERM)
             os.close(ends[1])
             copying = threading.Thread(target=self._log.copy, args=(ends[0],), daemon=True)
             copying.start()
             code = self._wait(self._server)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._server.pid, signal.SIGKILL)  # stubs whose server has gone wait for it for ever
+            copying.join(LAST_WORDS_S)
             if self._stopping or code == 0:
-                copying.join(LAST_WORDS_S)
                 return code
             ending = {"how": describe_exit(code), "restarts": attempt}
             self._write(ending)
             again = f"; restart {attempt + 1} of {self._restarts}" if attempt < self._restarts else ""
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._server.pid, signal.SIGKILL)
-            copying.join(LAST_WORDS_S)
             with contextlib.suppress(OSError):
                 print(f"labctl: the server ended: {ending['how']}{again}", flush=True)
             for region in self._regions.parent.glob(self._regions.name):
@@ -122,6 +133,8 @@ class Keeper:
             try:
                 return server.wait(HIDE_EVERY_S)
             except subprocess.TimeoutExpired:
+                if time.monotonic() > self._until:
+                    os.killpg(server.pid, signal.SIGKILL)
                 for region in self._regions.parent.glob(self._regions.name):
                     with contextlib.suppress(OSError):  # it has just gone
                         region.chmod(0o600)
@@ -140,11 +153,18 @@ def main() -> None:
     parser.add_argument("--regions", type=Path, required=True)
     parser.add_argument("--largest", type=int, required=True, help="bytes of any file, and so of a region")
     parser.add_argument("--longest-log", type=int, default=LONGEST_LOG, help="bytes")
+    parser.add_argument("--grace", type=float, default=math.inf, help="seconds to end in, once told to stop")
     parser.add_argument("argv", nargs="+")
     options = parser.parse_args()
     _LIBC.prctl(PR_SET_NAME, NAME.encode())
     keeper = Keeper(
-        options.argv, options.restarts, options.ended, options.regions, options.largest, options.longest_log
+        options.argv,
+        options.restarts,
+        options.ended,
+        options.regions,
+        options.largest,
+        options.longest_log,
+        options.grace,
     )
     signal.signal(signal.SIGTERM, keeper.stop)
     code = keeper.keep()
