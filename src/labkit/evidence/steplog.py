@@ -114,10 +114,11 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 def recorded(line: bytes) -> dict[str, Any] | None:
     """A line of any kind, also of the two that only a replay reads: REQUEST and SCHEDULER. None as for `parsed`."""
-    data = _of_kind(line, {"t": int | float, "kind": str, "model": str, "instance": str})
-    if data is None or data["kind"] == SCHEDULER:
+    data = _of_kind(line, {"t": int | float, "model": str, "instance": str})
+    kind = data.get("kind") if data else None  # a step of an earlier version has none
+    if kind == SCHEDULER:
         return data
-    return _of_kind(line, {"arrived": int | float}) if data["kind"] == REQUEST else parsed(line)
+    return _of_kind(line, {"arrived": int | float}) if kind == REQUEST else parsed(line)
 
 
 def _of_kind(line: bytes, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
