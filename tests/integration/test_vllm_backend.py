@@ -137,6 +137,19 @@ def test_a_client_that_leaves_frees_its_blocks(server: Any) -> None:
     eventually(lambda: gauge("running") == gauge("kv_blocks_used") == 0)
 
 
+def test_a_request_that_has_ended_is_recorded_and_no_step_has_failed(server: Any) -> None:
+    answers = Answers(server)
+    answers.ask("Once upon a time")
+    answers.next()
+
+    def recorded() -> list[Any]:
+        lines = (server.run_dir / f"steps-{MODEL}-0_0.jsonl").read_text().splitlines()
+        return [line for line in map(json.loads, lines) if line["kind"] == "request" and line["made"] == 8]
+
+    assert eventually(recorded)[0]["resumable"]
+    assert "the step failed" not in (server.run_dir.parent / "server.log").read_text()
+
+
 def test_model_json_holds_the_engines_arguments(server: Any) -> None:
     path = server.run_dir.parent / "repository" / MODEL / "1" / "model.json"
     arguments = json.loads(path.read_text())

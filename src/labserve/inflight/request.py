@@ -56,8 +56,11 @@ class Request:
 
     @property
     def resumable(self) -> bool:
-        """Whether it may be preempted: computed again from its tokens so far, it ends as if it had stayed."""
-        return self.sampling is None or self.sampling.resumable
+        """Whether it may be preempted: computed again from its tokens so far, it ends as if it had stayed.
+
+        With vLLM's own sampling parameters it may: vLLM keeps the state of its generator.
+        """
+        return not isinstance(self.sampling, Sampling) or self.sampling.resumable
 
     @property
     def sampling_left(self) -> Sampling | None:
