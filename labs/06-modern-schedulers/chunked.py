@@ -26,7 +26,7 @@ def main() -> None:
         if decoder.output_tokens < tokens:  # it was still at it when the newcomer was done
             break
     else:
-        raise LabError("the newcomer's prompt never met somebody who decodes", "the machine is very busy")
+        raise LabError("the new prompt never met a decoding request", "the machine is very busy")
     times = [at for at, _ in decoder.responses]
     gaps = [(b - a) * 1e3 for a, b in pairwise(times) if b > newcomer.start]
     data = {
@@ -46,7 +46,9 @@ def main() -> None:
             f"{lab.phase}: the prompt took {len(met)} steps, the largest computed {data['largest_step']} tokens",
             flush=True,
         )
-    print(f"{lab.phase}: longest gap {max(gaps):.0f} ms, time to the newcomer's first token {newcomer.ttft_ms:.0f} ms")
+    print(
+        f"{lab.phase}: longest gap {max(gaps):.0f} ms, time to the new request's first token {newcomer.ttft_ms:.0f} ms"
+    )
     decoder.end = decoder.end or times[-1]  # it was cancelled
     lab.finish({**data, **Lane("", [decoder, newcomer], steps).to_json()}, [decoder, newcomer])
 

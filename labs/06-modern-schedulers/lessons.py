@@ -12,7 +12,7 @@ def chunked(report, runs):
     """1. What a step may compute, against the gap of who decodes and the first token of who comes."""
     points = sorted(runs.values(), key=lambda run: -run["budget"])
     report.table(
-        f"1. Chunked prefill: a prompt of {points[0]['prompt_tokens']} tokens meets somebody who decodes",
+        f"1. Chunked prefill: a prompt of {points[0]['prompt_tokens']} tokens meets a decoding request",
         [
             (
                 run["budget"],
@@ -24,7 +24,7 @@ def chunked(report, runs):
             )
             for run in points
         ],
-        ("budget", "largest step", "steps of the prompt", "usual gap, ms", "longest gap, ms", "newcomer's TTFT, ms"),
+        ("budget", "largest step", "steps of the prompt", "usual gap, ms", "longest gap, ms", "new request's TTFT, ms"),
         left=0,
     )
     budgets = [run["budget"] for run in points]
@@ -190,7 +190,7 @@ def triton(report, runs):
             (
                 "queue policy",
                 f"{queue['rejected']:.0f} of {queue['came']} rejected; {queue['room']} may wait",
-                "whoever is rejected comes again",
+                "a rejected request is sent again",
             ),
             (
                 "rate limiter",

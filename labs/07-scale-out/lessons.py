@@ -54,9 +54,9 @@ def sequences(report, runs):
         if died := run.get("kill"):
             report.say(
                 f"Replica 1 was killed with {died['sequences']} sequences under way on two replicas: {died['lost']} "
-                f"were lost, of which {died['began_anew']} began anew on the other one. When it was back, "
+                f"were lost, of which {died['began_anew']} began again on the other one. When it was back, "
                 f"{died['lost_again']} of these were lost again, since their ids lead to it once more. Of the others "
-                f"{died['others_broken']} noticed anything."
+                f"{died['others_broken']} were disturbed."
             )
     bars = {phase.removeprefix("sequences-"): [run["failed"], run["wrong"]] for phase, run in runs.items()}
     panels = [Panel(title, "requests", bars=bars, names=["failed", "answered wrongly"])]

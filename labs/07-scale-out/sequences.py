@@ -78,7 +78,7 @@ def killed(lab, talk):
     lost = [id for id, outcome in after.items() if outcome != "right"]
     anew = [talk.ask(id, 1) for id in lost]
     lab.act("restart").done()
-    # Those that began anew on the other replica belong to the one that is back: they are lost once more.
+    # Those that began again on the other replica belong to the one that is back: they are lost once more.
     home = {id: talk.ask(id, 2) for id in lost}
     others = [talk.ask(id, 3, end=True) for id in ids if id not in lost]
     found = {
@@ -90,7 +90,7 @@ def killed(lab, talk):
     }
     print(
         f"{lab.phase}: replica 1 died with {found['lost']} of {WITNESSES} sequences; {found['began_anew']} of them "
-        f"began anew on the other, and {found['lost_again']} were lost again when it came back"
+        f"began again on the other, and {found['lost_again']} were lost again when it came back"
     )
     return found
 

@@ -29,11 +29,11 @@ def check(trial):
     executed = trial.steps("tokenizer")
     starts, ends = (sum(sum(step.more[key]) for step in executed) for key in ("start", "end"))
     trial.expect(
-        "sequences begun",
+        "started sequences",
         f"{len(prompts)}",
         starts,
         starts == len(prompts),
-        "not every sequence began once: START on every request begins it anew each time.",
+        "not every sequence began exactly once: START on every request makes the model begin it again.",
     )
     trial.expect(
         "sequences ended",

@@ -48,11 +48,11 @@ def check(trial):
 
         silent = trial.wait_for(after_another, lambda more: more <= 0, seconds=8)
         trial.expect(
-            "things kept of one that fell silent",
+            "entries kept for an idle sequence",
             "0",
             silent,
             silent <= 0,
-            "the text of a sequence that fell silent is still kept: nobody sends END for a client that has gone.",
+            "the model still keeps the text of an idle sequence: a client that has gone never sends END.",
         )
 
 

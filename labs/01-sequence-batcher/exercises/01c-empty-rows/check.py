@@ -33,7 +33,7 @@ def check(trial):
             client.ask("", base + n, end=True)
     empty = sum(step.more["empty"] for step in trial.steps("tokenizer"))
     trial.expect(
-        "empty rows", "at least 3", empty, empty >= 3, "there were no empty rows: did somebody else use this server?"
+        "empty rows", "at least 3", empty, empty >= 3, "there were no empty rows: did another client use this server?"
     )
     trial.expect(
         "the third sequence",

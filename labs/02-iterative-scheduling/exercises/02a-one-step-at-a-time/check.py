@@ -34,7 +34,7 @@ def check(trial):
         "1",
         most,
         most <= 1,
-        "a request got several tokens in one execution, and whoever came meanwhile waited: return after each token.",
+        "a request got several tokens in one execution while newer requests waited: return after each token.",
     )
     shared = sum(step.batch > 1 and step.more["passes"] == 1 for step in steps)
     trial.expect(
@@ -42,7 +42,7 @@ def check(trial):
         "at least 3",
         shared,
         shared >= 3,
-        "no two requests were in one step: does execute make a token for everybody in the batch?",
+        "no two requests were in one step: does execute make a token for every request in the batch?",
     )
     right = [record.text == answer.text for record, answer in zip((first, *more), alone, strict=True)]
     trial.expect(

@@ -2,7 +2,7 @@
 
 PROMPTS = ("The fox", "My favourite food is", "Once upon a time", "In winter the", "I have lived in Seoul")
 TAKEN = "a request found no free slot of the KV cache: what becomes of the slot of a sequence that is finished?"
-SLOT = "a slot stays taken although everybody has an answer."
+SLOT = "a slot stays in use although every request has its answer."
 KEPT = "something is kept of every sequence that is finished: take it out of `self.sequences` too."
 UNKNOWN = "the model was called for a sequence that it had forgotten: only a finished sequence may be forgotten."
 
@@ -28,7 +28,7 @@ def check(trial):
         f"{slots}",
         len(together),
         len(together) == slots,
-        "not everybody was answered: is a slot taken from a sequence that still runs?",
+        "some requests got no answer: is a slot freed while its sequence still runs?",
     )
     used, more = trial.wait_for(lambda: left(trial, requests[0]), lambda found: found == (0, 0))
     trial.expect("slots taken after the last answer", "0", used, used == 0, SLOT)

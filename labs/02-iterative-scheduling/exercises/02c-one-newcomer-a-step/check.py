@@ -1,4 +1,4 @@
-"""Eight requests at once: at most one newcomer a step, everybody who runs in it, first come, first served.
+"""Eight requests at once: at most one new request a step, every running request in it, first come, first served.
 
 What is judged is counted around the model, which is handed its requests as Triton is free to do it: in another order
 each time, and once without the newcomer that is next.
@@ -13,12 +13,12 @@ def check(trial):
     steps = trial.steps("iterative-gpt2")
     most = max((step.more["prefill"] for step in steps), default=0)
     trial.expect(
-        "newcomers with a first token in one execution, at most",
+        "new requests with a first token in one execution, at most",
         "1",
         most,
         most == 1,
-        "several prompts went through the model in one step, and everybody else waited for all of them: "
-        "admit one newcomer a step.",
+        "several prompts were computed in one step, and every other request waited for all of them: "
+        "admit one new request a step.",
     )
     whole = sum(len(record.responses) == tokens for record, (_, tokens) in zip(records, requests, strict=True))
     trial.expect(
@@ -26,7 +26,7 @@ def check(trial):
         "8",
         whole,
         whole == 8,
-        "an answer has too few tokens: does everybody who needs more go back to Triton?",
+        "an answer has too few tokens: is every request that needs more given back to Triton?",
     )
     left_out = sum(step.more["left_out"] for step in steps)
     trial.expect(
@@ -34,7 +34,7 @@ def check(trial):
         "0",
         left_out,
         left_out == 0,
-        "a running request was left out of a step: only newcomers are limited, those who run are all in it.",
+        "a running request was left out of a step: only new requests are limited, not running ones.",
     )
     overtaken = sum(step.more["overtaken"] for step in steps)
     trial.expect(
@@ -42,5 +42,5 @@ def check(trial):
         "0",
         overtaken,
         overtaken == 0,
-        "somebody who came later had a first token earlier: keep the order in which they came.",
+        "a later request got its first token earlier: keep the order of arrival.",
     )

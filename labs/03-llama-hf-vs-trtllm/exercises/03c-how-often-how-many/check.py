@@ -40,7 +40,7 @@ def check(trial):
                 len(measured[model]),
                 f"{executions:.0f}",
                 executions == len(measured[model]),
-                "Triton and the step log do not count the same: did somebody else ask this server meanwhile?",
+                "Triton and the step log count differently: did another client use this server?",
             )
     for model, rows in measured.items():
         guess = said.get(model) if isinstance(said, dict) else None

@@ -15,7 +15,7 @@ INSTANCES = (
 SMALL = "batches form, but small ones: what keeps them small, preferred_batch_size or max_batch_size?"
 DELAYED = (
     "the model is free, and the requests wait all the same: `max_queue_delay_microseconds` holds them back for longer "
-    "than a batch takes. Whoever is there when the model is free is a batch; an empty block is enough."
+    "than a batch takes. The requests that are there when the model becomes free are a batch; an empty block is enough."
 )
 
 

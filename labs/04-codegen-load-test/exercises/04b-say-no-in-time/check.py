@@ -1,4 +1,4 @@
-"""More work at once than a queue of 0.5 s may hold: somebody is turned away, and by the rule that the task asks for.
+"""More work at once than a queue of 0.5 s may hold: requests are rejected, by the rule that the task asks for.
 
 How long a request may wait is read from the configuration that the server has, and not from a clock.
 """
@@ -6,25 +6,25 @@ How long a request may wait is read from the configuration that the server has, 
 MODEL = "codegen-350M-mono-gptj"
 PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def double(n):", "def largest(items):")
 LIMIT_US = 500_000
-ENOUGH_S = 2.0  # work that takes so long, while nobody is turned away, shows that nobody will be
+ENOUGH_S = 2.0  # work that takes so long without a rejection shows that none will come
 FIRST, MOST = 60, 1920  # requests
 
 ENDLESS = (
-    "nobody was turned away, so the queue grew with the load: "
-    "does it have a time-out, and an action for when it is over?"
+    "no request was rejected, so the queue grew with the load: "
+    "does it have a time-out, and an action for requests that exceed it?"
 )
 TOO_SOON = (
-    "somebody was turned away before 500 ms were over: the time-out is in microseconds, and 500 ms are 500000 of them."
+    "a request was rejected before 500 ms had passed: the time-out is in microseconds, and 500 ms are 500000 of them."
 )
-TOO_LATE = "a request may wait for longer than 500 ms before it is turned away: the time-out is 500000 microseconds."
-DELAYED = "nobody was turned away: DELAY puts a request whose time is over behind the others, and still computes it."
+TOO_LATE = "a request may wait for longer than 500 ms before it is rejected: the time-out is 500000 microseconds."
+DELAYED = "no request was rejected: DELAY puts a request whose time is over behind the others, and still computes it."
 
 
 def check(trial):
     tokens = trial.rng.randint(8, 12)
     before = trial.counters()
     count = FIRST
-    while True:  # until somebody is turned away, or there was so much work that somebody should have been
+    while True:  # until a request is rejected, or there was so much work that one should have been
         records = overload(trial, count, tokens)
         refused, served = [r for r in records if r.error], [r for r in records if r.ok]
         if refused or count >= MOST or max(r.end - r.start for r in records) > ENOUGH_S:
@@ -32,21 +32,23 @@ def check(trial):
         count *= 2
     policies = queue_policies(trial.config(MODEL))
     delayed = any(action == "DELAY" for action, _ in policies)
-    trial.expect(
-        "turned away", "somebody", f"{len(refused)} of {count}", bool(refused), DELAYED if delayed else ENDLESS
-    )
+    trial.expect("rejected", "at least 1", f"{len(refused)} of {count}", bool(refused), DELAYED if delayed else ENDLESS)
     limits = sorted({limit for _, limit in policies}) or [0]
     soonest = min((r.end - r.start for r in refused), default=0.0)  # from the client, so never shorter than the queue
     trial.expect(
-        "turned away after at least",
+        "rejected after at least",
         "500,000 us",
         f"{1e6 * soonest:,.0f} us, by a limit of {limits[0]:,} us",
         1e6 * soonest >= LIMIT_US and limits[0] >= LIMIT_US,
         TOO_SOON,
     )
-    trial.expect("turned away after at most", "500,000 us", f"{limits[-1]:,} us", limits[-1] <= LIMIT_US, TOO_LATE)
+    trial.expect("rejected after at most", "500,000 us", f"{limits[-1]:,} us", limits[-1] <= LIMIT_US, TOO_LATE)
     trial.expect(
-        "served", "somebody", f"{len(served)} of {count}", bool(served), "nobody was served: what else turns them away?"
+        "served",
+        "at least 1",
+        f"{len(served)} of {count}",
+        bool(served),
+        "no request was served: what else rejects them?",
     )
     done = trial.wait_for(trial.counters, lambda now: now.since(before).models[MODEL].rejected >= len(refused))
     counted = done.since(before).models[MODEL]
@@ -71,7 +73,7 @@ def queue_policies(config):
 
 
 def overload(trial, count, tokens):
-    """So many requests at once, when all of them have been answered or turned away."""
+    """So many requests at once, when all of them have been answered or rejected."""
     with trial.unary() as client:
         records = [trial.ask(client, "ensemble", trial.rng.choice(PROMPTS), tokens) for _ in range(count)]
         trial.wait_ended(client, *records)

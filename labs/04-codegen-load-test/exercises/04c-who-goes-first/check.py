@@ -4,9 +4,9 @@ MODEL = "codegen-350M-mono-gptj"
 PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def double(n):", "def largest(items):")
 ORDINARY, HURRIED, FIRST = 40, 8, 1
 
-ONE_QUEUE = "nobody was overtaken: does this model's queue have priority levels?"
+ONE_QUEUE = "no request was overtaken: does this model's queue have priority levels?"
 ALL_FIRST = (
-    "nobody was overtaken: 1 is the highest level, "
+    "no request was overtaken: 1 is the highest level, "
     "and default_priority_level 1 gives it to every request that names none."
 )
 
@@ -26,7 +26,7 @@ def check(trial):
         len(every),
         answered,
         answered == len(every),
-        "somebody was turned away: requests without a priority wait longer, but they must be answered.",
+        "a request was rejected: requests without a priority wait longer, but they must be answered.",
     )
     last = max(record.end for record in hurried)
     overtaken = sum(record.end > last for record in ordinary)

@@ -22,12 +22,12 @@ def check(trial):
     steps = trial.steps("remembers")
     begun = sum(sum(step.more["start"]) for step in steps)
     trial.expect(
-        "sequences begun",
+        "started sequences",
         f"{SEQUENCES}",
         begun,
         begun == SEQUENCES,
-        "START on every request hides that a replica does not know the sequence: it begins anew, and what was before "
-        "is forgotten.",
+        "START on every request hides that a replica does not know the sequence: the sequence begins again, "
+        "and its state is lost.",
     )
     served = {"1": 0, "2": 0}
     for step in steps:
