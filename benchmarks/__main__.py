@@ -25,6 +25,7 @@ from benchmarks import (
     iterative,
     kills,
     llm,
+    predict,
     replica_kills,
     replica_start,
     sequence,
@@ -60,6 +61,7 @@ LONG = {
     "fuzz": fuzz.run,
     "door-fuzz": door_fuzz.run,
     "exercises": exercises.run,
+    "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
 
@@ -81,6 +83,7 @@ def main() -> None:
     answers.options(parser)
     decode.options(parser)
     fuzz.options(parser)
+    predict.options(parser)
     start_up.options(parser)
     options = parser.parse_args()
     if unknown := set(options.names) - EVERY.keys():

@@ -48,7 +48,8 @@ def test_a_replay_under_the_recorded_settings_is_the_recording(recorded: recordi
     assert figures.parting(predicted.rows, recorded.rows) is None
 
 
-@pytest.mark.parametrize(("order", "policy"), list(zip(ORDERS, POLICIES * 2, strict=True)))
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_steps_under_settings_never_recorded_are_predicted_exactly(
     order: str, policy: str, lab_server: Any, recorded: recording.Recording, tmp_path: Path, vocabulary: int
 ) -> None:
@@ -58,4 +59,5 @@ def test_steps_under_settings_never_recorded_are_predicted_exactly(
     server = lab_server("inflight-batching", model=MODEL, decoupled_mode=True, **chosen)
     seen = played(server, list(recorded.arrivals), tmp_path, vocabulary)
     assert figures.parting(predicted.rows, seen.rows) is None
-    assert len(seen.rows) > 100
+    preempted = sum(len(row.preempted) for row in seen.rows)
+    assert len(seen.rows) > 100 and (preempted > 0) == (policy == "max_utilization")

@@ -345,3 +345,15 @@ def test_a_damaged_mooncake_trace_is_refused(tmp_path: Path) -> None:
     path.write_text('{"timestamp": 0, "input_length": -4}\n')
     with pytest.raises(LabError, match="is not a Mooncake trace"):
         mooncake.read(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [(["--sweep", "max_num_tokens=8"], "--sweep"), (["--scheduler"], "--scheduler")]
+)
+def test_run_measures_one_prediction_of_the_shipped_scheduler(
+    more: list[str], said: str, made_up: Recording, tmp_path: Path
+) -> None:
+    own = [str(written(tmp_path, made_up))] if more == ["--scheduler"] else []
+    done = CliRunner().invoke(predict_command, [str(written(tmp_path, made_up)), "--run", *more, *own])
+    assert done.exit_code == 2
+    assert f"leave out {said}" in done.output

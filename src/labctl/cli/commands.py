@@ -87,7 +87,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "predict": Listed(
             "predict",
             "Predict what other settings of the scheduler would have done.",
-            ("predict results/A --set scheduling=fair", "predict results/A --sweep max_num_sequences=2,4,8"),
+            ("predict results/A --set scheduling=fair", "predict results/A --set max_num_sequences=4 --run"),
         ),
         "plan": Listed(
             "predict",

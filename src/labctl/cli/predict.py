@@ -12,12 +12,14 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
+from labkit.printable import printable
 from labkit.tables import table
 
 if TYPE_CHECKING:
     from labkit.predict.answer import Predictor
 
 GUESSED = "ttft_p50_ms"
+IN_FLIGHT = "-in-flight"  # how `labctl bench` names the phases whose clients keep so many requests in flight
 
 result_argument = click.argument("result", type=click.Path(exists=True, path_type=Path))
 phase_option = click.option("--phase", default="", metavar="NAME", help="The phase to predict from (steps-NAME.jsonl).")
@@ -26,7 +28,7 @@ in_flight_option = click.option(
     type=click.IntRange(0),
     default=None,
     metavar="N",
-    help="Send the next request when one of N ends. The default is the recorded times.",
+    help="Send the next request when one of N ends. The default is the recorded times, or the N of a bench.",
 )
 
 
@@ -49,6 +51,7 @@ in_flight_option = click.option(
     metavar="FILE",
     help="A scheduler.py of your own, as one beside model.py.",
 )
+@click.option("--run", "run_it", is_flag=True, help="Then run it on the real server, and print the error.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for a guess.")
 @opt.output_option
 @opt.as_json
@@ -61,6 +64,7 @@ def predict_command(
     in_flight: int | None,
     slo: str,
     scheduler: Path | None,
+    run_it: bool,
     yes: bool,
     output: Path | None,
     json_output: bool,
@@ -74,6 +78,10 @@ def predict_command(
     from labctl.manifest.settings import parse_assignments
 
     wanted = dict(parse_assignments(assignments))
+    if sweep and run_it:
+        raise click.UsageError("--run measures one prediction: leave out --sweep")
+    if scheduler and run_it:
+        raise click.UsageError("--run serves the shipped scheduler: leave out --scheduler")
     predictor = _predictor(result, phase, in_flight, slo, scheduler)
     if sweep:
         key, _, values = sweep.partition("=")
@@ -105,6 +113,8 @@ def predict_command(
         "high": dict(prediction.high),
         "step_time": predictor.model.to_json(),
     }
+    if run_it:
+        document |= _measure(predictor, wanted, verbose)
     _finish(document, output, json_output)
     if not json_output:
         _show(document, predictor)
@@ -153,6 +163,10 @@ def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, schedu
     from labkit.predict import answer, recording
 
     read = recording.read(result, phase)
+    name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")
+    if in_flight is None:
+        number = name.removesuffix(IN_FLIGHT)
+        in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
     if read.settings.own and not scheduler:
         raise LabError(
             f"{result} was recorded with a scheduler of your own",
@@ -160,7 +174,29 @@ def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, schedu
             f"--scheduler {read.settings.own}",
         )
     own = {"kind": answer.own_scheduler(scheduler)} if scheduler else {}
-    return answer.Predictor.of(read, in_flight or 0, answer.slo_of(slo) if slo else None, **own)
+    return answer.Predictor.of(read, in_flight, answer.slo_of(slo) if slo else None, **own)
+
+
+def _measure(predictor: Predictor, wanted: Mapping[str, str], verbose: bool) -> dict[str, Any]:
+    """Run the requests on the real server, and predict once more what was sent: no answer stops early there."""
+    from labctl.labs import rerun
+    from labkit.predict import figures
+
+    session = opt.open_session(verbose)
+    ran = rerun.run(session, predictor.recording, wanted, predictor.in_flight)
+    predicted = predictor.predict(wanted, ran.sent)
+    measured = figures.figures(ran.measured.rows, {a.name: a.at for a in ran.measured.arrivals}, predictor.slo)
+    errors = {name: predicted.figures[name] / value - 1 for name, value in measured.items() if value}
+    parting = figures.parting(predicted.rows, ran.measured.rows)
+    return {
+        "predicted": dict(predicted.figures),
+        "low": dict(predicted.low),
+        "high": dict(predicted.high),
+        "measured": measured,
+        "error": errors,
+        "folder": str(ran.folder),
+        "parting": {"step": parting[0], "differs": sorted(parting[1])} if parting else None,
+    }
 
 
 def _terminal() -> bool:
@@ -188,17 +224,34 @@ def _number(value: float) -> str:
 
 
 def _show(document: Mapping[str, Any], predictor: Predictor) -> None:
-    guess = document["guess"]
-    header = ["", "recorded", "predicted", "interval", *(["guess"] if guess else [])]
+    measured, guess = document.get("measured"), document["guess"]
+    header = [
+        "",
+        "recorded",
+        "predicted",
+        "interval",
+        *(["guess"] if guess else []),
+        *(["measured", "error"] if measured else []),
+    ]
     rows = []
     for name in _names(predictor):
         interval = f"{_number(document['low'][name])} to {_number(document['high'][name])}"
         row = [name, _number(document["recorded"][name]), _number(document["predicted"][name]), interval]
         if guess:
             row.append(_number(guess[name]) if name in guess else "")
+        if measured:
+            error = document["error"].get(name)
+            row += [_number(measured[name]), "-" if error is None else f"{error:+.1%}"]
         rows.append(tuple(row))
     click.echo(table(rows, header, right=range(1, len(header))))
     _say_model(predictor)
+    if measured:
+        parting = document["parting"]
+        if parting:
+            say(f"first difference: step {parting['step']:,}, {', '.join(parting['differs'])}")
+        else:
+            say("no difference in any step")
+        say(printable(f"step log of the run: {document['folder']}"))
 
 
 def _say_model(predictor: Predictor) -> None:
@@ -206,7 +259,8 @@ def _say_model(predictor: Predictor) -> None:
 
     model = predictor.model
     terms = " + ".join(f"{cost * 1e6:,.1f} for {term}" for cost, term in zip(model.costs, TERMS, strict=True))
-    click.echo(f"\na step takes, in µs: {terms}; {model.gap * 1e6:,.0f} to the next")
+    click.echo()
+    say(f"a step takes, in µs: {terms}; {model.gap * 1e6:,.0f} to the next")
     noise = f"{model.noise:.1%} ({model.twice:,} steps whose batch shape occurred twice)" if model.twice else "unknown"
     say(f"noise floor {noise}; the model's median error on the {model.steps:,} recorded steps {model.error:.1%}")
     say(f"tenths of the recording took {model.fastest:.2f} to {model.slowest:.2f} of the model's time: the interval")

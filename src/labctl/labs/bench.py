@@ -103,6 +103,7 @@ def bench(
 
         for title, number in loads:
             listener.step(f"{model}, {title}")
+            began = time.monotonic()
             try:
                 metrics[title], one = workloads.run(
                     record.scrape_endpoints, model, workload, number, progress, record.tokenizer_dir
@@ -111,6 +112,11 @@ def bench(
                 raise death(session, stack) or faults.explain_error(error, explain) from error
             listener.done(f"{workload.requests} requests")
             records += one
+            phase = title.replace(" ", "-").replace("/", "-per-")
+            steplog.keep(session.workspace.folder(stack).run_dir(), out / f"steps-{phase}.jsonl", began, one)
+            context = {name: getattr(record, name) for name in ("stack", "profile", "runtime")}
+            context["settings"] = dict(record.settings)
+            atomic_write(out / f"context-{phase}.json", json.dumps(context, indent=1))
         triton = server_api.server_version(record.endpoints.http)
         edited = edits.not_shipped(session, handle.plan)
         results.write_phase(out, "bench", metrics, records)

@@ -1,21 +1,47 @@
-"""Recorded requests on a running server again, pinned to steps by the clock."""
+"""Recorded requests on a running server again: at their recorded times, or pinned to steps by the clock."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labctl.clock.clock import PATIENCE_S, Clock
+from labctl.labs.run import results_folder
+from labctl.labs.servers import ephemeral
+from labctl.manifest.settings import parse_assignments
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack.session import Session
+from labkit import results
 from labkit.errors import LabError
 from labkit.evidence import steplog
-from labkit.predict.recording import MODEL, Arrival
+from labkit.predict.recording import MODEL, RECORD, Arrival, Recording, read
 from labkit.predict.replay import Tokens
 from labkit.records import RequestRecord
+from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream
 
 LOOK_S = 0.005
+PHASE = "rerun"
+WARM_UP = 4  # requests
+STACKS = {"V1": "static-batching", "inflight_fused_batching": "inflight-batching"}
+KEPT = (  # settings of the recorded server that stay
+    "model",
+    "engine",
+    "engine_precision",
+    "exact",
+    "threads",
+    "batch_scheduler_policy",
+    "max_num_sequences",
+    "max_tokens_in_paged_kv_cache",
+    "kv_cache_memory_mib",
+    "enable_chunked_context",
+    "max_num_tokens",
+    "enable_kv_cache_reuse",
+    "scheduling",
+)
 LEAST_ID, MULTIPLIER = 5, 2_654_435_761  # ids below stand for special tokens; the other spreads ids (Knuth)
 
 
@@ -26,6 +52,45 @@ def prompts(arrivals: Sequence[Arrival], vocabulary: int) -> list[list[int]]:
         [LEAST_ID + node * MULTIPLIER % (vocabulary - LEAST_ID) for node in tokens.of(arrival, arrival.prompt)]
         for arrival in arrivals
     ]
+
+
+def as_sent(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """The requests as they can be sent again: an answer that stopped early gets its length as its limit."""
+    kept = [arrival for arrival in arrivals if arrival.made]
+    return [
+        Arrival(
+            a.name,
+            a.at,
+            a.after,
+            a.prompt,
+            a.made,
+            a.made,
+            "length",
+            tenant=a.tenant,
+            priority=a.priority,
+            prefixes=a.prefixes,
+        )
+        for a in kept
+    ]
+
+
+def timed(
+    endpoint: str, arrivals: Sequence[Arrival], vocabulary: int, in_flight: int, timeout: float
+) -> list[RequestRecord]:
+    """Send the requests at their recorded times, or ``in_flight`` at a time, and wait for their answers."""
+    ids = prompts(arrivals, vocabulary)
+
+    def ask(stream: EngineStream, number: int) -> RequestRecord:
+        return send(stream, arrivals[number], ids[number])
+
+    def silent(answered: int, count: int) -> None: ...
+
+    if in_flight:
+        return load.closed_loop(endpoint, in_flight, len(arrivals), ask, timeout, silent, EngineStream)
+    with EngineStream(endpoint) as stream:
+        records = load.open_loop([a.at for a in arrivals], lambda number: ask(stream, number), silent)
+        stream.wait(*records, timeout=timeout)
+    return records
 
 
 def send(stream: EngineStream, arrival: Arrival, ids: Sequence[int]) -> RequestRecord:
@@ -107,3 +172,56 @@ def log_of(run_dir: Path, file: Path, since: float, records: Sequence[RequestRec
             return file
         time.sleep(LOOK_S)
     raise LabError("the step log lacks requests that were answered", f"within {PATIENCE_S:g} s", "labctl logs STACK")
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """What was sent, as a recording to predict from; what was measured; and where its step log is."""
+
+    sent: Recording
+    measured: Recording
+    folder: Path
+
+
+def run(session: Session, recording: Recording, assignments: Mapping[str, str], in_flight: int) -> Rerun:
+    """Bring up the recording's stack with other settings, send its requests again, and take the stack down.
+
+    Raises:
+        LabError: the recording does not say which stack it is of, or a request failed.
+    """
+    source = Path(recording.source)
+    phase = source.name.removeprefix("steps-").removesuffix(".jsonl")
+    try:
+        context = results.context_of(source.parent, phase)
+        stack, profile, runtime = (str(context[key]) for key in ("stack", "profile", "runtime"))
+        known = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in context["settings"].items()
+        }
+    except (OSError, ValueError, LookupError, AttributeError) as error:
+        raise LabError(
+            f"{source} does not say how its server was set",
+            f"context-{phase}.json: {error}",
+            "predict without --run, or from a result of labctl run or bench",
+        ) from error
+    batching = assignments.get("gpt_model_type")
+    stack = STACKS[batching] if batching else stack
+    lab, stack = session.catalog.stack(stack)
+    wanted = {name: known[name] for name in KEPT if known.get(name)}
+    wanted |= {name: value for name, value in assignments.items() if name != "gpt_model_type"}
+    wanted["decoupled_mode"] = "true"
+    choices = Choices(profile, parse_assignments(tuple(f"{name}={value}" for name, value in wanted.items())))
+    sent = [replace(a, name=str(number)) for number, a in enumerate(as_sent(recording.arrivals), 1)]
+    if not sent:
+        raise LabError(f"{source} has no request that can be sent again", "none had an answer", RECORD)
+    options = UpOptions(choices, runtime, ports="auto")
+    with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as up:
+        endpoint, run_dir = up.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir()
+        strangers = [replace(a, prefixes=b"") for a in sent[:WARM_UP]]  # whose prompts no other finds in a cache
+        timed(endpoint, strangers, recording.settings.vocabulary, 0, PATIENCE_S)
+        began = time.monotonic()
+        records = timed(endpoint, sent, recording.settings.vocabulary, in_flight, 10 * PATIENCE_S)
+        file = log_of(run_dir, out / f"steps-{PHASE}.jsonl", began, records)
+    measured = read(file).numbered()
+    at = {a.name: a.at for a in measured.arrivals}
+    return Rerun(replace(recording, arrivals=[replace(a, at=at[a.name]) for a in sent], rows=[]), measured, out)

@@ -16,7 +16,7 @@ from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
 
 HASH_BYTES = 3  # labserve.inflight.recording writes as many for each token
 MODEL = "tensorrt_llm"
-RECORD = "labctl run batching records one"
+RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"
 CANCELLED = ("cancelled", "failed")
 
 
