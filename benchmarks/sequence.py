@@ -47,7 +47,7 @@ def measure(session: Session, verbose: bool) -> dict[str, float]:
         every = [record for n in range(SEQUENCES) for record in play(handle.record.endpoints.http, 1001 + 100 * n)]
         written = log.stat().st_size - before if verbose else 0
     summary = metrics(every)
-    step = summary["inter_token_latency"]
+    step = summary["time_per_output_token"]
     return {
         "output_token_throughput": summary["output_token_throughput"],
         "step_ms_p50": step["p50"],

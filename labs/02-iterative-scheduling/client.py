@@ -33,7 +33,7 @@ def tokens_for(endpoint: str, seconds: float) -> tuple[int, str]:
         for model in MODELS:
             record = stream.send(model, PROMPTS[0], max_tokens=SHORTEST // 2, ignore_eos=True)
             stream.wait(record, timeout=TIMEOUT_S)
-        return length(record.itl_ms / 1e3, seconds)
+        return length(record.tpot_ms / 1e3, seconds)
 
 
 def length(step_s: float, seconds: float) -> tuple[int, str]:
@@ -110,11 +110,11 @@ def main() -> None:
             **Lane(model, records, steps).to_json(),
         }
         rows += [
-            (model, r.prompt, f"{r.ttft_ms:.0f}", f"{r.itl_ms:.1f}", f"{r.latency_ms:.0f}", f"{shared:.0%}")
+            (model, r.prompt, f"{r.ttft_ms:.0f}", f"{r.tpot_ms:.1f}", f"{r.latency_ms:.0f}", f"{shared:.0%}")
             for r in records
         ]
         every += records
-    print("\n" + table(rows, ("model", "prompt", "TTFT ms", "ITL ms", "total ms", "overlap"), right=(2, 3, 4, 5)))
+    print("\n" + table(rows, ("model", "prompt", "TTFT ms", "TPOT ms", "total ms", "overlap"), right=(2, 3, 4, 5)))
 
     print(f"\n{clients} clients arriving at random")
     rows = []

@@ -20,9 +20,11 @@ SHOWN = 10  # rows that matter
 HEADLINES = (
     "output_token_throughput",
     "request_throughput",
+    "goodput",
     "requests_per_second",
     "time_to_first_token.p50",
-    "inter_token_latency.p50",
+    "time_per_output_token.p50",
+    "inter_token_latency.p99",
     "request_latency.p50",
     "request_latency.p99",
     "mean_batch",
@@ -93,7 +95,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 
 def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Sequence[float]]) -> list[str]:
-    """Why a model that finishes a batch before the next beats one that is scheduled for each token, where it does."""
+    """What may surprise: goodput within different limits, or whole batches that beat scheduling for each token."""
     kinds = [document["settings"].get("scheduling") for document in documents]
     models = [document["settings"].get("bench_model") for document in documents]
     closed = [rates for key, rates in metrics.items() if key.endswith("in flight.output_token_throughput")]
@@ -104,7 +106,12 @@ def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Seque
         for each, other in enumerate(kinds)
         if (kind, other) == ("dynamic", "iterative") and rates[whole] > rates[each]
     ]
-    return [f"{winner} makes more tokens/s than {loser}: {EQUAL_LENGTHS}" for winner, loser in dict.fromkeys(wins)]
+    limits = dict.fromkeys(str(document["settings"].get("slo", "none")) for document in documents)
+    differ = len(limits) > 1 and any(key.endswith(".goodput") for key in metrics)
+    return [
+        *([f"goodput counts requests within different limits: {' and '.join(limits)}"] if differ else []),
+        *(f"{winner} makes more tokens/s than {loser}: {EQUAL_LENGTHS}" for winner, loser in dict.fromkeys(wins)),
+    ]
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -23,7 +23,8 @@ def request_id() -> str:
 class RequestRecord:
     """Times are ``time.monotonic()`` seconds; ``responses`` holds (arrival, text), one per token when streaming.
 
-    Metric names and formulas are those of NVIDIA's AIPerf and GenAI-Perf.
+    Metric names and formulas are those of NVIDIA's AIPerf and GenAI-Perf. TPOT and ITL are vLLM's: AIPerf calls a
+    request's mean "inter token latency".
 
     Attributes:
         label: the request's name among those of its run.
@@ -67,9 +68,14 @@ class RequestRecord:
         return (self.responses[-1][0] - self.start) * 1e3
 
     @property
-    def itl_ms(self) -> float:
-        """inter_token_latency: (request_latency - time_to_first_token) / (output tokens - 1); 0 for one token."""
+    def tpot_ms(self) -> float:
+        """time_per_output_token: (request_latency - time_to_first_token) / (output tokens - 1); 0 for one token."""
         return (self.latency_ms - self.ttft_ms) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
+
+    @property
+    def itl_ms(self) -> list[float]:
+        """inter_token_latency: each gap between two responses; one gap fewer than there are responses."""
+        return [(after[0] - before[0]) * 1e3 for before, after in itertools.pairwise(self.responses)]
 
     @property
     def span(self) -> tuple[float, float]:

@@ -17,7 +17,8 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.records import RequestRecord
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+EARLIER = {"inter_token_latency": "time_per_output_token"}  # in version 1 it was a request's mean; now it is each gap
 FILE = "result.json"
 PACKAGES = ("numpy", "tritonclient", "torch", "transformers", "openvino-genai", "nvidia-pytriton", "locust")
 
@@ -111,14 +112,17 @@ def write_result(
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A result, by its file or its folder.
+    """A result, by its file or its folder; one of schema version 1 gets today's names.
 
     Raises:
         LabError: there is none, it is of another schema, or a part of it is missing or of a wrong type.
     """
     file = path / FILE if path.is_dir() else path
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        document = json.loads(text)
+        if isinstance(document, dict) and document.get("schema_version") == 1:
+            document = json.loads(text, object_hook=_rename) | {"schema_version": SCHEMA_VERSION}
     except (OSError, ValueError, RecursionError) as error:
         raise LabError(f"{file} cannot be read as a result", str(error), "name a folder below results/") from error
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
@@ -128,6 +132,10 @@ def load(path: Path) -> dict[str, Any]:
         if not isinstance(document.get(key), kind):
             raise LabError(f"{file} is not a result", f"its '{key}' should be {name}", "labctl run makes one")
     return document
+
+
+def _rename(part: dict[str, Any]) -> dict[str, Any]:
+    return {EARLIER.get(key, key): value for key, value in part.items()}
 
 
 def flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""Statistics of a run, by the field's names and formulas (AIPerf, GenAI-Perf)."""
+"""Statistics of a run, by the field's names and formulas (AIPerf, GenAI-Perf; TPOT and ITL as vLLM has them)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,38 @@ from labkit.errors import LabError
 from labkit.records import RequestRecord
 
 PERCENTILES = (50, 75, 90, 95, 99)
+LIMIT = re.compile(r"(ttft|tpot)<([0-9]+(?:\.[0-9]+)?)(?:ms)?")
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Limits in milliseconds of a request that counts as good; None: no limit."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Slo:
+        """Read limits such as "ttft<500ms,tpot<60ms". Raises LabError for anything else."""
+        limits: dict[str, float] = {}
+        for part in text.replace(" ", "").split(","):
+            limit = LIMIT.fullmatch(part)
+            if not limit or not float(limit[2]) or limit[1] in limits:
+                raise LabError(
+                    f"'{part}' is not a limit",
+                    "limits are ttft<N and tpot<N in milliseconds, each at most once",
+                    '--slo "ttft<500ms,tpot<60ms"',
+                )
+            limits[limit[1]] = float(limit[2])
+        return cls(**limits)
+
+    def __str__(self) -> str:
+        limits = (("ttft", self.ttft), ("tpot", self.tpot))
+        return ",".join(f"{name}<{limit:.12g}ms" for name, limit in limits if limit is not None)
+
+    def is_met(self, ttft: float, tpot: float) -> bool:
+        """Whether a request with these times, in ms, is good. The TPOT of an answer of one token is 0."""
+        return (self.ttft is None or ttft <= self.ttft) and (self.tpot is None or tpot <= self.tpot)
 
 
 def summarize(values: Sequence[float]) -> dict[str, float]:
@@ -22,13 +56,14 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
     return result | {f"p{p}": float(np.percentile(data, p)) for p in PERCENTILES}
 
 
-def metrics(records: Sequence[RequestRecord], goodput_ttft_ms: float | None = None) -> dict[str, Any]:
+def metrics(records: Sequence[RequestRecord], slo: Slo | None = None) -> dict[str, Any]:
     """All metrics of a run in which every request succeeded: times in ms, rates per second, the duration in s.
 
     An answer that comes whole has no first token: such a run has no time_to_first_token, and no goodput.
+    time_per_output_token is a mean of each request, inter_token_latency each single gap (docs/glossary.md).
 
     Args:
-        goodput_ttft_ms: requests whose first token took longer do not count as good.
+        slo: adds goodput, the requests per second that meet every limit.
 
     Raises:
         LabError: a request failed: partial data is never averaged.
@@ -43,7 +78,7 @@ def metrics(records: Sequence[RequestRecord], goodput_ttft_ms: float | None = No
         )
     duration = max(r.responses[-1][0] for r in records) - min(r.start for r in records)
     tokens = sum(record.output_tokens for record in records)
-    several = [record for record in records if record.output_tokens > 1 and record.itl_ms > 0]
+    several = [record for record in records if record.output_tokens > 1 and record.tpot_ms > 0]
     result: dict[str, Any] = {
         "request_latency": summarize([r.latency_ms for r in records]),
         "output_sequence_length": summarize([float(r.output_tokens) for r in records]),
@@ -56,10 +91,12 @@ def metrics(records: Sequence[RequestRecord], goodput_ttft_ms: float | None = No
     if streamed := not any(record.tokens for record in records):
         result["time_to_first_token"] = summarize([r.ttft_ms for r in records])
     if several:
-        result["inter_token_latency"] = summarize([r.itl_ms for r in several])
-        result["output_token_throughput_per_user"] = summarize([1e3 / r.itl_ms for r in several])
+        result["time_per_output_token"] = summarize([r.tpot_ms for r in several])
+        result["output_token_throughput_per_user"] = summarize([1e3 / r.tpot_ms for r in several])
+    if streamed and several:
+        result["inter_token_latency"] = summarize([gap for r in records for gap in r.itl_ms])
     if any(r.input_tokens for r in records):
         result["input_sequence_length"] = summarize([float(r.input_tokens) for r in records])
-    if streamed and goodput_ttft_ms is not None:
-        result["goodput"] = sum(r.ttft_ms <= goodput_ttft_ms for r in records) / duration
+    if streamed and slo:
+        result["goodput"] = sum(slo.is_met(r.ttft_ms, r.tpot_ms) for r in records) / duration
     return result

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,12 @@ from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import bring_up
+from labkit import results, stats
+from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
-from labkit.workloads.bench import PROMPTS, Workload
+from labkit.records import RequestRecord
+from labkit.stats import Slo
+from labkit.workloads.bench import PROMPTS, Workload, run, tabulate
 
 
 @pytest.mark.parametrize(("dead", "said"), [(True, "died: killed by SIGFPE"), (False, "no first response")])
@@ -74,6 +79,46 @@ def test_an_execution_that_does_not_come_back_ends_the_measurement_with_its_line
     assert told == ["went on"]
 
 
+def test_a_bench_leaves_its_limits_and_goodput_in_result_and_report(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record("iterative", "02", "local", "cpu", {}, ["iterative-gpt2"], Endpoints("h:1", "h:2", "h:3"))
+    lab = session.catalog.lab("iterative")
+
+    @contextmanager
+    def brought_up(*_: Any) -> Iterator[Any]:
+        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
+
+    def send(*_: Any) -> Any:
+        records = [RequestRecord("1", "m", "p", start=0.0, responses=[(0.1, "a"), (0.2, "b"), (0.5, "c")], end=0.5)]
+        return stats.metrics(records, Slo(ttft=100, tpot=200)), records
+
+    monkeypatch.setattr(bench, "ephemeral", brought_up)
+    monkeypatch.setattr("labkit.workloads.bench.run", send)
+    monkeypatch.setattr("labctl.triton.server_api.server_version", lambda _: "2.68.0")
+    monkeypatch.setattr("labctl.stack.edits.not_shipped", lambda *_: [])
+    monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(scheduling=""))
+    workload = Workload(slo=Slo(ttft=100, tpot=200))
+    out = bench.bench(session, lab, "iterative", UpOptions(), "iterative-gpt2", workload, [1]).folder
+    found = results.load(out)
+    assert found["settings"]["slo"] == "ttft<100ms,tpot<200ms"
+    assert found["metrics"]["1 in flight"]["goodput"] == pytest.approx(2.0)
+    report = (out / "report.md").read_text()
+    assert "| load | tokens/s | requests/s | goodput/s | TTFT p50 ms" in report
+    assert "| 1 in flight | 6 | 2.00 | 2.00 | 100 | 100 | 200.0 | 298.0 | 500 | - |" in report
+    assert "within ttft<100ms,tpot<200ms" in report
+
+
+@pytest.mark.parametrize(("decoupled", "tells_end"), [(False, False), (True, True)])
+def test_goodput_of_a_model_whose_responses_are_not_tokens_is_refused_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch, decoupled: bool, tells_end: bool
+) -> None:
+    monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(decoupled=decoupled, tells_end=tells_end))
+    with pytest.raises(LabError, match="goodput can be measured only") as caught:
+        run({"grpc": "nowhere"}, "m", Workload(slo=Slo(ttft=1)), 1, lambda _: None)
+    assert "--slo" in caught.value.remedy
+
+
 def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,11 +150,11 @@ def measured(tokens: float, scheduler: float | None, tritons: float) -> dict[str
 
 def test_the_mean_batch_is_the_schedulers_own_and_tritons_is_told_apart() -> None:
     outcome = bench.BenchResult(Path(), {"4 in flight": measured(10.0, 2.0, 3.9)}, "iterative")
-    assert command._row("4 in flight", outcome.metrics["4 in flight"])[-1] == "2.0"
+    assert tabulate(outcome.metrics)[1][0][-1] == "2.0"
     said = " ".join(command._table_notes("iterative-gpt2", outcome, None, [4]))
     assert "as the model's own scheduler counts them" in said
     assert "Triton counts up to 3.9" in said
-    assert command._row("x", measured(1.0, None, 1.5))[-1] == "1.5"
+    assert tabulate({"x": measured(1.0, None, 1.5)})[1][0][-1] == "1.5"
 
 
 def test_a_load_that_suits_a_model_of_whole_batches_is_told_as_such() -> None:

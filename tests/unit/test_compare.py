@@ -76,6 +76,25 @@ def test_where_a_model_of_whole_batches_wins_a_sentence_says_why(tmp_path: Path,
     assert ("simple makes more tokens/s than it: all answers have one length" in output) == said
 
 
+@pytest.mark.parametrize(("other", "differ"), [("ttft<9ms", True), ("ttft<5ms", False)])
+def test_goodput_is_a_headline_and_different_limits_are_named(tmp_path: Path, other: str, differ: bool) -> None:
+    paths = []
+    for name, slo, goodput in (("x", "ttft<5ms", 2.0), ("y", other, 3.0)):
+        load = {f"n{n}": float(n) for n in range(30)} | {"goodput": goodput}
+        paths.append(result(tmp_path / name, settings={"bench_model": "m", "slo": slo}, metrics={"2/s": load}))
+    found = compare(paths)
+    assert (found.headlines()[0], found.metrics["2/s.goodput"]) == ("2/s.goodput", [2.0, 3.0])
+    expected = ["goodput counts requests within different limits: ttft<5ms and ttft<9ms"]
+    assert found.remarks == (expected if differ else [])
+
+
+def test_the_mean_that_version_1_called_inter_token_latency_is_compared_with_tpot(tmp_path: Path) -> None:
+    old = result(tmp_path / "x", metrics={"a": {"inter_token_latency": {"p50": 4.0}}})
+    new = {"a": {"time_per_output_token": {"p50": 6.0}, "inter_token_latency": {"p50": 5.0}}}
+    found = compare([old, result(tmp_path / "y", schema_version=2, metrics=new)])
+    assert found.metrics == {"a.time_per_output_token.p50": [4.0, 6.0]}
+
+
 def test_a_run_without_a_result_and_a_bench_beside_runs_are_skipped_and_told(tmp_path: Path) -> None:
     (tmp_path / "cut").mkdir()
     bench = result(tmp_path / "b", settings={"bench_model": "m"}, metrics={"8 in flight": {"tps": 3.0}})

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.cli import console, metrics
-from labctl.cli.bench import _row, bench_command
+from labctl.cli.bench import bench_command
 from labkit import stats
 from labkit.errors import LabError
 from labkit.evidence import steplog
@@ -44,9 +44,9 @@ def test_the_overlap_in_tokens_is_the_same_however_slow_the_machine_is() -> None
 
 
 def test_an_answer_that_comes_whole_has_no_time_to_first_token() -> None:
-    whole = stats.metrics([answered(0.0, 2.0, tokens=8)], goodput_ttft_ms=5000)
-    assert {"time_to_first_token", "goodput", "inter_token_latency"}.isdisjoint(whole)
-    assert _row("1 in flight", whole)[3:6] == ("-", "-", "-")
+    whole = stats.metrics([answered(0.0, 2.0, tokens=8)], stats.Slo(ttft=5000))
+    assert {"time_to_first_token", "goodput", "time_per_output_token", "inter_token_latency"}.isdisjoint(whole)
+    assert bench.tabulate({"1 in flight": whole})[1][0][3:7] == ["-"] * 4
     assert "time_to_first_token" in stats.metrics([answered(0.0, 1.0, 2.0)])
 
 

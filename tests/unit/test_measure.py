@@ -28,7 +28,8 @@ def test_the_metrics_of_one_request() -> None:
     one = record(10.0, 10.5, 10.7, 10.9, 11.5)
     assert one.ttft_ms == pytest.approx(500)
     assert one.latency_ms == pytest.approx(1500)
-    assert one.itl_ms == pytest.approx((1500 - 500) / 3)
+    assert one.tpot_ms == pytest.approx((1500 - 500) / 3)
+    assert one.itl_ms == pytest.approx([200, 200, 600])
     assert one.text == "t0 t1 t2 t3 "
 
 
@@ -53,7 +54,10 @@ def test_a_run_is_summed_up_by_the_fields_formulas() -> None:
     assert found["output_token_throughput"] == pytest.approx(6 / 4)
     assert found["request_throughput"] == pytest.approx(2 / 4)
     assert found["time_to_first_token"]["avg"] == pytest.approx(750)
-    assert found["inter_token_latency"]["max"] == pytest.approx(1000)
+    assert found["time_per_output_token"]["max"] == pytest.approx(1000)
+    assert found["time_per_output_token"]["avg"] == pytest.approx((1000 + 2500 / 3) / 2)
+    gaps = found["inter_token_latency"]  # 1000; 1000, 1000, 500
+    assert (gaps["avg"], gaps["min"], gaps["p50"]) == pytest.approx((875, 500, 1000))
     assert found["request_count"] == 2
 
 
@@ -62,9 +66,37 @@ def test_percentiles_say_and_keep_their_method() -> None:
     assert stats.summarize([1, 2, 3, 4])["p90"] == pytest.approx(3.7)
 
 
-def test_goodput_counts_only_requests_that_were_quick_enough() -> None:
-    found = stats.metrics([record(0.0, 0.1, 2.0), record(0.0, 1.0, 2.0)], goodput_ttft_ms=500)
-    assert found["goodput"] == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("limits", "good"),
+    [
+        ("ttft<500ms", 3),
+        ("tpot<70ms", 3),
+        ("ttft<500ms,tpot<70ms", 2),
+        ("ttft<125ms,tpot<62.5ms", 2),  # limits that are just met
+        ("ttft<124.9ms", 0),
+    ],
+)
+def test_goodput_counts_the_requests_that_meet_every_limit(limits: str, good: int) -> None:
+    records = [
+        record(0.0, 0.125, 0.1875, 0.25),  # TTFT 125 ms, TPOT 62.5 ms
+        record(0.0, 0.125, 0.25),  # 125, 125
+        record(0.0, 1.0, 1.03125),  # 1000, 31.25
+        record(3.875, 4.0),  # 125, and one token
+    ]
+    found = stats.metrics(records, stats.Slo.parse(limits))
+    assert found["goodput"] == pytest.approx(good / 4)
+
+
+def test_limits_are_written_as_they_are_read() -> None:
+    assert stats.Slo.parse(" tpot<60, ttft<500.5ms ") == stats.Slo(ttft=500.5, tpot=60)
+    assert str(stats.Slo(ttft=500.5, tpot=60)) == "ttft<500.5ms,tpot<60ms"
+
+
+@pytest.mark.parametrize("text", ["", "ttft", "ttft=500", "ttft<0", "ttft<²", "ttft<-1ms", "e2e<5", "ttft<1,ttft<2"])
+def test_other_limits_are_refused_with_the_spelling(text: str) -> None:
+    with pytest.raises(LabError) as caught:
+        stats.Slo.parse(text)
+    assert caught.value.remedy == '--slo "ttft<500ms,tpot<60ms"'
 
 
 @pytest.mark.parametrize("broken", [record(0.0, 1.0, error="boom"), record(0.0)])

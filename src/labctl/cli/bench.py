@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from labctl.labs.bench import BenchResult
 
 AT_LEAST_1 = click.IntRange(min=1)
-COLUMNS = ("load", "tokens/s", "requests/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "latency p99 ms", "mean batch")
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
@@ -67,9 +66,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @opt.number_option(
     "--random-seed", 0, "Seed for the gaps of --request-rate and the requests of --against-engine.", click.INT
 )
-@opt.number_option(
-    "--goodput", None, "Count the requests whose time to first token is at most MS milliseconds.", click.FLOAT, "MS"
-)
+@click.option("--slo", default="", metavar="LIMITS", help=f"Add goodput. {opt.SLO_HELP}")
 @click.option(
     "--against-engine",
     is_flag=True,
@@ -92,7 +89,7 @@ def bench_command(
     warmup_request_count: int,
     output_tokens: int,
     random_seed: int,
-    goodput: float | None,
+    slo: str,
     against_engine: bool,
     rounds: int,
     replica: int | None,
@@ -103,14 +100,15 @@ def bench_command(
 ) -> None:
     """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it."""
     from labctl.labs.bench import bench, chosen_model
-    from labkit.workloads.bench import PROMPTS, Workload, prompts_from
+    from labkit.stats import Slo
+    from labkit.workloads.bench import PROMPTS, Workload, prompts_from, tabulate
 
     if request_rate and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
     session = opt.open_session(verbose, dry=dry)
     lab, name = session.catalog.stack(stack)
     if against_engine:
-        if other := [word for word in ("concurrency", "request_rate", "goodput") if _is_given(word)]:
+        if other := [word for word in ("concurrency", "request_rate", "slo") if _is_given(word)]:
             raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
         tokens = output_tokens if dataset or _is_given("output_tokens") else None
         measure_against_engine(
@@ -133,7 +131,7 @@ def bench_command(
         warmup_request_count,
         request_rate,
         random_seed,
-        goodput,
+        Slo.parse(slo) if slo else None,
     )
     outcome = bench(session, lab, name, options, model, workload, concurrency, replica)
     if session.todo is not None:
@@ -142,8 +140,8 @@ def bench_command(
     opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
     if json_output:
         return
-    rows = [_row(title, metrics) for title, metrics in outcome.metrics.items()]
-    click.echo(table(rows, COLUMNS, right=range(1, len(COLUMNS))))
+    header, rows = tabulate(outcome.metrics)
+    click.echo(table(rows, header, right=range(1, len(header))))
     if outcome.edited:
         click.echo(printable(f"\nedited: {', '.join(outcome.edited)}"))
     click.echo(f"\nresults in {outcome.folder}")
@@ -173,20 +171,3 @@ def _table_notes(model: str, outcome: BenchResult, rate: float | None, concurren
 
 def _is_given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-
-
-def _row(title: str, metrics: Mapping[str, Any]) -> tuple[str, ...]:
-    def number(name: str, statistic: str, digits: int = 0) -> str:
-        """A statistic, or "-" where the run has none: an answer that comes whole has no first token."""
-        return f"{metrics[name][statistic]:.{digits}f}" if name in metrics else "-"
-
-    return (
-        title,
-        f"{metrics['output_token_throughput']:.0f}",
-        f"{metrics['request_throughput']:.2f}",
-        number("time_to_first_token", "p50"),
-        number("time_to_first_token", "p99"),
-        number("inter_token_latency", "p50", 1),
-        number("request_latency", "p99"),
-        number("scheduler" if "scheduler" in metrics else "triton", "mean_batch", 1),
-    )

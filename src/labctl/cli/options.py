@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SECONDS = click.FloatRange(min=0, min_open=True)
 RUNTIMES = ("auto", "compose", "local")
+SLO_HELP = 'Limits of a good request: "ttft<500ms,tpot<60ms".'
 BALANCES = ("l4", "l7", "hash", "client")
 Command = Callable[..., Any]
 

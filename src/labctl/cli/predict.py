@@ -44,7 +44,7 @@ in_flight_option = click.option(
 @click.option("--sweep", default="", metavar="KEY=A,B,C", help="Predict each of these values.")
 @phase_option
 @in_flight_option
-@click.option("--slo", default="", metavar="LIMITS", help='Limits of a good request: "ttft<500ms,tpot<60ms".')
+@click.option("--slo", default="", metavar="LIMITS", help=opt.SLO_HELP)
 @click.option(
     "--scheduler",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -122,7 +122,7 @@ def predict_command(
 
 @click.command("plan")
 @result_argument
-@click.option("--slo", required=True, metavar="LIMITS", help='Limits of a good request: "ttft<500ms,tpot<60ms".')
+@click.option("--slo", required=True, metavar="LIMITS", help=opt.SLO_HELP)
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -161,6 +161,7 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, output: Path |
 def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None) -> Predictor:
     from labkit.errors import LabError
     from labkit.predict import answer, recording
+    from labkit.stats import Slo
 
     read = recording.read(result, phase)
     name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")
@@ -174,7 +175,7 @@ def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, schedu
             f"--scheduler {read.settings.own}",
         )
     own = {"kind": answer.own_scheduler(scheduler)} if scheduler else {}
-    return answer.Predictor.of(read, in_flight, answer.slo_of(slo) if slo else None, **own)
+    return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, **own)
 
 
 def _measure(predictor: Predictor, wanted: Mapping[str, str], verbose: bool) -> dict[str, Any]:

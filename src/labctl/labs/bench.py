@@ -29,6 +29,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence import metrics, overhead, steplog
 from labkit.records import RequestRecord
+from labkit.tables import markdown
 from labkit.workloads import bench as workloads
 from labkit.workloads import dataset
 
@@ -126,8 +127,13 @@ def bench(
             "bench_model": model,
             "output_tokens": workload.output_tokens,
             **({"scheduling": scheduling} if scheduling else {}),
+            **({"slo": str(workload.slo)} if workload.slo else {}),
         }
         results.write_result(out, lab.folder, settings, metrics, triton, edited, runtime=handle.runtime.name)
+        limits = [f"Goodput: requests per second within {workload.slo}."] if workload.slo else []
+        header, rows = workloads.tabulate(metrics)
+        text = "\n\n".join([f"# {model} of {stack} under load", markdown(rows, header), *limits])
+        atomic_write(out / "report.md", f"{text}\n{edits.section(edited)}")
     return BenchResult(out, metrics, scheduling, edited)
 
 

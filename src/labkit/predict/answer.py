@@ -6,13 +6,13 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from labkit.errors import LabError
-from labkit.predict.figures import Slo, figures
+from labkit.predict.figures import figures
 from labkit.predict.recording import Arrival, Recording, Row, Settings
 from labkit.predict.replay import Replay, changed, replay
 from labkit.predict.steptime import Contexts, StepTime, features, fit
+from labkit.stats import Slo
 from labserve.inflight.own import FILE, scheduler_beside
 from labserve.inflight.scheduler import Scheduler
 
@@ -136,22 +136,6 @@ def at_rate(arrivals: Sequence[Arrival], rate: float) -> list[Arrival]:
         found.append(replace(arrival, at=now))
         now += chance.expovariate(rate)
     return found
-
-
-def slo_of(text: str) -> Slo:
-    """From "ttft<500ms,tpot<60ms". Raises LabError for anything else."""
-    limits: dict[str, Any] = {}
-    for part in text.replace(" ", "").split(","):
-        name, _, value = part.partition("<")
-        number = value.removesuffix("ms")
-        if name not in ("ttft", "tpot") or not number.replace(".", "", 1).isdigit() or float(number) <= 0:
-            raise LabError(
-                f"'{part}' is not a limit",
-                "limits are ttft<N and tpot<N in milliseconds",
-                '--slo "ttft<500ms,tpot<60ms"',
-            )
-        limits[name] = float(number)
-    return Slo(**limits)
 
 
 def _up_to(most: int) -> Iterator[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from labkit.predict.recording import Row
+from labkit.stats import Slo
 
 COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
 TIMED = (
@@ -24,14 +24,6 @@ TIMED = (
     "tokens_per_s",
     "requests_per_s",
 )
-
-
-@dataclass(frozen=True)
-class Slo:
-    """Limits in milliseconds of a request that counts as good; None: no limit."""
-
-    ttft: float | None = None
-    tpot: float | None = None
 
 
 def figures(rows: Sequence[Row], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:
@@ -76,11 +68,7 @@ def figures(rows: Sequence[Row], arrived: Mapping[str, float], slo: Slo | None =
         "requests_per_s": len(done) * rate,
     }
     if slo:
-        good = [
-            name
-            for name in done
-            if (slo.ttft is None or ttft[name] <= slo.ttft) and (slo.tpot is None or tpot.get(name, 0.0) <= slo.tpot)
-        ]
+        good = [name for name in done if slo.is_met(ttft[name], tpot.get(name, 0.0))]
         found |= {"goodput_per_s": len(good) * rate, "good_share": len(good) / len(done)}
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.records import RequestRecord
+from labkit.stats import Slo
 from labkit.workloads import dataset, load
 
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
@@ -26,7 +27,7 @@ PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite 
 class Workload:
     """What is sent. ``rate`` (requests/s, Poisson) makes an open loop; without it each concurrency is a closed loop.
 
-    ``goodput_ttft_ms`` is in milliseconds, ``timeout`` (of a request) in seconds.
+    ``slo`` adds goodput; ``timeout`` (of a request) is in seconds.
     """
 
     prompts: Sequence[str] = PROMPTS
@@ -35,7 +36,7 @@ class Workload:
     warmup: int = 4
     rate: float | None = None
     seed: int = 0
-    goodput_ttft_ms: float | None = None
+    slo: Slo | None = None
     timeout: float = 300.0
 
 
@@ -83,11 +84,11 @@ def run(
 
     grpc = endpoints["grpc"]
     asked = TextModel.of(grpc, model)
-    if workload.goodput_ttft_ms is not None and not asked.decoupled:
+    if workload.slo and (not asked.decoupled or asked.tells_end):
         raise LabError(
-            "goodput cannot be measured for a model that answers whole",
-            f"{model} has no time to first token",
-            "without --goodput, or a model that streams",
+            "goodput can be measured only for a model that answers token by token",
+            f"a response of {model} may hold several tokens",
+            "without --slo, or another model (-m)",
         )
 
     def tell(answered: int, count: int) -> None:
@@ -116,7 +117,7 @@ def run(
             llm_api.count_tokens(
                 record, workload.output_tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir)
             )
-    result = stats.metrics(records, workload.goodput_ttft_ms)
+    result = stats.metrics(records, workload.slo)
     delta = _settled(endpoints["metrics"], model, before)
     own = delta.histograms.get((model, f"{metrics.OWN}batch_size"))
     if own and own.count:
@@ -128,6 +129,39 @@ def run(
             "mean_batch": counted.mean_batch,
         }
     return result, records
+
+
+def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table of measurements, each by the title of its load; all but the first column are numbers.
+
+    "-" stands where a run has no value: an answer that comes whole has no first token.
+    """
+    good = any("goodput" in one for one in measured.values())
+    columns: dict[str, tuple[str, str, int]] = {
+        "tokens/s": ("output_token_throughput", "", 0),
+        "requests/s": ("request_throughput", "", 2),
+        **({"goodput/s": ("goodput", "", 2)} if good else {}),
+        "TTFT p50 ms": ("time_to_first_token", "p50", 0),
+        "TTFT p99 ms": ("time_to_first_token", "p99", 0),
+        "TPOT p50 ms": ("time_per_output_token", "p50", 1),
+        "ITL p99 ms": ("inter_token_latency", "p99", 1),
+        "latency p99 ms": ("request_latency", "p99", 0),
+    }
+
+    def number(one: Mapping[str, Any], name: str, statistic: str, digits: int) -> str:
+        if name not in one:
+            return "-"
+        return f"{one[name][statistic] if statistic else one[name]:.{digits}f}"
+
+    rows = [
+        [
+            title,
+            *(number(one, *column) for column in columns.values()),
+            number(one, "scheduler" if "scheduler" in one else "triton", "mean_batch", 1),
+        ]
+        for title, one in measured.items()
+    ]
+    return ["load", *columns, "mean batch"], rows
 
 
 def _settled(endpoint: str, model: str, before: metrics.Snapshot) -> metrics.Snapshot:
