@@ -1,4 +1,4 @@
-"""`labctl predict --run`: a recorded bench is predicted under another setting, run under it, and compared."""
+"""`labctl bench` as a recording: a trace is sent as it is, and `predict --run` predicts, runs and compares."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BENCH = (
     "bench",
     "inflight-batching",
     *("--set", "model=random:tiny-llama", "--set", "max_num_sequences=4"),
-    *("--runtime", "local", "--ports", "auto", "--concurrency", "4", "--request-count", str(REQUESTS)),
-    *("--output-tokens", "16"),
+    *("--runtime", "local", "--ports", "auto"),
+    *("--concurrency", "4", "--request-count", str(REQUESTS), "--output-tokens", "16"),
 )
 
 
@@ -45,3 +45,22 @@ def test_a_recording_that_does_not_say_its_settings_is_refused_before_a_server_s
     assert done.returncode == 1
     assert "does not say how its server was set" in done.stderr
     assert processes_about(own) == []
+
+
+def test_a_trace_is_sent_with_its_lengths_at_its_times(own: Path) -> None:
+    lines = [  # every length over 16, as the server counts them; the last is too long for the model
+        {"timestamp": 0, "input_length": 1600, "output_length": 128, "hash_ids": [1, 2, 3, 4]},
+        {"timestamp": 600, "input_length": 1600, "output_length": 64, "hash_ids": [1, 2, 3, 9]},
+        {"timestamp": 1200, "input_length": 400, "output_length": 32, "hash_ids": [7]},
+        {"timestamp": 1800, "input_length": 40_000, "output_length": 32, "hash_ids": list(range(80))},
+    ]
+    (own / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = labctl(*BENCH[:10], "--trace", str(own / "trace.jsonl"), "--speed", "2", root=own)
+    assert "do not fit in the model's context, and are not sent: 1" in done.stdout
+    (result,) = (own / "results").glob("05-*/*")
+    ran = recording.read(result).arrivals
+    assert [one.made for one in ran] == [8, 4, 2]
+    assert [one.prompt for one in ran] == [100, 100, 25]
+    assert [one.at for one in ran] == pytest.approx([0, 0.3, 0.6], abs=0.1)
+    shared = 90 * recording.HASH_BYTES  # of 96 tokens in three blocks
+    assert ran[0].prefixes[:shared] == ran[1].prefixes[:shared]

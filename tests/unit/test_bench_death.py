@@ -151,7 +151,7 @@ def measured(tokens: float, scheduler: float | None, tritons: float) -> dict[str
 def test_the_mean_batch_is_the_schedulers_own_and_tritons_is_told_apart() -> None:
     outcome = bench.BenchResult(Path(), {"4 in flight": measured(10.0, 2.0, 3.9)}, "iterative")
     assert tabulate(outcome.metrics)[1][0][-1] == "2.0"
-    said = " ".join(command._table_notes("iterative-gpt2", outcome, None, [4]))
+    said = " ".join(command._table_notes("iterative-gpt2", outcome, False, [4]))
     assert "as the model's own scheduler counts them" in said
     assert "Triton counts up to 3.9" in said
     assert tabulate({"x": measured(1.0, None, 1.5)})[1][0][-1] == "1.5"
@@ -160,7 +160,7 @@ def test_the_mean_batch_is_the_schedulers_own_and_tritons_is_told_apart() -> Non
 def test_a_load_that_suits_a_model_of_whole_batches_is_told_as_such() -> None:
     outcome = bench.BenchResult(Path(), {"4 in flight": measured(10.0, 2.0, 2.0)}, "dynamic")
     assert "this load suits m: all answers have one length" in " ".join(
-        command._table_notes("m", outcome, None, [1, 4])
+        command._table_notes("m", outcome, False, [1, 4])
     )
-    assert "suits" not in " ".join(command._table_notes("m", outcome, 5.0, [1]))  # arrivals at random
-    assert "suits" not in " ".join(command._table_notes("m", outcome, None, [1]))  # one at a time
+    assert "suits" not in " ".join(command._table_notes("m", outcome, True, [1]))  # arrivals at random
+    assert "suits" not in " ".join(command._table_notes("m", outcome, False, [1]))  # one at a time

@@ -8,11 +8,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from transformers import AutoTokenizer
 
+from labctl.cli.main import cli
 from labkit.clients import tensors
 from labkit.errors import LabError
+from labkit.predict.recording import HASH_BYTES, Arrival
 from labkit.records import RequestRecord
-from labkit.workloads import dataset, identity
+from labkit.workloads import bench, dataset, identity
+
+TINY = Path(__file__).resolve().parents[2] / "models" / "tiny-gpt2"  # sees 1,024 tokens
 
 
 def words(text: str) -> int:
@@ -130,3 +136,42 @@ def test_an_input_that_a_model_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("labkit.clients.tensors.grpcclient.InferenceServerClient", Server)
     with pytest.raises(LabError, match="no input max_tokens"):
         tensors.kind_of("new", "tensorrt_llm", "max_tokens")
+
+
+def arrival(name: str, prompt: int, limit: int = 4, prefixes: str = "") -> Arrival:
+    hashes = b"".join(ord(one).to_bytes(HASH_BYTES) for one in prefixes)
+    return Arrival(name, float(name), 0, prompt, limit, limit, "length", prefixes=hashes)
+
+
+def test_a_traces_prompt_has_its_number_of_tokens_and_equal_hashes_give_equal_words() -> None:
+    trace = [arrival("1", 6, prefixes="abcdef"), arrival("2", 6, prefixes="abcxyz"), arrival("3", 80)]
+    (_, one), (_, two), (at, three) = bench.trace_items(trace, str(TINY))
+    assert at == 3.0
+    count = AutoTokenizer.from_pretrained(TINY).encode
+    assert [len(count(item.prompt)) for item in (one, two, three)] == [6, 6, 80]
+    assert one.prompt.split()[:3] == two.prompt.split()[:3] and one.prompt != two.prompt
+
+
+def test_a_traces_requests_that_the_model_cannot_hold_are_left_out() -> None:
+    assert [at for at, _ in bench.trace_items([arrival("1", 1019), arrival("2", 1020)], str(TINY))] == [1.0]
+    with pytest.raises(LabError, match="no request of the trace fits"):
+        bench.trace_items([arrival("2", 1020)], str(TINY))
+
+
+def test_a_trace_is_refused_for_a_model_whose_tokenizer_is_unknown() -> None:
+    with pytest.raises(LabError, match="cannot be sent to this model"):
+        bench.trace_items([arrival("1", 4)], "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--speed", "2"], "--speed is for --trace"),
+        (["--trace", str(TINY / "config.json"), "--request-rate", "2"], "without --request-rate"),
+        (["--trace", str(TINY / "README.md")], "cannot be read as a trace"),
+    ],
+)
+def test_a_trace_that_cannot_be_sent_is_refused_before_a_server_starts(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(cli, ["bench", "inflight-batching", *words, "--dry-run"])
+    assert done.exit_code in (1, 2)
+    assert said in f"{done.output} {done.exception}"

@@ -20,7 +20,7 @@ from waiting import eventually
 
 from labctl.cli.predict import plan_command, predict_command
 from labkit.errors import LabError
-from labkit.predict import answer, figures, mooncake, recording, replay, steptime
+from labkit.predict import answer, figures, recording, replay, steptime, traces
 from labkit.predict.recording import Arrival, Recording, Row, Settings
 from labkit.stats import Slo
 from labserve.inflight import setup
@@ -325,22 +325,66 @@ def test_a_mooncake_trace_comes_back_as_it_went(tmp_path: Path) -> None:
         {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [1, 3]},
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in given))
-    arrivals = mooncake.read(path)
+    arrivals = traces.read(path)
     assert arrivals[0].prefixes[: 512 * 3] == arrivals[1].prefixes[: 512 * 3]
     assert arrivals[0].prefixes[512 * 3 : 513 * 3] != arrivals[1].prefixes[512 * 3 : 513 * 3]
-    mooncake.write(tmp_path / "again.jsonl", arrivals)
+    traces.write(tmp_path / "again.jsonl", arrivals)
     assert [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()] == [
         {**line, "hash_ids": ids} for line, ids in zip(given, ([0, 1], [0, 2]), strict=True)
     ]
-    small = mooncake.scaled(arrivals)
+    small = traces.scaled(arrivals)
     assert [(one.prompt, one.limit) for one in small] == [(63, 2), (38, 1)]
 
 
-def test_a_damaged_mooncake_trace_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text('{"timestamp": 0, "input_length": -4}\n')
-    with pytest.raises(LabError, match="is not a Mooncake trace"):
-        mooncake.read(path)
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+)
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,0,1087,Conversation log
+118,GPT-4,417,276,693,Conversation log
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [(AZURE, [(0, 374, 44), (4.314579, 396, 109)]), (BURSTGPT, [(0, 472, 18), (113, 417, 276)])],
+    ids=["azure", "burstgpt, without the request that failed"],
+)
+def test_a_trace_in_csv_is_read(text: str, wanted: list[tuple[float, int, int]], tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    found = traces.read(path)
+    assert [(one.prompt, one.limit) for one in found] == [(prompt, limit) for _, prompt, limit in wanted]
+    assert [one.at for one in found] == pytest.approx([at for at, _, _ in wanted], abs=1e-5)
+    assert len(traces.read(path, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no format"),
+        ("time,tokens\n1,2\n", "no format"),
+        ('{"timestamp": 0, "input_length": -4, "output_length": 1}\n', "line 1: a number is out of range"),
+        ('{"timestamp": 0, "input_length": 4}\n', "line 1: it has no 'output_length'"),
+        ('{"timestamp": 0, "input_length": 4, "output_length": 1}\n[1]\n', "line 2: "),
+        ('{"timestamp": 0, "input_length": 1e99, "output_length": 1}\n', "line 1: "),
+        ('{"timestamp": NaN, "input_length": 4, "output_length": 1}\n', "line 1: "),
+        pytest.param("[" * 10**5, "no format", id="deep"),
+        pytest.param('{"hash_ids": ' + "[" * 10**5, "line 1: ", id="deep in a line"),
+        pytest.param("x" * 2**21, "line 1: it is too long", id="long"),
+        (AZURE + "yesterday,3,4\n", "line 4: "),
+        (AZURE + "2023-11-16 18:15:50\n", "line 4: "),
+        (BURSTGPT + "1,x,0.5,2,3,y\n", "line 5: "),
+        (BURSTGPT.splitlines()[0], "it has no request"),
+    ],
+)
+def test_a_damaged_trace_is_refused_with_its_line(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(LabError, match="cannot be read as a trace") as error:
+        traces.read(path)
+    assert said in error.value.why
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,10 @@ from labkit.tables import table
 
 if TYPE_CHECKING:
     from labctl.labs.bench import BenchResult
+    from labkit.predict.recording import Arrival
 
 AT_LEAST_1 = click.IntRange(min=1)
+NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "random_seed", "against_engine")
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
@@ -43,6 +46,13 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     metavar="FILE",
     help="A JSON file with the prompts to send.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Send the first --request-count requests of a trace at its times (Mooncake, Azure or BurstGPT); lengths / 16.",
+)
+@opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.SECONDS, metavar="X")
 @click.option(
     "--concurrency",
     default="1,4,8",
@@ -83,6 +93,8 @@ def bench_command(
     options: UpOptions,
     model: str,
     dataset: Path | None,
+    trace: Path | None,
+    speed: float,
     concurrency: list[int],
     request_rate: float | None,
     request_count: int,
@@ -105,6 +117,11 @@ def bench_command(
 
     if request_rate and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
+    if trace and (other := [word for word in NOT_WITH_TRACE if _is_given(word)]):
+        raise click.UsageError(f"--trace brings its own times and lengths: without --{other[0].replace('_', '-')}")
+    if _is_given("speed") and not trace:
+        raise click.UsageError("--speed is for --trace")
+    arrivals = _read_trace(trace, request_count, speed) if trace else []
     session = opt.open_session(verbose, dry=dry)
     lab, name = session.catalog.stack(stack)
     if against_engine:
@@ -132,8 +149,10 @@ def bench_command(
         request_rate,
         random_seed,
         Slo.parse(slo) if slo else None,
+        trace=arrivals,
     )
-    outcome = bench(session, lab, name, options, model, workload, concurrency, replica)
+    traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
+    outcome = bench(session, lab, name, options, model, workload, concurrency, replica, traced)
     if session.todo is not None:
         show(session.todo, json_output)
         return
@@ -147,13 +166,22 @@ def bench_command(
     click.echo(f"\nresults in {outcome.folder}")
     if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
         say(f"{model} answers whole: there is no first token to time")
-    for sentence in _table_notes(model, outcome, request_rate, concurrency):
+    for sentence in _table_notes(model, outcome, bool(request_rate or trace), concurrency):
         say(sentence)
 
 
-def _table_notes(model: str, outcome: BenchResult, rate: float | None, concurrency: Sequence[int]) -> list[str]:
+def _read_trace(path: Path, count: int, speed: float) -> Sequence[Arrival]:
+    from labkit.predict import traces
+
+    return [replace(one, at=one.at / speed) for one in traces.scaled(traces.read(path, count))]
+
+
+def _table_notes(model: str, outcome: BenchResult, open_loop: bool, concurrency: Sequence[int]) -> list[str]:
     """What a person has to know to read the table."""
     sentences = []
+    for metrics in outcome.metrics.values():
+        if left := metrics.get("left_out"):
+            sentences.append(f"requests that do not fit in the model's context, and are not sent: {left}")
     if counted := [m for m in outcome.metrics.values() if "scheduler" in m and "triton" in m]:
         own, tritons = (max(m[whose]["mean_batch"] for m in counted) for whose in ("scheduler", "triton"))
         sentences.append(
@@ -164,7 +192,7 @@ def _table_notes(model: str, outcome: BenchResult, rate: float | None, concurren
                 f"(Triton counts up to {tritons:.1f} in an execution: also those that the model gives back unserved, "
                 "or serves in many steps)"
             )
-    if outcome.scheduling == "dynamic" and not rate and max(concurrency) > 1:
+    if outcome.scheduling == "dynamic" and not open_loop and max(concurrency) > 1:
         sentences.append(f"this load suits {model}: {EQUAL_LENGTHS}")
     return sentences
 

@@ -75,11 +75,13 @@ def bench(
     workload: workloads.Workload,
     concurrency: Sequence[int],
     replica: int | None = None,
+    traced: str = "",
 ) -> BenchResult:
-    """Measure a model at each concurrency, or at the workload's own rate where it has one.
+    """Measure a model at each concurrency, or at the workload's own rate or times where it has them.
 
     Args:
         replica: ask this server alone.
+        traced: which trace the workload has, and how fast, for the result.
 
     Raises:
         LabError: a request failed; nothing is averaged.
@@ -90,6 +92,7 @@ def bench(
     rate = workload.rate
     options = as_it_runs(session, stack, options)
     loads = [(f"{rate:g}/s", 1)] if rate else [(f"{number} in flight", number) for number in concurrency]
+    loads = [("trace", 1)] if workload.trace else loads
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
         if session.todo is not None:
             session.do(Action(f"requests to {model}", lambda listener: None, files=[f"{out}/"]))
@@ -111,7 +114,7 @@ def bench(
                 )
             except LabError as error:
                 raise death(session, stack) or faults.explain_error(error, explain) from error
-            listener.done(f"{workload.requests} requests")
+            listener.done(f"{len(one)} requests")
             records += one
             phase = title.replace(" ", "-").replace("/", "-per-")
             steplog.keep(session.workspace.folder(stack).run_dir(), out / f"steps-{phase}.jsonl", began, one)
@@ -125,7 +128,7 @@ def bench(
         settings = {
             **record.settings,
             "bench_model": model,
-            "output_tokens": workload.output_tokens,
+            **({"trace": traced} if traced else {"output_tokens": workload.output_tokens}),
             **({"scheduling": scheduling} if scheduling else {}),
             **({"slo": str(workload.slo)} if workload.slo else {}),
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from labkit.clients.conversation import count_tokens
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence import metrics
+from labkit.predict.recording import HASH_BYTES, Arrival
 from labkit.records import RequestRecord
 from labkit.stats import Slo
 from labkit.workloads import dataset, load
@@ -27,7 +30,8 @@ PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite 
 class Workload:
     """What is sent. ``rate`` (requests/s, Poisson) makes an open loop; without it each concurrency is a closed loop.
 
-    ``slo`` adds goodput; ``timeout`` (of a request) is in seconds.
+    With ``trace`` its requests are sent at their own times, and ``prompts`` only to warm up. ``slo`` adds goodput;
+    ``timeout`` (of a request) is in seconds.
     """
 
     prompts: Sequence[str] = PROMPTS
@@ -38,6 +42,7 @@ class Workload:
     seed: int = 0
     slo: Slo | None = None
     timeout: float = 300.0
+    trace: Sequence[Arrival] = ()
 
 
 def prompts_from(path: Path) -> list[str]:
@@ -71,8 +76,9 @@ def run(
         tokenizer_dir: of the model, where the server does not name it.
 
     Returns:
-        the metrics (with Triton's counters for the same time under "triton", and under "scheduler" what a model with
-        a scheduler of its own counted), and every request.
+        the metrics (with Triton's counters for the same time under "triton", under "scheduler" what a model with a
+        scheduler of its own counted, and under "left_out" the requests of a trace that the model's context is too
+        small for), and every request.
 
     Raises:
         LabError: a request failed; nothing is averaged.
@@ -84,6 +90,7 @@ def run(
 
     grpc = endpoints["grpc"]
     asked = TextModel.of(grpc, model)
+    items = trace_items(workload.trace, tokenizer_dir or asked.tokenizer_dir) if workload.trace else []
     if workload.slo and (not asked.decoupled or asked.tells_end):
         raise LabError(
             "goodput can be measured only for a model that answers token by token",
@@ -105,7 +112,16 @@ def run(
         few = min(concurrency, workload.warmup)
         load.closed_loop(grpc, few, workload.warmup, ask, workload.timeout, warming, connect)
     before = metrics.scrape(endpoints["metrics"])
-    if workload.rate is None:
+    if items:
+        with connect(grpc) as stream:
+
+            def replayed(number: int) -> RequestRecord:
+                _, item = items[number]
+                return asked.send(stream, item.prompt, item.output_tokens, to_the_end=True)
+
+            records = load.open_loop([at for at, _ in items], replayed, tell)
+            stream.wait(*records, timeout=workload.timeout, tell=tell)
+    elif workload.rate is None:
         records = load.closed_loop(grpc, concurrency, workload.requests, ask, workload.timeout, tell, connect)
     else:
         with connect(grpc) as stream:
@@ -113,11 +129,12 @@ def run(
             records = load.open_loop(arrivals, lambda number: ask(stream, number), tell)
             stream.wait(*records, timeout=workload.timeout, tell=tell)
     if asked.tells_end:  # it may have made fewer than were asked for, and a response may be several
-        for record in records:
-            llm_api.count_tokens(
-                record, workload.output_tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir)
-            )
+        wanted = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
+        for record, tokens in zip(records, wanted, strict=True):
+            llm_api.count_tokens(record, tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir))
     result = stats.metrics(records, workload.slo)
+    if workload.trace:
+        result["left_out"] = len(workload.trace) - len(items)
     delta = _settled(endpoints["metrics"], model, before)
     own = delta.histograms.get((model, f"{metrics.OWN}batch_size"))
     if own and own.count:
@@ -129,6 +146,49 @@ def run(
             "mean_batch": counted.mean_batch,
         }
     return result, records
+
+
+def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, dataset.Item]]:
+    """A trace's requests as texts, with their times in seconds. Where two prompts' hashes agree, so do their texts.
+
+    Each token becomes a word that is one token for the model after a space, drawn by the token's hash; the first, which
+    has no space before it, is a letter. Requests that do not fit in the model's context are left out.
+
+    Args:
+        folder: with the model's tokenizer, and its config.json.
+
+    Raises:
+        LabError: there is no tokenizer, or no request fits.
+    """
+    words = [word for word in dataset.WORDS if count_tokens(f"the {word}", folder) == 1 + count_tokens("the", folder)]
+    if not words:
+        raise LabError(
+            "a trace cannot be sent to this model",
+            "its tokenizer is not known here, so no prompt of a given length can be made",
+            "labctl bench STACK --dataset FILE",
+        )
+    context = _context(folder)
+    items = []
+    for arrival in trace:
+        if context and arrival.prompt + 1 + arrival.limit > context:
+            continue
+        rng = random.Random(arrival.name)
+        hashes = [arrival.prefixes[at : at + HASH_BYTES] for at in range(0, len(arrival.prefixes), HASH_BYTES)]
+        drawn = [words[int.from_bytes(one) % len(words)] for one in hashes[: arrival.prompt]]
+        drawn += rng.choices(words, k=arrival.prompt - len(drawn))
+        items.append((arrival.at, dataset.Item(" ".join([drawn[0][0], *drawn[1:]]), arrival.limit)))
+    if not items:
+        raise LabError("no request of the trace fits in the model's context", f"it sees {context:,} tokens")
+    return items
+
+
+def _context(folder: str) -> int:
+    """Tokens that the model sees; 0 where its config.json does not say."""
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text())
+        return int(config.get("max_position_embeddings") or config.get("n_positions") or 0)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0
 
 
 def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -1,0 +1,156 @@
+"""Traces of real services: when requests came, and how many tokens each had. Three formats are read, one is written.
+
+- Mooncake's, a JSON line per request, with hashes of the prompt's blocks of 512 tokens: "Mooncake: Trading More Storage
+  for Less Computation" (FAST 2025), FAST25-release/traces in its repository. Equal `hash_ids` mean equal prompts up to
+  the end of that block.
+- Azure's LLM inference traces, CSV (Patel et al., "Splitwise", ISCA 2024; Azure/AzurePublicDataset).
+- BurstGPT, CSV (Wang et al., KDD 2025; HPMLL/BurstGPT). A request without an answer failed there, and is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import Any, TextIO
+
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+from labkit.predict.recording import HASH_BYTES, Arrival
+
+BLOCK = 512  # tokens
+SMALLER = 16  # the rule by which a trace is scaled to a laptop: every length over 16, at least 1
+LONGEST = 2**20  # characters of a line
+MOST = 2**20  # tokens of a request: Mooncake's longest have 2**17
+FORMS = "a Mooncake trace (JSON lines), or the CSV of Azure's LLM inference traces or of BurstGPT"
+
+
+def read(path: Path, count: int | None = None) -> list[Arrival]:
+    """The first ``count`` requests of a trace, or all of them; the first is at 0.
+
+    Raises:
+        LabError: it cannot be read, or a line is of another form; the line is named.
+    """
+    arrivals: list[Arrival] = []
+    number = 1
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = _lines(file)
+            first = next(lines, "")
+            parse, rows = _form(first, lines)
+            for number, row in rows:
+                if (found := parse(row, number)) is not None:
+                    arrivals.append(found)
+                if len(arrivals) == count:
+                    break
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else f"line {number}: {_in_words(error)}"
+        raise LabError(f"{path} cannot be read as a trace", str(why), FORMS) from error
+    if not arrivals:
+        raise LabError(f"{path} cannot be read as a trace", "it has no request", FORMS)
+    start = min(arrival.at for arrival in arrivals)
+    return sorted((replace(one, at=one.at - start) for one in arrivals), key=lambda one: one.at)
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise ValueError("it is too long")
+        yield line
+
+
+def _form(first: str, lines: Iterator[str]) -> tuple[Callable[[Any, int], Arrival | None], Iterator[tuple[int, Any]]]:
+    """How a row is read, and the rows with the numbers of their lines, by what the first line looks like."""
+    if first.lstrip().startswith("{"):
+        told = ((number, line) for number, line in enumerate(chain([first], lines), 1) if line.strip())
+        return _mooncake, told
+    header = next(csv.reader([first]), [])
+    for needed, parse in ((AZURE, _azure), (BURSTGPT, _burstgpt)):
+        if set(needed) <= set(header):
+            return parse, enumerate(csv.DictReader(lines, header), 2)
+    raise ValueError("it begins like no format that is known here")
+
+
+def _in_words(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _arrival(number: int, at: float, prompt: int, limit: int, blocks: Sequence[int] = ()) -> Arrival:
+    if not (0 <= at < math.inf and 1 <= prompt <= MOST and 1 <= limit <= MOST):
+        raise ValueError(f"a number is out of range (time {at:g} s, prompt {prompt}, answer {limit})")
+    return Arrival(str(number), at, 0, prompt, limit, limit, "length", prefixes=_prefixes(blocks, prompt, number))
+
+
+def _mooncake(line: str, number: int) -> Arrival:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("it is no JSON object")
+    blocks = [int(block) for block in row.get("hash_ids", ())]
+    return _arrival(number, row["timestamp"] / 1e3, int(row["input_length"]), int(row["output_length"]), blocks)
+
+
+AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+
+
+def _azure(row: dict[str, str], number: int) -> Arrival:
+    time, prompt, limit = (row[name] for name in AZURE)
+    at = datetime.fromisoformat(time)
+    return _arrival(number, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), int(prompt), int(limit))
+
+
+BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
+
+
+def _burstgpt(row: dict[str, str], number: int) -> Arrival | None:
+    time, prompt, limit = (row[name] for name in BURSTGPT)
+    return _arrival(number, float(time), int(prompt), int(limit)) if int(limit) else None
+
+
+def write(path: Path, arrivals: Sequence[Arrival]) -> None:
+    """Write requests as a Mooncake trace; hashes become numbers from 0, in order of appearance."""
+    numbers: dict[bytes, int] = {}
+    lines = []
+    for arrival in arrivals:
+        size = BLOCK * HASH_BYTES
+        prompt = arrival.prefixes[: arrival.prompt * HASH_BYTES]
+        keys = [blake2b(prompt[: end + size]).digest() for end in range(0, len(prompt), size)]
+        ids = [numbers.setdefault(key, len(numbers)) for key in keys]
+        lines.append(
+            {
+                "timestamp": round(arrival.at * 1e3),
+                "input_length": arrival.prompt,
+                "output_length": arrival.made,
+                "hash_ids": ids,
+            }
+        )
+    atomic_write(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def scaled(arrivals: Sequence[Arrival], factor: int = SMALLER) -> list[Arrival]:
+    """The same requests, every length divided by ``factor``: rounded up for prompts, down to at least 1 for answers.
+
+    Of the hashes every ``factor``-th stays, so that prompts share the same part of their beginnings. Times stay.
+    """
+    found = []
+    for one in arrivals:
+        prompt, limit = -(-one.prompt // factor), max(1, one.limit // factor)
+        parts = [one.prefixes[n * HASH_BYTES : (n + 1) * HASH_BYTES] for n in range(factor - 1, one.prompt, factor)]
+        kept = b"".join(parts)[: prompt * HASH_BYTES]
+        found.append(replace(one, prompt=prompt, limit=limit, made=limit, prefixes=kept))
+    return found
+
+
+def _prefixes(blocks: Sequence[int], prompt: int, number: int) -> bytes:
+    """A hash for each token of a prompt; past the trace's own blocks they are equal to no other request's."""
+    found = bytearray()
+    for place in range(prompt):
+        known = place // BLOCK < len(blocks)
+        key = f"{blocks[place // BLOCK]}" if known else f"request {number}"
+        found += blake2b(f"{key} {place}".encode(), digest_size=HASH_BYTES).digest()
+    return bytes(found)
