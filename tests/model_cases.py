@@ -155,6 +155,7 @@ CASES = [
             "asked_batch_scheduler_policy": "guaranteed_no_evict",
             "max_num_sequences": 4,
             "scheduling": "fcfs",
+            "pace": "none",
         },
         breaks=("scheduler.engine", "step"),
     ),

@@ -56,7 +56,7 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
     return result | {f"p{p}": float(np.percentile(data, p)) for p in PERCENTILES}
 
 
-def metrics(records: Sequence[RequestRecord], slo: Slo | None = None) -> dict[str, Any]:
+def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: float | None = None) -> dict[str, Any]:
     """All metrics of a run in which every request succeeded: times in ms, rates per second, the duration in s.
 
     An answer that comes whole has no first token: such a run has no time_to_first_token, and no goodput.
@@ -64,6 +64,8 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None) -> dict[st
 
     Args:
         slo: adds goodput, the requests per second that meet every limit.
+        price: of an hour; adds cost_per_million_tokens, of the output tokens (with ``slo``, of the requests that meet
+            it: the others are paid for, and not counted). It is missing where no request meets it.
 
     Raises:
         LabError: a request failed: partial data is never averaged.
@@ -97,6 +99,11 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None) -> dict[st
         result["inter_token_latency"] = summarize([gap for r in records for gap in r.itl_ms])
     if any(r.input_tokens for r in records):
         result["input_sequence_length"] = summarize([float(r.input_tokens) for r in records])
+    good = records
     if streamed and slo:
-        result["goodput"] = sum(slo.is_met(r.ttft_ms, r.tpot_ms) for r in records) / duration
+        good = [record for record in records if slo.is_met(record.ttft_ms, record.tpot_ms)]
+        result["goodput"] = len(good) / duration
+    if price is not None and good:
+        counted = sum(record.output_tokens for record in good)
+        result["cost_per_million_tokens"] = price / 3600 * duration / counted * 1e6
     return result

@@ -48,6 +48,15 @@ def test_overlap_is_the_shared_time_over_the_shorter_span(
     assert overlap(record(*one), record(*other)) == pytest.approx(expected)
 
 
+def test_a_million_tokens_cost_what_the_machine_costs_while_it_makes_them() -> None:
+    quick, slow = record(0.0, 0.5, 1.0, 2.0), record(0.0, 9.0, 10.0)  # 5 tokens in 10 s
+    whole = stats.metrics([quick, slow], price=1.8)
+    assert whole["cost_per_million_tokens"] == pytest.approx(1.8 * 2_000_000 / 3600)
+    within = stats.metrics([quick, slow], stats.Slo.parse("ttft<600ms"), 1.8)  # 3 of the tokens
+    assert within["cost_per_million_tokens"] == pytest.approx(1.8 * 10 / 3 * 1_000_000 / 3600)
+    assert "cost_per_million_tokens" not in stats.metrics([slow], stats.Slo.parse("ttft<600ms"), 1.8)
+
+
 def test_a_run_is_summed_up_by_the_fields_formulas() -> None:
     found = stats.metrics([record(0.0, 1.0, 2.0), record(1.0, 1.5, 2.5, 3.5, 4.0)])
     assert found["benchmark_duration"] == pytest.approx(4.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -385,6 +386,23 @@ def test_a_damaged_trace_is_refused_with_its_line(text: str, said: str, tmp_path
     with pytest.raises(LabError, match="cannot be read as a trace") as error:
         traces.read(path)
     assert said in error.value.why
+
+
+def test_made_up_agents_share_as_many_tokens_as_the_published_ones() -> None:
+    made = traces.scaled(traces.agents(400, seed=3))
+    seen: set[bytes] = set()
+    cached = 0
+    for one in made:
+        step = recording.HASH_BYTES
+        beginnings = [hashlib.sha256(one.prefixes[: end * step]).digest() for end in range(1, one.prompt + 1)]
+        cached += sum(beginning in seen for beginning in beginnings)
+        seen.update(beginnings)
+    tokens = sum(one.prompt for one in made)
+    assert cached / tokens == pytest.approx(0.86, abs=0.02)
+    assert tokens / sum(one.limit for one in made) == pytest.approx(128, rel=0.1)
+    assert max(one.prompt + one.limit for one in made) < 1024
+    assert [one.at for one in made] == sorted(one.at for one in made)
+    assert traces.agents(40, seed=3) == traces.agents(40, seed=3) != traces.agents(40, seed=4)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from labkit.predict.recording import Arrival
 
 AT_LEAST_1 = click.IntRange(min=1)
-NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "random_seed", "against_engine")
+NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
@@ -48,9 +48,10 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 )
 @click.option(
     "--trace",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Send the first --request-count requests of a trace at its times (Mooncake, Azure or BurstGPT); lengths / 16.",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE|agents",
+    help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Azure or BurstGPT, or "
+    "made-up coding agents. All lengths are divided by 16.",
 )
 @opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.SECONDS, metavar="X")
 @click.option(
@@ -74,9 +75,19 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 )
 @opt.number_option("--output-tokens", 64, "Tokens to generate for each request.", AT_LEAST_1)
 @opt.number_option(
-    "--random-seed", 0, "Seed for the gaps of --request-rate and the requests of --against-engine.", click.INT
+    "--random-seed",
+    0,
+    "Seed for the gaps of --request-rate, and the requests of --against-engine and --trace agents.",
+    click.INT,
 )
 @click.option("--slo", default="", metavar="LIMITS", help=f"Add goodput. {opt.SLO_HELP}")
+@opt.number_option(
+    "--price-per-hour",
+    None,
+    "Add what a million output tokens cost (with --slo: of the requests within it), when this machine costs P an hour.",
+    opt.SECONDS,
+    "P",
+)
 @click.option(
     "--against-engine",
     is_flag=True,
@@ -102,6 +113,7 @@ def bench_command(
     output_tokens: int,
     random_seed: int,
     slo: str,
+    price_per_hour: float | None,
     against_engine: bool,
     rounds: int,
     replica: int | None,
@@ -113,7 +125,7 @@ def bench_command(
     """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it."""
     from labctl.labs.bench import bench, chosen_model
     from labkit.stats import Slo
-    from labkit.workloads.bench import PROMPTS, Workload, prompts_from, tabulate
+    from labkit.workloads.bench import PROMPTS, Workload, priced, prompts_from, tabulate
 
     if request_rate and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
@@ -121,11 +133,11 @@ def bench_command(
         raise click.UsageError(f"--trace brings its own times and lengths: without --{other[0].replace('_', '-')}")
     if _is_given("speed") and not trace:
         raise click.UsageError("--speed is for --trace")
-    arrivals = _read_trace(trace, request_count, speed) if trace else []
+    arrivals = _read_trace(trace, request_count, speed, random_seed) if trace else []
     session = opt.open_session(verbose, dry=dry)
     lab, name = session.catalog.stack(stack)
     if against_engine:
-        if other := [word for word in ("concurrency", "request_rate", "slo") if _is_given(word)]:
+        if other := [word for word in ("concurrency", "request_rate", "slo", "price_per_hour") if _is_given(word)]:
             raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
         tokens = output_tokens if dataset or _is_given("output_tokens") else None
         measure_against_engine(
@@ -150,6 +162,7 @@ def bench_command(
         random_seed,
         Slo.parse(slo) if slo else None,
         trace=arrivals,
+        price=price_per_hour,
     )
     traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
     outcome = bench(session, lab, name, options, model, workload, concurrency, replica, traced)
@@ -166,19 +179,23 @@ def bench_command(
     click.echo(f"\nresults in {outcome.folder}")
     if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
         say(f"{model} answers whole: there is no first token to time")
+    if price_per_hour:
+        say(priced(price_per_hour))
     for sentence in _table_notes(model, outcome, bool(request_rate or trace), concurrency):
         say(sentence)
 
 
-def _read_trace(path: Path, count: int, speed: float) -> Sequence[Arrival]:
+def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arrival]:
     from labkit.predict import traces
 
-    return [replace(one, at=one.at / speed) for one in traces.scaled(traces.read(path, count))]
+    made = str(path) == "agents"
+    arrivals = traces.agents(count, seed) if made else traces.read(path, count)
+    return [replace(one, at=one.at / speed) for one in traces.scaled(arrivals)]
 
 
 def _table_notes(model: str, outcome: BenchResult, open_loop: bool, concurrency: Sequence[int]) -> list[str]:
     """What a person has to know to read the table."""
-    sentences = []
+    sentences = [outcome.paced] if outcome.paced else []
     for metrics in outcome.metrics.values():
         if left := metrics.get("left_out"):
             sentences.append(f"requests that do not fit in the model's context, and are not sent: {left}")

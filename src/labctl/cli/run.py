@@ -75,6 +75,8 @@ def _show(outcome: RunResult, seconds: float) -> None:
         say(f"{verdict.word:<{WIDTH}}  {verdict.text}", hanging=beside, word=verdict.word, fg=COLORS[verdict.word])
         if verdict.hint:
             say(beside + verdict.hint, hanging="")
+    if outcome.paced:
+        say(f"\n{outcome.paced}")
     if outcome.edited:
         click.echo(printable(f"\nedited: {', '.join(outcome.edited)}"))
     click.echo(f"\nresults in {_short(outcome.folder)} ({seconds:.0f} s)")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl.labs import paced
 from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral
 from labctl.manifest.schema import BareEngine, Lab
@@ -47,12 +48,14 @@ class BenchResult:
         metrics: of each load, by its title.
         scheduling: the model's, as :class:`TextModel` has it.
         edited: files that were not as shipped.
+        paced: what to say of times that a model of a GPU made.
     """
 
     folder: Path
     metrics: Mapping[str, Mapping[str, Any]]
     scheduling: str = ""
     edited: Sequence[str] = ()
+    paced: str = ""
 
 
 def chosen_model(lab: Lab, stack: str, model: str) -> str:
@@ -131,13 +134,15 @@ def bench(
             **({"trace": traced} if traced else {"output_tokens": workload.output_tokens}),
             **({"scheduling": scheduling} if scheduling else {}),
             **({"slo": str(workload.slo)} if workload.slo else {}),
+            **({"price_per_hour": workload.price} if workload.price else {}),
         }
         results.write_result(out, lab.folder, settings, metrics, triton, edited, runtime=handle.runtime.name)
         limits = [f"Goodput: requests per second within {workload.slo}."] if workload.slo else []
+        limits += [workloads.priced(workload.price)] if workload.price else []
         header, rows = workloads.tabulate(metrics)
         text = "\n\n".join([f"# {model} of {stack} under load", markdown(rows, header), *limits])
-        atomic_write(out / "report.md", f"{text}\n{edits.section(edited)}")
-    return BenchResult(out, metrics, scheduling, edited)
+        atomic_write(out / "report.md", f"{text}\n{paced.section(out)}{edits.section(edited)}")
+    return BenchResult(out, metrics, scheduling, edited, paced.told(out))
 
 
 @dataclass(frozen=True)

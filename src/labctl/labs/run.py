@@ -17,6 +17,7 @@ from typing import Any
 
 from labctl.artifacts.tensorrt_llm import TensorRtLlm
 from labctl.clock.texts import keep_texts
+from labctl.labs import paced
 from labctl.labs.phases import chosen_phases, resolve_phases
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge, section
@@ -49,6 +50,7 @@ class RunResult:
     verdicts: Sequence[VerdictResult]
     whole: bool  # every phase was run, so that nothing may be unmeasured
     edited: Sequence[str] = ()  # files that were not as shipped
+    paced: str = ""  # what to say of times that a model of a GPU made
 
     @property
     def missed(self) -> list[str]:
@@ -127,10 +129,11 @@ def run(
     ]
     page = out / "report.md"
     if page.is_file():
-        text = page.read_text(encoding="utf-8").rstrip() + "\n" + section(verdicts) + edits.section(edited)
+        text = page.read_text(encoding="utf-8").rstrip() + "\n" + section(verdicts) + paced.section(out)
+        text += edits.section(edited)
         atomic_write(page, text)
     whole = len(phases) == len(chosen_phases(lab, options.choices.profile, False, ""))
-    return RunResult(out, result, verdicts, whole, sorted(edited))
+    return RunResult(out, result, verdicts, whole, sorted(edited), paced.told(out))
 
 
 def add_gpus(result: Mapping[str, Any], choices: Choices) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import stats
+from labkit import results, stats
 from labkit.clients import llm_api
 from labkit.clients.ask import connection
 from labkit.clients.base import InFlight
@@ -30,8 +30,8 @@ PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite 
 class Workload:
     """What is sent. ``rate`` (requests/s, Poisson) makes an open loop; without it each concurrency is a closed loop.
 
-    With ``trace`` its requests are sent at their own times, and ``prompts`` only to warm up. ``slo`` adds goodput;
-    ``timeout`` (of a request) is in seconds.
+    With ``trace`` its requests are sent at their own times, and ``prompts`` only to warm up. ``slo`` adds goodput,
+    ``price`` (of the machine, for an hour) the cost of a million tokens; ``timeout`` (of a request) is in seconds.
     """
 
     prompts: Sequence[str] = PROMPTS
@@ -43,6 +43,7 @@ class Workload:
     slo: Slo | None = None
     timeout: float = 300.0
     trace: Sequence[Arrival] = ()
+    price: float | None = None
 
 
 def prompts_from(path: Path) -> list[str]:
@@ -132,7 +133,7 @@ def run(
         wanted = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
         for record, tokens in zip(records, wanted, strict=True):
             llm_api.count_tokens(record, tokens, lambda text: count_tokens(text, tokenizer_dir or asked.tokenizer_dir))
-    result = stats.metrics(records, workload.slo)
+    result = stats.metrics(records, workload.slo, workload.price)
     if workload.trace:
         result["left_out"] = len(workload.trace) - len(items)
     delta = _settled(endpoints["metrics"], model, before)
@@ -191,16 +192,24 @@ def _context(folder: str) -> int:
         return 0
 
 
+def priced(price: float) -> str:
+    """What a cost is true for: this machine alone."""
+    machine = results.machine()
+    return f"Cost: at {price:g} an hour for this machine ({machine['cores']} cores, {machine['cpu']})."
+
+
 def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of a table of measurements, each by the title of its load; all but the first column are numbers.
 
     "-" stands where a run has no value: an answer that comes whole has no first token.
     """
     good = any("goodput" in one for one in measured.values())
+    priced = any("cost_per_million_tokens" in one for one in measured.values())
     columns: dict[str, tuple[str, str, int]] = {
         "tokens/s": ("output_token_throughput", "", 0),
         "requests/s": ("request_throughput", "", 2),
         **({"goodput/s": ("goodput", "", 2)} if good else {}),
+        **({"cost/M tokens": ("cost_per_million_tokens", "", 2)} if priced else {}),
         "TTFT p50 ms": ("time_to_first_token", "p50", 0),
         "TTFT p99 ms": ("time_to_first_token", "p99", 0),
         "TPOT p50 ms": ("time_per_output_token", "p50", 1),

@@ -8,6 +8,7 @@ from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.memory import Memory
 from labserve.inflight.order import Order
+from labserve.inflight.pace import Pace
 from labserve.inflight.plan import Plan
 from labserve.inflight.policy import Policy
 from labserve.inflight.request import End, Request
@@ -44,6 +45,7 @@ class Batch:
         self.running: list[Request] = []  # in order of admission
         self.slots = Slots(max_running)  # only shown: the engine knows nothing of them
         self.memory = Memory(kv, policy, max_running, self.features)
+        self.pace: Pace | None = None
         self._arrivals = 0
 
     def submit(self, request: Request) -> None:

@@ -98,7 +98,9 @@ class Recorder:
             if self._log.texts
             else []
         )
-        tables: dict[str, Any] = {"block_ids": step.block_ids} if step.block_ids else {}  # of an engine that has them
+        some: dict[str, Any] = {"block_ids": step.block_ids} if step.block_ids else {}  # of an engine that has them
+        if step.paced_s is not None:
+            some["paced_us"] = round(step.paced_s * 1e6)
         self._log.write(
             step.began,
             names,
@@ -113,7 +115,7 @@ class Recorder:
             prefill=step.prefill,
             decode=len(step.batch) - step.prefill,
             **_queue(step.plan),
-            **tables,
+            **some,
             joined=[request.name for request in step.admitted],
             admitted=len(step.admitted),
             evicted=[request.name for request in step.preempted],

@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import ExitStack
 
 from labserve.inflight.batch import Batch
+from labserve.inflight.pace import Work
 from labserve.inflight.plan import Because, Plan, Shares, rehearsal, share_out
 from labserve.inflight.policy import Policy
 from labserve.inflight.request import Request
@@ -177,11 +178,14 @@ class Scheduler(Batch):
             ended=refused,
         )
         assert step.blocks <= self.kv.blocks or len(batch) <= 1, f"{step.blocks} blocks used, of {self.kv.blocks}"
+        work = [Work(count, request.cached + count) for request, count in zip(batch, shares.tokens, strict=True)]
         self.memory.advance(batch, shares)
         freed = [request for request in self.memory.leaving if not self.engine.must_finish(request.handle)]
         computing = time.monotonic()
         self.engine.step()
         step.engine_s = time.monotonic() - computing
+        if self.pace:
+            step.paced_s = self.pace.wait(work, computing)
         self.memory.end_dropped(freed)
         self.collect(step)
         return step

@@ -8,6 +8,7 @@ from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import order
+from labserve.inflight.pace import Pace
 from labserve.inflight.policy import BATCHING, effective_policy
 from labserve.inflight.scheduler import Scheduler
 from labserve.model_shape import Shape
@@ -33,6 +34,7 @@ class Setup:
             ("batch_scheduler_policy", self.asked_policy, self.scheduler.policy.value, self.reason),
             *self.features.in_force(word),
             ("scheduling", word("scheduling"), word("scheduling"), ""),
+            ("pace", word("pace"), word("pace"), ""),
         ]
 
     def describe(self, word: Callable[[str], str]) -> str:
@@ -74,4 +76,5 @@ def set_up(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Se
     shape = Shape.of(word("gpt_model_path"))
     engine, kv, features = open_engine(word, shape, limit, device)
     scheduler = kind(engine, kv, policy, limit, static, features, order(word("scheduling")))
+    scheduler.pace = Pace.of(word("pace"), word("pace_shape"), word("pace_slower") or "1")
     return Setup(shape, engine, kv, features, scheduler, asked, reason)

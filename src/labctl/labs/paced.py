@@ -1,0 +1,28 @@
+"""What has to be said of a result whose steps took their time from the model of a GPU (`--set pace=h100`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labkit import nofollow
+from labkit.evidence import steplog
+
+
+def told(out: Path) -> str:
+    """A sentence for people about a folder of results; "" where no step of its logs was paced."""
+    steps = late = 0
+    for path in sorted(out.glob("steps-*.jsonl")):
+        with nofollow.reading(path) as stream:
+            for line in stream:
+                data = steplog.parsed(line) or {}
+                steps += "paced_us" in data
+                late += data.get("engine_us", 0) > data.get("paced_us", float("inf"))
+    if not steps:
+        return ""
+    text = f"the times are those of a model of a GPU in slow motion (pace), for {steps:,} steps; no GPU was measured"
+    return f"{text}; {late:,} of them took longer than it says: raise pace_slower" if late else text
+
+
+def section(out: Path) -> str:
+    """The same as a part of report.md."""
+    return f"\n## A model of a GPU\n\n{said[0].upper()}{said[1:]}.\n" if (said := told(out)) else ""
