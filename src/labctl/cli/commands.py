@@ -32,6 +32,11 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "See a fault of Triton happen here, and know why.",
             ("reproduce list", "reproduce server#8870", "reproduce 8870 --workaround"),
         ),
+        "arena": Listed(
+            "arena",
+            "Play scheduling policies against each other.",
+            ("arena list", "arena run --public fcfs my_policy.py", "arena attack my_policy.py"),
+        ),
         "doctor": Listed("doctor", "Check this machine, and say what to do.", ("doctor", "doctor modern")),
     },
     "Serve": {

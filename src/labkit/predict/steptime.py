@@ -30,16 +30,20 @@ class Contexts:
 
     def of(self, row: Row) -> int:
         """The tokens whose keys and values a step reads or writes, over its batch."""
+        return sum(self.each(row))
+
+    def each(self, row: Row) -> list[int]:
+        """The same for each request of the batch."""
         for name in row.preempted:
             self._tokens.pop(name, None)
-        total = 0
+        seen = []
         for name, tokens, cached in zip(row.batch, row.tokens, row.cached, strict=True):
             before = cached if name in row.joined else self._tokens.get(name, 0)
             self._tokens[name] = before + tokens
-            total += before + tokens
+            seen.append(before + tokens)
         for name in row.ended:
             self._tokens.pop(name, None)
-        return total
+        return seen
 
 
 def features(row: Row, contexts: Contexts) -> tuple[int, int, int, int]:

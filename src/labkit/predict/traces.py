@@ -169,11 +169,13 @@ def agents(count: int, seed: int = 0) -> list[Arrival]:
             at += rng.expovariate(1 / TOOL_S)
         began += rng.expovariate(1 / SESSION_S)
     arrivals = []
+    longest = SYSTEM + TASK + (CALLS - 1) * RESULT
     system = _hashes("agents", 0, SYSTEM)
+    own = [_hashes(f"agents {seed} {session}", SYSTEM, longest) for session in range(-(-count // CALLS))]
     for number, (at, session, call) in enumerate(sorted(calls)[:count], 1):
         prompt = SYSTEM + TASK + call * RESULT
         answer = SMALLER * max(1, round(prompt / RATIO / SMALLER))  # whole when scaled
-        prefixes = system + _hashes(f"agents {seed} {session}", SYSTEM, prompt)
+        prefixes = (system + own[session])[: prompt * HASH_BYTES]
         arrivals.append(Arrival(str(number), at, 0, prompt, answer, answer, "length", prefixes=prefixes))
     return arrivals
 

@@ -1,0 +1,23 @@
+"""Queues of several levels: who has made much goes down, who has waited long goes up (FastServe: arXiv 2305.05920).
+
+A prompt's length decides the first level (skip-join). The victim is of the lowest level.
+
+Claim: short answers finish early although nobody knows which they are.
+"""
+
+LEVELS = (64, 256, 1024)  # tokens of prompt and answer, up to which a request is on a level
+PATIENCE = 32
+
+
+def level(request):
+    if request.overtaken >= PATIENCE:
+        return -1
+    return sum(request.prompt + 4 * request.made > most for most in LEVELS)
+
+
+def line(view):
+    return [request.id for request in sorted(view.waiting, key=lambda one: (level(one), one.came))]
+
+
+def victim(view):
+    return max(view.running, key=lambda one: (level(one), one.came)).id

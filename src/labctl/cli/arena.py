@@ -1,0 +1,163 @@
+"""labctl arena."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from labctl.cli import options as opt
+from labctl.cli.console import say
+from labkit.errors import LabError
+from labkit.printable import printable
+from labkit.tables import table
+
+if TYPE_CHECKING:
+    from labkit.predict.recording import Arrival
+    from labkit.predict.referee import Standing
+
+FIGURES = ("recomputed_tokens", "service_gap", "worst_slowdown", "ttft_p99_ms")  # of labkit.predict.attack.LEAST
+
+
+@click.group("arena")
+def arena_command() -> None:
+    """Play scheduling policies against each other in virtual time.
+
+    POLICY is the name of a shipped one, or a file of yours with any of the functions places, line, reserve and victim
+    (docs/guide/arena.md).
+    """
+
+
+@arena_command.command("list")
+@opt.as_json
+def list_(json_output: bool) -> None:
+    """List the shipped policies, each with what it does."""
+    policies = {path.stem: _summary(path) for path in sorted(_folder().glob("*.py"))}
+    if json_output:
+        click.echo(json.dumps(policies, indent=1))
+        return
+    for name, summary in policies.items():
+        say(f"{name:<22} {summary}", hanging=" " * 23)
+
+
+@arena_command.command("run")
+@click.argument("policies", nargs=-1, metavar="[POLICY]...")
+@click.option("--seed", default="1", metavar="WORD", help="Of the hidden traces; an instructor keeps one.")
+@click.option("--public", is_flag=True, help="Only the five traces that everybody sees.")
+@opt.as_json
+def run_(policies: Sequence[str], seed: str, public: bool, json_output: bool) -> None:
+    """Play each POLICY, or all shipped ones, on 5 public and 20 hidden traces.
+
+    There is no score: goodput is the mean over the traces, recomputed tokens and steps are sums, and the others are
+    the worst of all traces.
+    """
+    from labkit.predict import games, referee
+
+    paths = [_path(name) for name in policies] or sorted(_folder().glob("*.py"))
+    traces = {**games.public(), **({} if public else games.hidden(seed))}
+    standings = []
+    for path in paths:
+        say(f"  ..  {path.stem}: {len(traces)} traces", err=True)
+        standings.append(referee.judge(path, traces))
+    if json_output:
+        found = [
+            {"policy": one.name, "disqualified": one.foul, "why": one.why, "trace": one.trace, "games": dict(one.games)}
+            for one in standings
+        ]
+        click.echo(json.dumps(found, indent=1))
+        return
+    _show(standings)
+
+
+@arena_command.command("attack")
+@click.argument("policy")
+@click.option("--figure", type=click.Choice(FIGURES), default=FIGURES[0], show_default=True, help="What to make bad.")
+@click.option("--against", default="fcfs", show_default=True, metavar="POLICY", help="The policy to compare with.")
+@opt.number_option("--times", 1.5, "How many times the other policy's figure.", opt.SECONDS, metavar="X")
+@opt.number_option("--seconds", 20.0, "How long to look.", opt.SECONDS, metavar="S")
+@opt.number_option("--random-seed", 0, "Seed of the search.", click.INT)
+@opt.as_json
+def attack_(
+    policy: str, figure: str, against: str, times: float, seconds: float, random_seed: int, json_output: bool
+) -> None:
+    """Look for the smallest trace on which POLICY is much worse than another one."""
+    from labkit.predict import attack
+    from labkit.predict.referee import Foul, Player
+
+    try:
+        with Player(_path(policy)) as player, Player(_path(against)) as other:
+            found = attack.attack(player, other, figure, times, seed=random_seed, seconds=seconds)
+    except Foul as foul:
+        raise LabError("a policy cannot play", f"{foul.word}: {foul}", "labctl arena run --public POLICY") from foul
+    if json_output:
+        requests = [_fields(one) for one in found.trace] if found else None
+        numbers = {"figure": found.figure, "reference": found.reference, "foul": found.foul} if found else {}
+        click.echo(json.dumps({"policy": policy, "name": figure, "trace": requests, **numbers}, indent=1))
+        return
+    if not found:
+        say(
+            f"no trace found in {seconds:g} s on which {policy} has more than {times:g} times the {figure} of {against}"
+        )
+        return
+    small = attack.GROUND
+    rows = [[str(value) for value in _fields(one).values()] for one in found.trace]
+    click.echo(table(rows, list(_fields(found.trace[0])), right=range(5)))
+    where = f"{small.slots} slots, {small.blocks} KV blocks of {small.block_size} tokens, {small.step_tokens} a step"
+    click.echo(printable(f"\non {where}:"))
+    if found.foul:
+        click.echo(printable(f"{policy} is disqualified: {found.foul}"))
+    else:
+        click.echo(f"{figure}: {policy} {found.figure:g}, {against} {found.reference:g}")
+
+
+def _fields(one: Arrival) -> dict[str, str | int | float]:
+    return {
+        "at ms": round(one.at * 1e3),
+        "prompt": one.prompt,
+        "limit": one.limit,
+        "answer": one.made,
+        "priority": one.priority,
+        "tenant": one.tenant,
+    }
+
+
+def _show(standings: Sequence[Standing]) -> None:
+    from labkit.predict.referee import COLUMNS
+
+    played = [one for one in standings if not one.foul]
+    played.sort(key=lambda one: -one.figure("goodput_per_s"))
+    header = ["policy", "goodput /s", "TTFT p99 ms", "recomputed tokens", "service gap", "worst slowdown", "steps"]
+    rows = [[one.name, *(_number(one.figure(column)) for column in COLUMNS)] for one in played]
+    if rows:
+        click.echo(table(rows, header, right=range(1, len(header))))
+    for one in standings:
+        if one.foul:
+            say(f"\ndisqualified: {one.name} ({one.foul}), trace {one.trace}: {printable(one.why)}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
+
+
+def _folder() -> Path:
+    from labctl.workspace import Workspace
+
+    return Workspace.find().root / "arena"
+
+
+def _path(name: str) -> Path:
+    """A shipped policy by its name, or a file. Raises LabError where there is neither."""
+    shipped = _folder() / f"{name}.py"
+    path = shipped if shipped.is_file() else Path(name)
+    if not path.is_file():
+        raise LabError(f"there is no policy {name}", "", "labctl arena list shows those that are shipped")
+    return path.resolve()
+
+
+def _summary(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]

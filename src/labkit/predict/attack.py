@@ -1,0 +1,111 @@
+"""The adversary: looks for a small trace on which a policy is much worse than another one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from labkit.predict.recording import Arrival
+from labkit.predict.referee import Field, Foul, Player, play
+
+GROUND = Field(slots=3, blocks=16, block_size=4, step_tokens=16)  # so small that few requests fill it
+MOST = 10  # requests
+LEAST = {"recomputed_tokens": 8.0, "service_gap": 64.0, "worst_slowdown": 2.0, "ttft_p99_ms": 20.0}  # worth a word
+
+
+@dataclass(frozen=True)
+class Found:
+    """A trace, and the figure of both policies on it. ``foul`` is why the policy was disqualified, if it was."""
+
+    trace: Sequence[Arrival]
+    figure: float
+    reference: float
+    foul: str = ""
+
+
+def attack(
+    policy: Player,
+    reference: Player,
+    figure: str,
+    times: float,
+    *,
+    seed: int = 0,
+    seconds: float = 20.0,
+    tell: Callable[[int], object] = int,
+) -> Found | None:
+    """The smallest trace found on which ``figure`` is more than ``times`` the reference's, or the policy is fouled.
+
+    Args:
+        figure: one of LEAST; below its value there the difference counts for nothing.
+        seconds: how long to look for one; to make it smaller takes a moment more.
+        tell: gets the number of traces tried so far.
+    """
+
+    def refuted(trace: Sequence[Arrival]) -> Found | None:
+        other = play(reference, trace, GROUND)[figure]
+        try:
+            own = play(policy, trace, GROUND)[figure]
+        except Foul as foul:
+            return Found(trace, 0.0, other, f"{foul.word}: {foul}")
+        return Found(trace, own, other) if own > max(times * other, LEAST[figure]) else None
+
+    rng, until = random.Random(seed), time.monotonic() + seconds
+    found = None
+    for number in itertools.count(1):
+        if found := refuted(_random(rng)):
+            break
+        tell(number)
+        if time.monotonic() > until:
+            return None
+    assert found
+    while policy.alive:  # the first smaller one that still does it, until none does
+        smaller = next((better for trace in _smaller(found.trace) if (better := refuted(trace))), None)
+        if smaller is None:
+            break
+        found = smaller
+    return found
+
+
+def _random(rng: random.Random) -> list[Arrival]:
+    at, found = 0.0, []
+    for number in range(1, rng.randint(3, MOST) + 1):
+        limit = rng.choice((4, 8, 24, 40))
+        made = limit if rng.random() < 0.5 else rng.randint(1, limit)
+        found.append(
+            Arrival(
+                str(number),
+                at,
+                0,
+                rng.choice((2, 4, 12, 20)),
+                limit,
+                made,
+                "length" if made == limit else "stop",
+                word=made < limit,
+                tenant=rng.choice("ab"),
+                priority=rng.choice((1, 2, 3)),
+            )
+        )
+        at += rng.choice((0.0, 0.0, 0.004, 0.03))
+    return found
+
+
+def _smaller(trace: Sequence[Arrival]) -> Iterator[list[Arrival]]:
+    """The same trace with one request less, or one that is simpler."""
+    if len(trace) > 1:
+        for place in range(len(trace)):
+            yield [*trace[:place], *trace[place + 1 :]]
+    for place, one in enumerate(trace):
+        for other in (
+            replace(one, made=one.limit, word=False, why="length"),
+            replace(one, prompt=one.prompt // 2),
+            replace(one, limit=one.limit // 2, made=min(one.made, one.limit // 2)),
+            replace(one, at=0.0),
+            replace(one, priority=2),
+            replace(one, tenant="a"),
+        ):
+            if other != one and other.prompt >= 1 and other.limit >= 1:
+                whole = [*trace[:place], replace(other, word=other.made < other.limit), *trace[place + 1 :]]
+                yield sorted(whole, key=lambda request: request.at)

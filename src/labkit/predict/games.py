@@ -1,0 +1,123 @@
+"""The traces of the arena, each made from a seed: five that everybody sees, and hidden ones whose seed is kept."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from labkit.predict.recording import Arrival
+from labkit.predict.traces import agents, scaled
+
+REQUESTS = 96
+HIDDEN = 20
+RATE = 14.0  # requests/s of one chat user group: the field of the referee is just about busy
+
+
+def _request(number: int, at: float, prompt: float, made: float, limit: int, tenant: str, priority: int) -> Arrival:
+    """A request whose answer ends by itself, or at its limit."""
+    whole = max(1, min(limit, round(made)))
+    ends = whole < limit
+    why = "stop" if ends else "length"
+    return Arrival(
+        str(number), at, 0, max(1, round(prompt)), limit, whole, why, word=ends, tenant=tenant, priority=priority
+    )
+
+
+def _drawn(rng: random.Random, mean: float, sigma: float, most: int) -> float:
+    """Lognormal, with this mean before it is cut."""
+    return min(most, rng.lognormvariate(math.log(mean) - sigma**2 / 2, sigma))
+
+
+def chat(rng: random.Random, count: int) -> list[Arrival]:
+    """Poisson arrivals, prompts of about 100 tokens, answers that vary widely and end long before their limit."""
+    at, found = 0.0, []
+    for number in range(1, count + 1):
+        prompt, made = _drawn(rng, 100, 0.4, 300), _drawn(rng, 60, 1.0, 256)
+        found.append(_request(number, at, prompt, made, 256, rng.choice("abcd"), rng.choice((1, 2, 2, 2, 3))))
+        at += rng.expovariate(4 * RATE)
+    return found
+
+
+def bursts(rng: random.Random, count: int) -> list[Arrival]:
+    """Bursts with pauses between them (BurstGPT: gaps of a gamma distribution), chat-like requests."""
+    at, found = 0.0, []
+    for number in range(1, count + 1):
+        prompt, made = _drawn(rng, 150, 0.6, 600), _drawn(rng, 50, 0.8, 200)
+        found.append(_request(number, at, prompt, made, 200, rng.choice("ab"), rng.choice((1, 2, 3))))
+        at += rng.gammavariate(0.25, 1 / (0.25 * 4 * RATE))
+    return found
+
+
+def articles(rng: random.Random, count: int) -> list[Arrival]:
+    """Long prompts and short answers (news and their summaries) among chat."""
+    at, found = 0.0, []
+    for number in range(1, count + 1):
+        long = rng.random() < 0.3
+        prompt = _drawn(rng, 1200, 0.4, 2400) if long else _drawn(rng, 60, 0.4, 200)
+        made = _drawn(rng, 40, 0.4, 120)
+        found.append(_request(number, at, prompt, made, 128, "reader" if long else "writer", 2))
+        at += rng.expovariate(3 * RATE)
+    return found
+
+
+def flood(rng: random.Random, count: int) -> list[Arrival]:
+    """One tenant sends most of it at once; two others come one request after the other."""
+    found, at = [], 0.0
+    for number in range(1, count + 1):
+        many = rng.random() < 0.7
+        tenant = "flood" if many else rng.choice(("light", "slow"))
+        at += 0.0 if many and number < count // 2 else rng.expovariate(3 * RATE)
+        prompt, made = _drawn(rng, 120, 0.5, 400), _drawn(rng, 80 if many else 30, 0.5, 200)
+        found.append(_request(number, at, prompt, made, 200, tenant, 2))
+    return found
+
+
+def coding_agents(rng: random.Random, count: int) -> list[Arrival]:
+    """Sessions of coding agents, as `labctl bench --trace agents` sends them, faster."""
+    return [
+        _request(number, one.at / 30, one.prompt, one.made * 4, 64, f"s{number % 5}", 2)
+        for number, one in enumerate(scaled(agents(count, rng.randrange(10**6))), 1)
+    ]
+
+
+def convoy(rng: random.Random, count: int) -> list[Arrival]:
+    """Adversarial: long requests first, and behind them three times as many short ones as other traces have requests.
+
+    There are so many that a policy which lets every short request go first is told from one that does so for a while.
+    """
+    found = [_request(number, 0.0, 900, 200, 256, "long", 3) for number in range(1, 9)]
+    at = 0.01
+    for number in range(9, 3 * count + 1):
+        found.append(_request(number, at, _drawn(rng, 40, 0.4, 90), _drawn(rng, 16, 0.6, 40), 64, "short", 1))
+        at += rng.expovariate(20 * RATE)
+    return found
+
+
+def thrash(rng: random.Random, count: int) -> list[Arrival]:
+    """Adversarial: short prompts join easily, and nearly all answers grow to their limit: memory runs out together."""
+    return [
+        _request(number, (number - 1) * 0.004, _drawn(rng, 40, 0.3, 90), _drawn(rng, 380, 0.1, 400), 400, "a", 2)
+        for number in range(1, count // 2 + 1)
+    ]
+
+
+Maker = Callable[[random.Random, int], list[Arrival]]
+PUBLIC: Sequence[Maker] = (chat, bursts, articles, flood, coding_agents)
+ADVERSARIAL: Sequence[Maker] = (convoy, thrash)
+
+
+def public() -> Mapping[str, Sequence[Arrival]]:
+    """The traces that everybody sees, by name."""
+    return {maker.__name__: maker(random.Random(maker.__name__), REQUESTS) for maker in PUBLIC}
+
+
+def hidden(seed: str) -> Mapping[str, Sequence[Arrival]]:
+    """The traces of an instructor's seed: others of the same kinds, and two kinds that are made to hurt."""
+    makers = [*PUBLIC, *ADVERSARIAL]
+    return {
+        f"{(maker := makers[number % len(makers)]).__name__}-{number + 1}": maker(
+            random.Random(f"{seed} {number}"), REQUESTS
+        )
+        for number in range(HIDDEN)
+    }

@@ -1,0 +1,176 @@
+"""The arena: policies in a process of their own, every answer checked, and an adversary that finds small traces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli.arena import arena_command
+from labkit.predict import attack, games, referee
+from labkit.predict.recording import Arrival, Row
+from labkit.predict.referee import Field, Foul, Player
+
+ARENA = Path(__file__).resolve().parents[2] / "arena"
+WRONG = {"wrong_overbooks": "reserve", "wrong_peeks": "crashed", "wrong_starves": "starves"}
+SMALL = Field(slots=2, blocks=8, block_size=4, step_tokens=16)
+Write = Callable[[str], Path]
+
+
+def arrival(name: str, at: float, prompt: int, made: int, tenant: str = "a", limit: int = 0) -> Arrival:
+    limit = limit or made
+    return Arrival(name, at, 0, prompt, limit, made, "stop", word=made < limit, tenant=tenant)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Write:
+    def write(text: str) -> Path:
+        path = tmp_path / "policy.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def foul(path: Path, trace: Sequence[Arrival] | None = None) -> Foul:
+    with pytest.raises(Foul) as found, Player(path) as player:
+        referee.play(player, trace or [arrival(str(n), 0.0, 8, 12) for n in range(1, 6)], SMALL)
+    return found.value
+
+
+def test_a_policy_without_functions_plays_as_the_shipped_scheduler_does(policy: Write) -> None:
+    trace = games.public()["chat"]
+    with Player(policy("")) as empty, Player(policy("def line(view): return [one.id for one in view.waiting]")) as same:
+        assert referee.play(empty, trace) == referee.play(same, trace)
+
+
+def test_the_line_decides_who_goes_first(policy: Write) -> None:
+    last = policy("def line(view): return [one.id for one in reversed(view.waiting)]")
+    trace = [arrival("1", 0.0, 8, 4), arrival("2", 0.0, 8, 4), arrival("3", 0.0, 8, 4)]
+    one = replace(SMALL, slots=1)
+    with Player(last) as player, Player(ARENA / "fcfs.py") as first:
+        ordered = referee.play(player, trace, one), referee.play(first, trace, one)
+    assert ordered[0]["steps"] == ordered[1]["steps"] == 12
+    assert ordered[0]["ttft_p99_ms"] == pytest.approx(ordered[1]["ttft_p99_ms"], rel=0.01)
+
+
+def test_a_view_has_no_length_of_an_answer(policy: Write) -> None:
+    text = "def line(view):\n    raise ValueError(sorted(vars(view.waiting[0])), sorted(vars(view)))\n"
+    found = str(foul(policy(text), [arrival("1", 0.0, 8, 3, limit=9)]))
+    assert "'limit'" in found and "'made'" in found
+    known = {"cached", "came", "came_ms", "id", "limit", "made", "overtaken", "preempted", "priority", "prompt"}
+    assert set(found.split("[")[1].split("]", maxsplit=1)[0].replace("'", "").split(", ")) == known | {"tenant"}
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "said"),
+    [
+        ("def line(view): return ['9']", "line", "request 9 does not wait"),
+        ("def line(view): return [one.id for one in view.waiting] * 2", "line", "twice"),
+        ("def line(view): return 7", "line", "no list"),
+        ("def places(view): return 3", "places", "3 places"),
+        ("def places(view): return True", "places", "no whole number"),
+        ("def places(view): return 0", "starves", "admits no request"),
+        ("def reserve(view): return -1", "reserve", "-1 is no whole number"),
+        ("def reserve(view): return 10**6", "starves", "admits no request"),
+        ("def victim(view): return '9'", "victim", "request 9 does not run"),
+        ("def line(view): return 1 / 0", "crashed", "line 1: ZeroDivisionError"),
+        ("def line(view)", "crashed", "SyntaxError"),
+        ("import os\nos._exit(0)", "crashed", "its process has ended"),
+        ("import os\ndef line(view): os.kill(os.getppid(), 0); open('x')", "crashed", "Too many open files"),
+        ("import subprocess\ndef line(view): subprocess.run(['true'])", "crashed", "line 2"),
+        ("def line(view): return [' ' * 2**31]", "crashed", "MemoryError"),
+        ("print('{}')\ndef line(view): print('{}'); return 7", "line", "no list"),
+        ("import time\ndef line(view):\n    while time.thread_time() % 1 < 0.99: pass\n    return []", "slow", "ms"),
+    ],
+)
+def test_a_policy_that_breaks_a_rule_is_disqualified_by_name(policy: Write, text: str, word: str, said: str) -> None:
+    found = foul(policy(text))
+    assert (found.word, said in str(found)) == (word, True), str(found)
+
+
+def test_a_policy_that_does_not_answer_is_ended(policy: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(referee, "PATIENCE_S", 0.5)
+    assert foul(policy("def line(view):\n    while True: pass")).word == "hangs"
+
+
+def test_a_change_of_the_view_changes_nothing(policy: Write) -> None:
+    trace = games.public()["flood"]
+    text = "def reserve(view):\n    n = len(view.running)\n    view.running.clear(); view.blocks = 0\n    return n"
+    with Player(policy(text)) as meddler, Player(ARENA / "fcfs.py") as plain:
+        assert referee.play(meddler, trace) == referee.play(plain, trace)
+
+
+def test_the_service_gap_is_counted_while_both_tenants_wait() -> None:
+    def row(name: str, tokens: int, made: int, waiting: list[str]) -> Row:
+        return Row([name], "p" if tokens > 1 else "d", [tokens], [made], [0], [], [], set(), waiting, 0)
+
+    tenants = {"1": "a", "2": "b", "3": "a"}
+    both = ["2", "3"]
+    rows = [row("1", 10, 1, both), row("1", 1, 1, both), row("1", 1, 1, ["3"]), row("2", 4, 1, ["3"])]
+    assert referee.service_gap(rows, tenants) == 10 + 2 + 2  # a prompt of 10, and two new tokens that count twice
+    assert referee.service_gap(rows, {"1": "a", "2": "a", "3": "a"}) == 0
+
+
+@pytest.fixture(scope="module")
+def hidden() -> Mapping[str, Sequence[Arrival]]:
+    return games.hidden("7")
+
+
+def test_every_shipped_policy_plays_and_the_wrong_ones_are_disqualified(
+    hidden: Mapping[str, Sequence[Arrival]],
+) -> None:
+    slow = ("vtc", "wrong_starves")  # a convoy takes seconds
+    found = {}
+    for path in ARENA.glob("*.py"):
+        chosen = ("thrash-7", "convoy-6") if path.stem in slow else ("thrash-7",)
+        found[path.stem] = referee.judge(path, {name: hidden[name] for name in chosen})
+    assert len(found) >= 12 + len(WRONG)
+    assert {name: one.foul for name, one in found.items() if one.foul} == WRONG
+
+
+def test_the_victim_rules_rank_by_recomputed_tokens_as_upstream_says(hidden: Mapping[str, Sequence[Arrival]]) -> None:
+    """vLLM's RFC #54644: least computed first wastes least, most computed first wastes most."""
+    traces = {name: trace for name, trace in hidden.items() if name.startswith("thrash")}
+    names = ("victim_least_computed", "victim_random", "victim_most_computed")
+    lost = [referee.judge(ARENA / f"{name}.py", traces).figure("recomputed_tokens") for name in names]
+    assert lost == sorted(lost) and lost[0] < lost[-1]
+
+
+def test_one_seed_makes_one_set_of_hidden_traces() -> None:
+    assert games.hidden("a") == games.hidden("a") != games.hidden("b")
+    assert len(games.hidden("a")) == 20 and len(games.public()) == 5
+    assert all(one.made <= one.limit for trace in games.hidden("a").values() for one in trace)
+
+
+def test_the_adversary_finds_a_small_trace_that_still_refutes() -> None:
+    with Player(ARENA / "fcfs.py") as first, Player(ARENA / "vtc.py") as fair:
+        found = attack.attack(first, fair, "service_gap", 1.5, seconds=60)
+        assert found and len(found.trace) <= 6
+        assert found.figure == referee.play(first, found.trace, attack.GROUND)["service_gap"]
+        assert found.figure > 1.5 * referee.play(fair, found.trace, attack.GROUND)["service_gap"]
+
+
+def test_the_adversary_finds_nothing_between_a_policy_and_itself() -> None:
+    with Player(ARENA / "fcfs.py") as one, Player(ARENA / "fcfs.py") as other:
+        assert attack.attack(one, other, "recomputed_tokens", 1.5, seconds=0.5) is None
+
+
+def test_the_adversary_names_a_foul() -> None:
+    with Player(ARENA / "wrong_peeks.py") as wrong, Player(ARENA / "fcfs.py") as other:
+        found = attack.attack(wrong, other, "service_gap", 1.5, seconds=60)
+    assert found and "no attribute 'answer'" in found.foul
+
+
+def test_the_command_shows_a_table_without_a_score_and_names_who_is_out(policy: Write) -> None:
+    mine = policy("def victim(view): return view.running[0].id")
+    done = CliRunner().invoke(arena_command, ["run", "--public", "fcfs", str(mine), "wrong_overbooks"])
+    assert done.exit_code == 0, done.output
+    assert "policy  " in done.stdout and "fcfs" in done.stdout
+    assert "disqualified: wrong_overbooks (reserve)" in done.stdout
+    document = json.loads(CliRunner().invoke(arena_command, ["run", "--public", "fcfs", "--json"]).stdout)
+    assert list(document[0]["games"]) == ["chat", "bursts", "articles", "flood", "coding_agents"]
