@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 MEMORY = 1 << 30  # bytes
+SECONDS = 300  # of processor time: a policy whose referee was killed does not go on for ever
 QUESTIONS = ("places", "line", "reserve", "victim")
 
 
@@ -36,7 +37,7 @@ def main() -> None:
     except BaseException as error:
         failed(error)
         return
-    for limit, most in (("NOFILE", 0), ("NPROC", 0), ("FSIZE", 0), ("AS", MEMORY)):
+    for limit, most in (("NOFILE", 0), ("NPROC", 0), ("FSIZE", 0), ("AS", MEMORY), ("CPU", SECONDS)):
         resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (most, most))
     reply(answers=[name for name in QUESTIONS if callable(policy.get(name))])
     for line in sys.stdin:
