@@ -13,6 +13,7 @@ import json
 
 from benchmarks import (
     answers,
+    arena,
     balancer,
     checks,
     codegen,
@@ -56,6 +57,7 @@ YARDSTICKS = {
 }
 # They look for faults, and take long: only by name.
 LONG = {
+    "arena": lambda options: arena.run(options.count or arena.MUTANTS),
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "fuzz": fuzz.run,
@@ -78,7 +80,8 @@ def main() -> None:
     parser.add_argument(
         "--count",
         type=int,
-        help="kills, replica-kills: how often (1000, 100); fuzz, door-fuzz: requests (10000); exercises: seeds (200)",
+        help="kills, replica-kills: how often (1000, 100); fuzz, door-fuzz: requests (10000); arena: policies (200); "
+        "exercises: seeds (200)",
     )
     answers.options(parser)
     decode.options(parser)

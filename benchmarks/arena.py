@@ -1,0 +1,81 @@
+"""The arena: does the referee outlive damaged policies, and how do the victim rules of vLLM's RFC #54644 rank?"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import random
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from labkit.predict import games, referee
+from labkit.tables import table
+
+POLICIES = Path(__file__).resolve().parents[1] / "arena"
+MUTANTS, SEEDS = 200, 20
+RULES = {
+    "least computed": "victim_least_computed",
+    "last admitted": "fcfs",
+    "random": "victim_random",
+    "most computed": "victim_most_computed",
+}
+CHANGED = 0.06  # of the nodes of a policy's syntax tree
+NAMES = ("id", "came", "made", "limit", "prompt", "cached", "tenant", "waiting", "running", "served", "blocks", "none")
+
+
+class Mutate(ast.NodeTransformer):
+    """Changes some numbers, names, operators and answers of a program."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        draw = self._rng
+        if draw.random() >= CHANGED:
+            return node
+        changed: ast.AST = node
+        if isinstance(node, ast.Constant) and not isinstance(node.value, str):
+            changed = ast.Constant(draw.choice((0, -1, 1, None, 10**9, 1.5, "x")))
+        elif isinstance(node, ast.Attribute):
+            changed = ast.Attribute(node.value, draw.choice(NAMES), node.ctx)
+        elif isinstance(node, ast.Return):
+            changed = ast.Return(ast.Constant(draw.choice((None, 0, 5, "1"))))
+        elif isinstance(node, ast.BinOp):
+            changed = ast.BinOp(node.right, draw.choice((ast.Sub(), ast.Mult(), ast.Div(), ast.Pow())), node.left)
+        return ast.copy_location(changed, node)
+
+
+def run(count: int) -> dict[str, Any]:
+    """Both measurements; ``count`` is the number of mutated policies. An exception of the referee ends the run."""
+    ends = _mutants(count)
+    print(table([[word, str(number)] for word, number in ends.most_common()], ["mutated policies", "count"], right=[1]))
+    lost = {name: [_recomputed(file, seed) for seed in range(SEEDS)] for name, file in RULES.items()}
+    order = list(RULES)
+    kept = sum(all(lost[a][seed] <= lost[b][seed] for a, b in itertools.pairwise(order)) for seed in range(SEEDS))
+    ends_kept = sum(lost[order[0]][seed] < lost[order[-1]][seed] for seed in range(SEEDS))
+    rows = [[name, f"{sum(numbers) / SEEDS:,.0f}"] for name, numbers in lost.items()]
+    print(table(rows, ["victim", "recomputed tokens"], right=[1]))
+    print(f"whole order in {kept} of {SEEDS} seeds; least computed below most computed in {ends_kept}")
+    return {"mutants": dict(ends), "recomputed": lost, "whole_order": kept, "ends_in_order": ends_kept}
+
+
+def _mutants(count: int) -> Counter[str]:
+    paths = [path for path in sorted(POLICIES.glob("*.py")) if ast.parse(path.read_text()).body[1:]]
+    trace = {"thrash": games.thrash(random.Random(1), 60)}
+    ends: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            rng = random.Random(number)
+            tree = Mutate(rng).visit(ast.parse(rng.choice(paths).read_text()))
+            path = Path(folder) / f"mutant_{number}.py"
+            path.write_text(ast.unparse(ast.fix_missing_locations(tree)))
+            ends[referee.judge(path, trace).foul or "plays"] += 1
+    return ends
+
+
+def _recomputed(policy: str, seed: int) -> float:
+    trace = {"thrash": games.thrash(random.Random(seed), games.REQUESTS)}
+    return referee.judge(POLICIES / f"{policy}.py", trace).figure("recomputed_tokens")
