@@ -36,6 +36,13 @@ def test_the_kept_step_log_is_in_order_and_marks_what_no_request_was_in_flight_f
     assert [(line["t"], line.get("warm_up", False)) for line in kept] == [(9.0, True), (12.0, False), (20.0, True)]
 
 
+def test_the_last_step_of_the_warm_up_is_one_although_it_ends_after_the_first_request_was_sent(tmp_path: Path) -> None:
+    (tmp_path / "steps-m-0.jsonl").write_text("\n".join(step(at) for at in (11.3, 11.9)) + "\n")
+    steplog.keep(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
+    kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert [(line["t"], line.get("warm_up", False)) for line in kept] == [(11.3, True), (11.9, False)]
+
+
 def test_the_overlap_in_tokens_is_the_same_however_slow_the_machine_is() -> None:
     one, other = answered(0, 1, 2, 3, 4), answered(0, 3, 4, 5, 6)
     slow, slower = answered(0, 1, 2, 30, 40), answered(0, 30, 40, 500, 600)

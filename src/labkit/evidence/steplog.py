@@ -62,7 +62,9 @@ def step_of(data: Mapping[str, Any]) -> Step:
 def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:
     """Copy the log of every model from ``since`` (seconds) on into one file, in order of time.
 
-    A step in whose time none of ``records`` was in flight is marked ``"warm_up": true``: it counts in no figure.
+    A step that began while none of ``records`` was in flight is marked ``"warm_up": true``: it counts in no figure.
+    Its end says nothing: a step ends after its answers were sent, so the last one of the warm-up may end when the
+    first of ``records`` has been sent already.
     """
     kept = []
     spans = _spans(records)
@@ -73,7 +75,7 @@ def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecor
             continue
         if began < since:
             continue
-        counted = any(start <= data["t"] and began <= end for start, end in spans)
+        counted = any(start <= began <= end for start, end in spans)
         kept.append(data if counted else {**data, "warm_up": True})
     kept.sort(key=lambda data: data["t"])
     atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
