@@ -9,7 +9,7 @@ NONE = "-"
 
 
 def chunked(report, runs):
-    """1. What a step may compute, against the gap of who decodes and the first token of who comes."""
+    """1. What a step may compute, against the longest gap of a decoding request and the first token of a new one."""
     points = sorted(runs.values(), key=lambda run: -run["budget"])
     report.table(
         f"1. Chunked prefill: a prompt of {points[0]['prompt_tokens']} tokens meets a decoding request",
@@ -31,15 +31,17 @@ def chunked(report, runs):
     found = {"most": numbers(points[0]), "least": numbers(points[-1])}
     found["gap_ms_ratio"] = points[0]["longest_gap_ms"] / points[-1]["longest_gap_ms"]
     times = {
-        "longest gap of who decodes": (budgets, [run["longest_gap_ms"] for run in points]),
-        "first token of who comes": (budgets, [run["ttft_ms"] for run in points]),
+        "longest gap of a decoding request": (budgets, [run["longest_gap_ms"] for run in points]),
+        "first token of a new request": (budgets, [run["ttft_ms"] for run in points]),
     }
-    panels = [Panel("what one gains the other waits for", "ms", "tokens of a step, at most", times, log=True)]
+    panels = [
+        Panel("a smaller budget: shorter gaps, a later first token", "ms", "tokens of a step, at most", times, log=True)
+    ]
     if all("largest_step" in run for run in points):
         found["over_budget"] = max(run["largest_step"] - run["budget"] for run in points)
         found["work_ratio"] = points[0]["largest_step"] / points[-1]["largest_step"]
         work = {"computed": (budgets, [run["largest_step"] for run in points])}
-        title = "most work between two tokens of who decodes"
+        title = "most work between two tokens of a decoding request"
         panels.insert(0, Panel(title, "tokens", "tokens of a step, at most", work, log=True))
     picture(report, panels, "chunked.png", "A token budget for every step")
     return found

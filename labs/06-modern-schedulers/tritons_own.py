@@ -65,7 +65,7 @@ def priorities(lab, door):
 
 
 def rejected(lab, door):
-    """More than may wait: who is too many hears so at once."""
+    """More requests than may wait: the others are rejected at once."""
     room = lab.settings["door_max_queue_size"]
     ahead, usual, _ = behind_one(lab, door, [NORMAL] * (room + TOO_MANY), too_many=True)
     reasons = Counter(record.error for record in usual if record.error)

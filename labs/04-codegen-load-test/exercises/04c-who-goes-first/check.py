@@ -1,4 +1,4 @@
-"""Forty ordinary requests, then eight that are in a hurry: who was finished after whom?"""
+"""Forty ordinary requests, then eight urgent ones: in which order were they finished?"""
 
 MODEL = "codegen-350M-mono-gptj"
 PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def double(n):", "def largest(items):")
@@ -32,7 +32,7 @@ def check(trial):
     overtaken = sum(record.end > last for record in ordinary)
     levels = "priority_levels" in (trial.folder / "config.pbtxt").read_text(encoding="utf-8")
     trial.expect(
-        "ordinary requests that all those in a hurry overtook",
+        "ordinary requests that every urgent one overtook",
         f"at least {ORDINARY // 4} of {ORDINARY}",
         overtaken,
         overtaken >= ORDINARY // 4,

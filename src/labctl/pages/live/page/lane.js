@@ -142,7 +142,7 @@ class LaneView {
     this.held.hidden = !now.next?.length || page.hidden;
     if (!this.held.hidden) {
       const names = now.next.flatMap((one, i) => [i ? ", " : "", el("span", { className: "name", textContent: store.name(one) })]);
-      this.held.replaceChildren("In the step that waits: ", ...names);
+      this.held.replaceChildren("Next step (paused): ", ...names);
     }
     this.facts.dataset.batch = size;
     this.facts.dataset.step = now.step ? now.step.n : 0;

@@ -37,7 +37,7 @@ function askState(page, ask) {
   const computed = request && !request.end;
   if (ask.state === "cancelled" && computed) return "cancelled, but Triton has not told the model: it goes on";
   if (ask.state !== "sent") return ask.state;
-  if (ask.text) return "growing";
+  if (ask.text) return "streaming";
   return computed && request.at.length ? "running, its answer comes whole" : "waits";
 }
 
