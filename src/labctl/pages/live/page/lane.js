@@ -113,7 +113,7 @@ class LaneView {
       if (request.waited || request.at[0] <= place) lines.push(request.waited ? `waited ${request.waited} step${request.waited === 1 ? "" : "s"}${request.why ? `: ${request.why}` : ""}` : "did not wait for a step of this model");
       if (request.endedAt === place) lines.push(`ends here: ${request.end}`);
     }
-    if (seat < this.lane.rows && lines.length < 3 + (step.kv ? 1 : 0)) lines.push(`seat ${seat + 1}: empty`);
+    if (seat < this.lane.rows && lines.length < 3 + (step.kv ? 1 : 0)) lines.push(`slot ${seat + 1}: empty`);
     if (step.w && step.w.length) lines.push(`waiting: ${step.w.slice(0, 8).map((i) => store.name(i)).join(", ")}${step.w.length > 8 ? " …" : ""}`);
     if (step.v && step.v.length) lines.push(`evicted: ${step.v.map((i) => store.name(i)).join(", ")}`);
     return lines.join("\n");
@@ -148,7 +148,7 @@ class LaneView {
     this.facts.dataset.step = now.step ? now.step.n : 0;
     this.waits(now, page.unseen(lane));
     this.sits(now, place, row);
-    this.seated.textContent = lane.rows < lane.seats ? `in the first ${lane.rows} of ${lane.seats} seats` : "in the seats";
+    this.seated.textContent = lane.rows < lane.seats ? `the first ${lane.rows} of ${lane.seats} slots` : "slots";
     this.batch.textContent = `batch, up to ${lane.rows}`;
     this.batch.style.marginTop = `${GAP + this.strip.batchHigh - 14}px`;
     this.kv.textContent = lane.blocks ? `KV blocks, up to ${lane.mostBlocks}` : "";
@@ -160,7 +160,7 @@ class LaneView {
 
   waits(now, unseen) {
     const store = this.store, count = now.waiting.length + now.more + unseen.length;
-    this.waitingTitle.textContent = count ? `waiting: ${count}` : "nobody waits";
+    this.waitingTitle.textContent = count ? `waiting: ${count}` : "no request waits";
     const most = Math.max(6, Math.floor((this.page.rowHeight(this.lane) * this.lane.rows + 60) / 26));
     const chips = now.waiting.slice(0, most).map((request, i) => {
       const why = Array.isArray(now.why) ? now.why[i] : now.why;

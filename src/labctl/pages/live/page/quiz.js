@@ -64,7 +64,7 @@ class Quiz {
   nothing() {
     if (this.from === null) return;
     this.from = null;
-    $("verdict").textContent = "no step: nobody had anything to do";
+    $("verdict").textContent = "no step: no request needed one";
   }
 
   /** Whether the step that was guessed has come. */
@@ -77,7 +77,7 @@ class Quiz {
     this.asked++;
     this.right += right;
     const joined = names.join(", ");
-    $("verdict").textContent = right ? `Right: ${joined}` : `It was ${joined}; you said ${[...this.picks].join(", ") || "nobody"}`;
+    $("verdict").textContent = right ? `Right: ${joined}` : `It was ${joined}; you said ${[...this.picks].join(", ") || "none"}`;
     this.picks.clear();
     this.from = null;
     this.page.stale = true;
@@ -93,7 +93,7 @@ class Quiz {
     const nobody = this.from === null && empty();
     $("question").textContent = over ? "No more steps."
       : nobody ? `${lane.name} has no requests to guess about: send it a few.`
-      : "Which requests are in the next batch? Click them, in the seats and among the waiting.";
+      : "Which requests are in the next batch? Click them, in the slots and among the waiting ones.";
     $("reveal").disabled = over || Boolean(nobody) || this.from !== null;
     $("score").textContent = `${this.right} right of ${this.asked}`;
   }
