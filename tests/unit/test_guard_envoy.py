@@ -45,6 +45,20 @@ def test_what_cannot_be_judged_is_refused_and_no_grpc_stream_is_buffered() -> No
     assert modes == {"http": ("BUFFERED", True), "grpc": ("STREAMED", False)}
 
 
+def test_neither_connecting_nor_sending_spans_has_less_than_otlps_own_time_limit() -> None:
+    """Envoy drops spans that were not sent in time, and where processors are short it is the last to get one."""
+    ports = (Front(Address("127.0.0.1", 0), [Address("127.0.0.1", 1)]) for _ in range(3))
+    resources = envoy.configuration(*ports, trace="http://127.0.0.1:4318/v1/traces")["static_resources"]
+    (cluster,) = [one for one in resources["clusters"] if one["name"] == "traces"]
+    sent = [
+        one["typed_config"]["tracing"]["provider"]["typed_config"]["http_service"]["http_uri"]
+        for listener in resources["listeners"]
+        for one in listener["filter_chains"][0]["filters"]
+        if "tracing" in one["typed_config"]
+    ]
+    assert cluster["connect_timeout"] == "10s" and [uri["timeout"] for uri in sent] == ["10s", "10s"]
+
+
 def test_without_envoy_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envoy, "WHEEL", "no-such-wheel")
     with pytest.raises(LabError, match="Envoy is not installed"):
