@@ -55,6 +55,17 @@ def test_the_shipped_file_comes_back_and_yours_is_kept(checkout: Workspace) -> N
     assert shipped.undo(checkout, [model]) == {}
 
 
+def test_the_files_of_a_lab_that_a_person_adds_are_no_edits(checkout: Workspace) -> None:
+    shipped_model = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
+    own = checkout.root / "labs" / "08-till" / "models" / "till" / "1" / "model.py"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine\n")
+    shipped_model.write_text("mine\n")
+    assert shipped.edited_files(checkout, [own]) == []
+    assert shipped.undo(checkout, [own, shipped_model]).keys() == {shipped_model}
+    assert own.read_text() == "mine\n"
+
+
 def test_templates_outside_of_the_checkout_are_nobodys_edits(checkout: Workspace, tmp_path: Path) -> None:
     inside = checkout.root / "model_repos" / "r" / "m" / "1" / "model.py"
     inside.write_text("mine\n")

@@ -45,20 +45,32 @@ def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]
 
 
 def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
-    """Those of the files that are not as they were shipped; who has templates elsewhere knows what is theirs.
+    """Those of the files that are not as they were shipped.
 
+    Templates outside of the checkout were never shipped, and neither was a lab that a person adds: they have no edits.
     Raises LabError as :func:`undo` does.
     """
-    files = [path for path in files if path.is_relative_to(workspace.root)]
-    if not files:
+    folders = {path: _lab_of(workspace, path) for path in files if path.is_relative_to(workspace.root)}
+    if not folders:
         return []
     if (copy := _copy(workspace)).is_dir():
-        return [path for path in files if _bytes(path) != _bytes(copy / path.relative_to(workspace.root))]
-    names = [str(path.relative_to(workspace.root)) for path in files]
-    differing = _git(workspace, "diff", "--name-only", "--relative", "-z", _shipped_commit(workspace), "--", *names)
+        known = [path for path, folder in folders.items() if (copy / folder).exists()]
+        return [path for path in known if _bytes(path) != _bytes(copy / path.relative_to(workspace.root))]
+    names = [str(path.relative_to(workspace.root)) for path in folders]
+    commit = _shipped_commit(workspace)
+    differing = _git(workspace, "diff", "--name-only", "--relative", "-z", commit, "--", *names)
     added = _git(workspace, "ls-files", "--others", "--exclude-standard", "-z", "--", *names)
     changed = {*differing.split("\0"), *added.split("\0")}
-    return [path for path in files if str(path.relative_to(workspace.root)) in changed]
+    edited = {path: folder for path, folder in folders.items() if str(path.relative_to(workspace.root)) in changed}
+    if not edited:
+        return []
+    there = _git(workspace, "ls-tree", "--name-only", "-z", commit, "--", *set(edited.values())).split("\0")
+    return [path for path, folder in edited.items() if folder in there]
+
+
+def _lab_of(workspace: Workspace, path: Path) -> str:
+    """The folder of a lab or of templates that a file belongs to: ``labs/02-iterative-scheduling``."""
+    return "/".join(path.relative_to(workspace.root).parts[:2])
 
 
 def _shipped(workspace: Workspace, path: Path) -> bytes | None:

@@ -108,7 +108,8 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
             listener.note(repository.without_effect(spare))
         if left := repository.unknown(request) if request.lenient else []:
             listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
-        return f"{len(rendered.models)} models, every config.pbtxt valid"
+        count = len(rendered.models)
+        return f"{count} model{'' if count == 1 else 's'}, every config.pbtxt valid"
 
     prepare = preparations(plan, runtime, stack.session.workspace, options.fronted)
     policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
