@@ -67,7 +67,7 @@ def main() -> None:
         show(timeline, places, data["disagreements"])
     else:
         data["metrics"] = stats.metrics(every)
-        latency = data["metrics"]["time_per_output_token"]
+        latency = data["metrics"]["inter_token_latency"]
         print(
             f"\n{data['metrics']['output_token_throughput']:.0f} tokens/s; a step takes {latency['p50']:.1f} ms (p50)"
         )

@@ -66,7 +66,7 @@ def numbers(phase: dict) -> dict:
 
 def row(phase: dict) -> tuple[str, ...]:
     totals = phase["metrics"]
-    step, behind = totals["time_per_output_token"], phase["generator_mean_batch"]
+    step, behind = totals["inter_token_latency"], phase["generator_mean_batch"]
     return (
         phase["strategy"],
         phase["generator"],

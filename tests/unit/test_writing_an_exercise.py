@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from inspect import isfunction
+
 import page_files
 from machinery import ROOT
 
 from labctl.learn.exercise import Manifest
+from labctl.learn.trial import Trial
 
 PAGE = (ROOT / "docs" / "develop" / "writing-an-exercise.md").read_text(encoding="utf-8")
 
 
 def test_the_page_names_every_key_that_a_manifest_may_have() -> None:
     assert [key for key in Manifest.model_fields if f"`{key}`" not in PAGE] == []
+
+
+def test_the_page_names_every_method_of_a_trial_and_none_that_there_is_not() -> None:
+    table = PAGE.partition("| of `trial` |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
+    assert named == {name for name, value in vars(Trial).items() if isfunction(value) and not name.startswith("_")}
 
 
 def test_the_pages_exercise_is_whole() -> None:
