@@ -136,6 +136,28 @@ def test_an_own_line_that_fails_ends_its_requests_and_the_next_ones_are_answered
     assert not answered(model, [request(LLM)])[0].error
 
 
+def test_a_step_that_does_not_end_does_not_keep_its_model_from_being_unloaded(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(LLM)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def endless(_: Any) -> Any:
+        begun.set()
+        may_end.wait(60)
+        raise RuntimeError("it was endless")
+
+    monkeypatch.setattr(model.scheduler, "step", endless)
+    monkeypatch.setitem(type(model).finalize.__globals__, "END_S", 0.05)
+    model.execute([request(LLM)])
+    assert begun.wait(60)
+    model.finalize()
+    assert model.thread.is_alive()
+    may_end.set()
+    model.thread.join(60)
+    assert not model.thread.is_alive()
+
+
 @pytest.mark.parametrize("case", [LLM, STREAMED], ids=["unary", "streamed"])
 @pytest.mark.parametrize("gives_up", [False, True])
 def test_a_sequence_that_the_engine_ends_without_a_token_gets_its_final_response(
