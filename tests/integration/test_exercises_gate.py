@@ -46,9 +46,10 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def problems(session: Session, exercise: Exercise) -> list[str]:
+    """What was not judged as foreseen. Each wrong answer has a seed of its own: it cannot know an earlier attempt's."""
     said = []
-    for attempt in gate.attempts(exercise):
-        seeds = SEEDS if not attempt.says else SEEDS[:1]
+    for number, attempt in enumerate(gate.attempts(exercise), 1 + len(SEEDS)):
+        seeds = [number] if attempt.says else SEEDS
         said.append(gate.problem(attempt, gate.judged(session, exercise, attempt, "local", seeds)))
     return [problem for problem in said if problem]
 

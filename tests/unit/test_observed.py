@@ -112,6 +112,15 @@ def test_what_a_model_does_is_counted_without_a_word_of_its_own(model: Any, tmp_
     assert found[-1].more["kept"] == 0 and all(one.final for one in asked) and not noted(tmp_path)
 
 
+def test_a_prompt_counts_in_the_execution_that_computes_it_whenever_its_first_token_is_sent(
+    model: Any, tmp_path: Path
+) -> None:
+    serve(model(answer("02c", "wrong/answers_later")), [request(id) for id in range(1, 5)])
+    found = steps(tmp_path)
+    assert max(step.more["prefill"] for step in found) == 1
+    assert [step.more["prompts"] for step in found if step.more["prompts"]] == [4]
+
+
 def test_the_learners_own_step_log_is_not_written(model: Any, tmp_path: Path) -> None:
     """A log that a model forges is no evidence."""
     source = answer("02b", "solution").read_text()

@@ -63,6 +63,7 @@ class CachedDecoder:
             positions += range(sequence.cached, len(sequence.ids))
             last[_slot(sequence)] = len(ids) - 1
         self.cache.passes += 1
+        self.cache.prompts += len(newcomers)
         where = torch.tensor([ids, slots, positions], device=self._model.device)
         packed = Packed(self.cache, self.cache.rows(where[1], where[2]), self._runs(running), prompts)
         wanted = torch.tensor([last[_slot(sequence)] for sequence in batch], device=self._model.device)

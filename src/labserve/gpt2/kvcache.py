@@ -23,7 +23,8 @@ class KVCache:
         self.keys = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self.values = torch.zeros_like(self.keys)
         self.slots = slots
-        self.passes = 0  # forward passes that used it
+        self.passes = 0  # forward passes that used it,
+        self.prompts = 0  # and prompts that they computed
         self._free = list(range(slots))
 
     def rows(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -121,7 +121,7 @@ class Observer:
     def _stream(self, requests: Sequence[Any]) -> None:
         began = time.monotonic()
         seen = self._handed_on(requests)
-        passes = getattr(self.held.cache, "passes", 0)
+        before = self._computed()
         error: Exception | None = None
         try:
             if seen:
@@ -129,7 +129,8 @@ class Observer:
         except Exception as raised:
             error = raised
             self._note(error)
-        self._record(began, seen, getattr(self.held.cache, "passes", 0) - passes)
+        passes, prompts = (now - then for now, then in zip(self._computed(), before, strict=True))
+        self._record(began, seen, passes, prompts)
         for one in seen:
             self._release(one, error)
         self.turns += 1
@@ -154,11 +155,16 @@ class Observer:
             again.reverse()
         return [Seen(one) for one in (*again, *fresh)]
 
-    def _record(self, began: float, seen: Sequence[Seen], passes: int) -> None:
+    def _computed(self) -> tuple[int, int]:
+        """Forward passes and prompts of the model's decoder since it was loaded."""
+        return getattr(self.held.cache, "passes", 0), getattr(self.held.cache, "prompts", 0)
+
+    def _record(self, began: float, seen: Sequence[Seen], passes: int, prompts: int) -> None:
         """The turn's line in the step log.
 
-        `passes`: forward passes of the decoder; `left_out`: requests between their first and last answer that were
-        handed over and got none; `overtaken`: those that wait while one that came later has its first answer.
+        `passes`: forward passes of the decoder; `prompts`: those that it computed; `left_out`: requests between their
+        first and last answer that were handed over and got none; `overtaken`: those that wait while one that came
+        later has its first answer.
         """
         answered = [one for one in seen if one.sent]
         ids = [one.correlation_id() for one in answered]
@@ -173,7 +179,7 @@ class Observer:
             if one.final or not one.release & RESCHEDULE:
                 self.running.discard(one.correlation_id())
                 self.kept_back.discard(one.correlation_id())
-        if ids or left_out:
+        if ids or left_out or passes:
             self.log.write(
                 began,
                 ids,
@@ -182,6 +188,7 @@ class Observer:
                 left_out=left_out,
                 overtaken=overtaken,
                 passes=passes,
+                prompts=prompts,
                 kept=self.held.grown(),
                 slots_used=getattr(self.held.cache, "used", None),
             )

@@ -11,9 +11,10 @@ def check(trial):
     requests = [(trial.rng.choice(PROMPTS), trial.rng.randint(12, 20)) for _ in range(8)]
     records = trial.answers("iterative-gpt2", requests, ignore_eos=True)
     steps = trial.steps("iterative-gpt2")
-    most = max((step.more["prefill"] for step in steps), default=0)
+    # A prompt counts where it is computed, and where its first token is sent: one may come later than the other.
+    most = max((max(step.more["prompts"], step.more["prefill"]) for step in steps), default=0)
     trial.expect(
-        "new requests with a first token in one execution, at most",
+        "new requests that were computed or answered in one execution, at most",
         "1",
         most,
         most == 1,
