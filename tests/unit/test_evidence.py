@@ -43,6 +43,26 @@ def test_the_last_step_of_the_warm_up_is_one_although_it_ends_after_the_first_re
     assert [(line["t"], line.get("warm_up", False)) for line in kept] == [(11.3, True), (11.9, False)]
 
 
+def test_the_last_step_of_a_log_that_can_be_replayed_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = json.dumps({"kind": "scheduler", "t": 1.0, "model": "m", "instance": "0"})
+    last = json.dumps({**json.loads(step(12.6)), "ended": {"1": "length"}})
+    log = tmp_path / "steps-m-0.jsonl"
+    log.write_text(f"{scheduler}\n{step(12.0)}\n")
+    looked: list[float] = []
+
+    def look(seconds: float) -> None:
+        looked.append(seconds)
+        if len(looked) == 2:
+            log.write_text(f"{log.read_text()}{last}\n")
+
+    monkeypatch.setattr("labkit.evidence.steplog.time.sleep", look)
+    steplog.keep(tmp_path, tmp_path / "kept.jsonl", 5.0, [answered(11.2, 13.0)])
+    kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert [line["t"] for line in kept] == [1.0, 12.0, 12.6] and len(looked) == 2
+
+
 def test_the_overlap_in_tokens_is_the_same_however_slow_the_machine_is() -> None:
     one, other = answered(0, 1, 2, 3, 4), answered(0, 3, 4, 5, 6)
     slow, slower = answered(0, 1, 2, 30, 40), answered(0, 30, 40, 500, 600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from labkit.records import RequestRecord
 
 REPLICA = "replica-"  # what the folder of one of several servers begins with, before its number
 REQUEST, SCHEDULER = "request", "scheduler"  # kinds of lines that are no steps
+LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sent: how long that is waited for
 _HEAD = ("t", "dur", "model", "instance", "ids")
 
 
@@ -62,10 +64,19 @@ def step_of(data: Mapping[str, Any]) -> Step:
 def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecord]) -> None:
     """Copy the log of every model from ``since`` (seconds) on into one file, in order of time.
 
+    A log from which a run can be replayed is whole before it is copied, unless other clients' requests keep on running.
     A step that began while none of ``records`` was in flight is marked ``"warm_up": true``: it counts in no figure.
     Its end says nothing: a step ends after its answers were sent, so the last one of the warm-up may end when the
     first of ``records`` has been sent already.
     """
+    deadline = time.monotonic() + LATE_S
+    while _unfinished(kept := _kept(run_dir, since, records)) and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+    atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
+
+
+def _kept(run_dir: Path, since: float, records: Sequence[RequestRecord]) -> list[dict[str, Any]]:
+    """The lines that :func:`keep` copies, in order of time."""
     kept = []
     spans = _spans(records)
     for data in _lines(run_dir, {}, recorded):
@@ -77,8 +88,17 @@ def keep(run_dir: Path, path: Path, since: float, records: Sequence[RequestRecor
             continue
         counted = any(start <= began <= end for start, end in spans)
         kept.append(data if counted else {**data, "warm_up": True})
-    kept.sort(key=lambda data: data["t"])
-    atomic_write(path, "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in kept))
+    return sorted(kept, key=lambda data: data["t"])
+
+
+def _unfinished(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether requests of a scheduler that can be replayed have not ended yet by these lines, in order of time."""
+    replayed = {line["model"] for line in lines if line.get("kind") == SCHEDULER}
+    live: set[str] = set()
+    for line in lines:
+        if line["model"] in replayed and line.get("kind") not in (REQUEST, SCHEDULER):
+            live = (live | {*line["ids"]}) - {*line.get("ended", ())}
+    return bool(live)
 
 
 def _files(run_dir: Path) -> list[Path]:
