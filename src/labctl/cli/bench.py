@@ -50,8 +50,8 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE|agents",
-    help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Azure or BurstGPT, or "
-    "made-up coding agents. All lengths are divided by 16.",
+    help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Azure, BurstGPT or "
+    "BLIS, or made-up coding agents. All lengths are divided by 16.",
 )
 @opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.SECONDS, metavar="X")
 @click.option(

@@ -52,6 +52,12 @@ in_flight_option = click.option(
     help="A scheduler.py of your own, as one beside model.py.",
 )
 @click.option("--run", "run_it", is_flag=True, help="Then run it on the real server, and print the error.")
+@click.option(
+    "--export",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Only write the recorded requests as a trace: FILE.jsonl (Mooncake) or FILE.yaml (BLIS's TraceV2).",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for a guess.")
 @opt.output_option
 @opt.as_json
@@ -65,6 +71,7 @@ def predict_command(
     slo: str,
     scheduler: Path | None,
     run_it: bool,
+    export: Path | None,
     yes: bool,
     output: Path | None,
     json_output: bool,
@@ -77,6 +84,9 @@ def predict_command(
     """
     from labctl.manifest.settings import parse_assignments
 
+    if export:
+        _export(result, phase, export)
+        return
     wanted = dict(parse_assignments(assignments))
     if sweep and run_it:
         raise click.UsageError("--run measures one prediction: leave out --sweep")
@@ -156,6 +166,13 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, output: Path |
     click.echo(f"replicas       {replicas or 'not even one for each request'} (max_num_sequences={settings})")
     click.echo(f"knee           {found['knee_per_s']:.2f} requests/s a replica")
     _say_model(predictor)
+
+
+def _export(result: Path, phase: str, file: Path) -> None:
+    from labkit.predict import recording, traces
+
+    for path in traces.export(file, recording.read(result, phase)):
+        say(printable(f"written: {path}"))
 
 
 def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None) -> Predictor:

@@ -1,10 +1,11 @@
-"""Traces of real services: when requests came, and how many tokens each had. Three formats are read, one is written.
+"""Traces of real services: when requests came, and how many tokens each had. Four formats are read, two are written.
 
 - Mooncake's, a JSON line per request, with hashes of the prompt's blocks of 512 tokens: "Mooncake: Trading More Storage
   for Less Computation" (FAST 2025), FAST25-release/traces in its repository. Equal `hash_ids` mean equal prompts up to
   the end of that block.
 - Azure's LLM inference traces, CSV (Patel et al., "Splitwise", ISCA 2024; Azure/AzurePublicDataset).
 - BurstGPT, CSV (Wang et al., KDD 2025; HPMLL/BurstGPT). A request without an answer failed there, and is left out.
+- The rows of BLIS's TraceV2, CSV (``labkit/predict/blis.py``).
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from typing import Any, TextIO
 
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.predict.recording import HASH_BYTES, Arrival
+from labkit.predict import blis
+from labkit.predict.recording import HASH_BYTES, Arrival, Recording
 
 BLOCK = 512  # tokens
 SMALLER = 16  # the rule by which a trace is scaled to a laptop: every length over 16, at least 1
 LONGEST = 2**20  # characters of a line
 MOST = 2**20  # tokens of a request: Mooncake's longest have 2**17
-FORMS = "a Mooncake trace (JSON lines), or the CSV of Azure's LLM inference traces or of BurstGPT"
+FORMS = "a Mooncake trace (JSON lines), or the CSV of Azure's LLM inference traces, of BurstGPT or of BLIS's TraceV2"
 
 
 def read(path: Path, count: int | None = None) -> list[Arrival]:
@@ -72,7 +74,7 @@ def _form(first: str, lines: Iterator[str]) -> tuple[Callable[[Any, int], Arriva
         told = ((number, line) for number, line in enumerate(chain([first], lines), 1) if line.strip())
         return _mooncake, told
     header = next(csv.reader([first]), [])
-    for needed, parse in ((AZURE, _azure), (BURSTGPT, _burstgpt)):
+    for needed, parse in ((AZURE, _azure), (BURSTGPT, _burstgpt), (blis.NEEDED, _blis)):
         if set(needed) <= set(header):
             return parse, enumerate(csv.DictReader(lines, header), 2)
     raise ValueError("it begins like no format that is known here")
@@ -111,6 +113,31 @@ BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
 def _burstgpt(row: dict[str, str], number: int) -> Arrival | None:
     time, prompt, limit = (row[name] for name in BURSTGPT)
     return _arrival(number, float(time), int(prompt), int(limit)) if int(limit) else None
+
+
+def _blis(row: dict[str, str], number: int) -> Arrival | None:
+    if (found := blis.tokens(row)) is None:
+        return None
+    at, group, shared, prompt, limit = found
+    arrival = _arrival(number, at, prompt, limit)
+    beginning = _hashes(f"prefix {group}", 0, shared) + arrival.prefixes[shared * HASH_BYTES :]
+    return replace(arrival, prefixes=beginning, tenant=row.get("tenant_id") or "")
+
+
+def export(path: Path, recording: Recording) -> list[Path]:
+    """Write a recording's requests as a Mooncake trace (``.jsonl``) or BLIS's TraceV2 (``.yaml``); the files written.
+
+    Raises:
+        LabError: the file has another ending.
+    """
+    if path.suffix == ".jsonl":
+        write(path, recording.arrivals)
+        return [path]
+    if path.suffix == ".yaml":
+        return [path, blis.write(path, recording)]
+    raise LabError(
+        f"no trace format ends in '{path.suffix}'", str(path), "FILE.jsonl (Mooncake) or FILE.yaml (TraceV2)"
+    )
 
 
 def write(path: Path, arrivals: Sequence[Arrival]) -> None:

@@ -1,0 +1,143 @@
+"""BLIS's TraceV2: a header in YAML and a row for each request in CSV, as `blis replay` reads them.
+
+The counterpart is ``sim/workload/tracev2.go`` and ``replay.go`` of inference-sim/inference-sim. Its reader finds a
+column by its place, so all are written, in its order. A row knows one beginning that its group shares: what two
+requests of a group share beyond it is lost.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from labkit.disk import atomic_write
+from labkit.predict.recording import HASH_BYTES, Arrival, Recording
+
+COLUMNS = """
+request_id client_id tenant_id slo_class vllm_priority session_id round_index prefix_group prefix_length streaming
+input_tokens output_tokens text_tokens image_tokens audio_tokens video_tokens reason_ratio model deadline_us
+server_input_tokens arrival_time_us send_time_us first_chunk_time_us last_chunk_time_us num_chunks status
+error_message finish_reason""".split()
+NEEDED = ("request_id", "prefix_group", "prefix_length", "input_tokens", "output_tokens", "arrival_time_us", "status")
+OTHER_INPUTS = ("image_tokens", "audio_tokens", "video_tokens")
+GROUP = 16  # tokens that requests share at the least to be of one group
+
+
+def tokens(row: Mapping[str, str]) -> tuple[float, str, int, int, int] | None:
+    """A row's time in seconds, prefix group, its shared tokens, its prompt's tokens and its answer's.
+
+    None where the request failed, or has no answer. A row's time is when it was sent, or else when it arrived. The
+    server's own count of the prompt wins over the client's, where there is no group.
+
+    Raises:
+        ValueError, KeyError, TypeError: the row is of another form; or it has inputs that are no text.
+    """
+    answer = int(row["output_tokens"])
+    if row["status"] not in ("", "ok") or not answer:
+        return None
+    if other := next((name for name in OTHER_INPUTS if int(row.get(name) or 0)), ""):
+        raise ValueError(f"{other} is not 0: text alone can be sent")
+    group = row["prefix_group"]
+    shared = int(row["prefix_length"]) if group else 0
+    prompt = int(row["input_tokens"])
+    if not group:
+        prompt = int(row.get("server_input_tokens") or 0) or prompt
+    if shared < 0 or prompt < 0:
+        raise ValueError(f"a number is out of range (prefix {shared}, prompt {prompt})")
+    return (
+        (int(row.get("send_time_us") or 0) or int(row["arrival_time_us"])) / 1e6,
+        group,
+        shared,
+        shared + prompt,
+        answer,
+    )
+
+
+def write(header: Path, recording: Recording) -> Path:
+    """Write a recording's requests: ``header`` in YAML, and beside it, with ``.csv`` for its ending, the rows.
+
+    Returns:
+        The path of the rows.
+    """
+    rows = header.with_suffix(".csv")
+    settings = recording.settings
+    server = {
+        "type": "triton",
+        "max_num_seqs": int(settings.words.get("max_num_sequences") or 0),
+        "block_size": settings.block_size,
+        "max_model_len": settings.context,
+    }
+    document = {
+        "trace_version": 2,
+        "time_unit": "microseconds",
+        "mode": "real",
+        "warm_up_requests": 0,
+        "server": {name: value for name, value in server.items() if value},
+    }
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_rows(recording))
+    atomic_write(rows, text.getvalue())
+    atomic_write(header, yaml.safe_dump(document, sort_keys=False))
+    return rows
+
+
+def _rows(recording: Recording) -> Iterator[dict[str, str | int]]:
+    first: dict[str, float] = {}
+    for step in recording.rows:
+        for name, made in zip(step.batch, step.made, strict=True):
+            if made:
+                first.setdefault(name, step.over)
+    shared = _shared(recording.arrivals)
+    for number, one in enumerate(recording.arrivals):
+        group, length = shared.get(one.name, ("", 0))
+        yield {
+            "request_id": number,
+            "tenant_id": one.tenant,
+            "vllm_priority": one.priority,
+            "round_index": 0,
+            "prefix_group": group,
+            "prefix_length": length,
+            "streaming": "true",
+            "input_tokens": one.prompt - length,
+            "output_tokens": one.made,
+            "text_tokens": one.prompt - length,
+            **dict.fromkeys((*OTHER_INPUTS, "reason_ratio", "deadline_us"), 0),
+            "server_input_tokens": one.prompt,
+            "arrival_time_us": round(one.at * 1e6),
+            "send_time_us": round(one.at * 1e6),
+            "first_chunk_time_us": round(first.get(one.name, 0) * 1e6),
+            "last_chunk_time_us": round(one.left_at * 1e6),
+            "num_chunks": one.made,
+            "status": "error" if one.cancelled else "ok",
+            "finish_reason": "abort" if one.cancelled else "length" if one.why == "length" else "stop",
+        }
+
+
+def _shared(arrivals: Sequence[Arrival]) -> dict[str, tuple[str, int]]:
+    """By request: the group of those that begin alike, and how many tokens all of the group share."""
+    groups: dict[bytes, list[Arrival]] = defaultdict(list)
+    for one in arrivals:
+        if one.prompt > GROUP and len(one.prefixes) >= one.prompt * HASH_BYTES:
+            groups[one.prefixes[: GROUP * HASH_BYTES]].append(one)
+    found = {}
+    for number, group in enumerate((group for group in groups.values() if len(group) > 1), 1):
+        length = _alike([one.prefixes for one in group], min(one.prompt for one in group) - 1)  # a suffix stays
+        found |= {one.name: (f"prefix-{number}", length) for one in group}
+    return found
+
+
+def _alike(prefixes: Sequence[bytes], most: int) -> int:
+    """How many tokens, at most ``most``, all sequences share from their beginning."""
+    low, high = GROUP, max(GROUP, most)
+    while low < high:  # a token's hash is that of the sequence up to it: equal ones mean equal beginnings
+        middle = (low + high + 1) // 2
+        end = slice((middle - 1) * HASH_BYTES, middle * HASH_BYTES)
+        low, high = (middle, high) if len({one[end] for one in prefixes}) == 1 else (low, middle - 1)
+    return low

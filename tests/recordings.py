@@ -1,0 +1,114 @@
+"""A recording of our in-flight scheduler, made by a replay, and its step log as the server writes it."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from labkit.predict import replay
+from labkit.predict.recording import Arrival, Recording, Row, Settings
+
+WORDS = {
+    "engine": "openvino",
+    "gpt_model_type": "inflight_fused_batching",
+    "batch_scheduler_policy": "guaranteed_no_evict",
+    "max_num_sequences": "4",
+    "max_tokens_in_paged_kv_cache": "",
+    "max_num_tokens": "",
+    "enable_chunked_context": "true",
+    "enable_kv_cache_reuse": "false",
+    "speculation": "none",
+    "scheduling": "fcfs",
+}
+SETTINGS = Settings(WORDS, 40, 32, 64, 512, 1000)
+
+
+def some_requests(count: int = 30, seed: int = 1) -> list[Arrival]:
+    rng = random.Random(seed)
+    found, now = [], 0.0
+    for number in range(count):
+        limit = rng.randint(2, 30)
+        found.append(
+            Arrival(
+                str(number),
+                now,
+                number,
+                rng.randint(1, 120),
+                limit,
+                limit,
+                "length",
+                tenant=rng.choice("ab"),
+                priority=rng.randint(1, 4),
+            )
+        )
+        now += rng.expovariate(200)
+    return found
+
+
+def cost(row: Row) -> float:
+    """A step's time that the model can say exactly: 2 ms, 0.5 ms a decoding request, 0.1 ms a prompt token."""
+    return 2e-3 + 5e-4 * row.phase.count("d") + 1e-4 * sum(row.tokens[i] for i, p in enumerate(row.phase) if p == "p")
+
+
+def made_up_recording() -> Recording:
+    arrivals = some_requests()
+    done = replay.replay(Recording(SETTINGS, arrivals), SETTINGS, cost)
+    return Recording(SETTINGS, arrivals, done.rows, "steps-made-up.jsonl")
+
+
+def written(folder: Path, found: Recording) -> Path:
+    """The recording as the server writes it."""
+    head = {"v": 2, "model": "tensorrt_llm", "instance": "0"}
+    s = found.settings
+    lines: list[dict[str, Any]] = [{**head, "t": 0.0, "kind": "scheduler", **asdict(s)}]
+    by_name = {a.name: (n, a) for n, a in enumerate(found.arrivals, 1)}
+    for number, row in enumerate(found.rows, 1):
+        for name in sorted(row.ended):
+            n, a = by_name[name]
+            lines.append(
+                {
+                    **head,
+                    "t": 100 + row.over,
+                    "kind": "request",
+                    "name": name,
+                    "came": n,
+                    "arrived": 100 + a.at,
+                    "after": a.after,
+                    "left": number,
+                    "prompt": a.prompt,
+                    "limit": a.limit,
+                    "made": a.made,
+                    "why": a.why,
+                    "word": False,
+                    "tenant": a.tenant,
+                    "priority": a.priority,
+                    "resumable": True,
+                    "prefixes": "",
+                }
+            )
+        lines.append(
+            {
+                **head,
+                "n": number,
+                "t": 100 + row.over,
+                "dur": row.over - row.began,
+                "kind": "step",
+                "batch": len(row.batch),
+                "ids": row.batch,
+                "phase": row.phase,
+                "tokens": row.tokens,
+                "made": row.made,
+                "joined": row.joined,
+                "evicted": row.preempted,
+                "waiting": row.waiting,
+                "queue": len(row.waiting),
+                "ended": dict.fromkeys(row.ended, "length"),
+                "kv_blocks_used": row.blocks,
+            }
+        )
+    path = folder / "steps-chat.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
