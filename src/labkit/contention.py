@@ -1,4 +1,4 @@
-"""How much of this machine's processors other programs take: what a timed verdict must know about its own run."""
+"""How much of this machine's processors other programs take: what a timed verdict and a time limit must know."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import hashlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 SAMPLE_S = 0.2
 TOO_MUCH = 0.1  # of all processors; measured alone on two cores: 0.00 to 0.03
+PRESSURE = Path("/proc/pressure/cpu")
+STRETCHED = 3  # times its seconds a patience may last
 _BLOCK = bytes(2**18)
 
 
@@ -34,3 +37,30 @@ def share_taken_by_others(seconds: float = SAMPLE_S) -> float:
     with ThreadPoolExecutor(processors) as threads:
         received = sum(threads.map(compute, range(processors))) / processors
     return min(max(1.0 - received, 0.0), 1.0)
+
+
+class Patience:
+    """A time limit that a busy machine stretches: seconds in which a program waited for a processor do not count.
+
+    The kernel counts them (Linux, Documentation/accounting/psi.rst); where it does not, every second counts. After
+    ``STRETCHED`` times its seconds a patience is over all the same.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began, self._waited = time.monotonic(), _waited_for_processors()
+
+    def left(self) -> float:
+        """Seconds; 0.0 when it is over."""
+        passed = time.monotonic() - self._began
+        counted = passed - (_waited_for_processors() - self._waited)
+        return max(0.0, self._seconds - max(counted, passed / STRETCHED))
+
+
+def _waited_for_processors() -> float:
+    """Seconds since the machine's start in which at least one program waited for a processor; 0.0 where unknown."""
+    try:
+        some = PRESSURE.read_text(encoding="ascii").splitlines()[0]
+        return int(some.rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return 0.0

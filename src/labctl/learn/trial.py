@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labctl.clock.clock import Clock
-from labctl.learn import faults, full_queue, sandbox
-from labctl.learn.outcome import Check, Explained, Slow, Stuck
+from labctl.learn import faults, full_queue, patience, sandbox
+from labctl.learn.outcome import Check, Explained, Stuck
 from labctl.runtimes.record import Endpoints
 from labctl.triton import server_api
 from labkit.clients import trtllm
@@ -28,7 +28,6 @@ from labkit.records import RequestRecord
 from labkit.workloads.load import closed_loop
 
 LOAD_S = 60.0
-SLOWER = 3  # times `patience` may pass while answers still come
 QUIET_S, LATE_S = 0.1, 2.0  # nothing new in the step log for so long; waited for at most so long
 
 
@@ -116,39 +115,15 @@ class Trial:
 
     def wait(self, client: InFlight, *records: RequestRecord) -> None:
         """Until all of them have ended. Raises as :meth:`answers`."""
-        deadline, last = time.monotonic() + self.patience, time.monotonic() + SLOWER * self.patience
-        for record in records:
-            while not record.end:
-                try:
-                    client.wait(record, timeout=max(0.1, deadline - time.monotonic()))
-                except LabError as error:
-                    now = time.monotonic()
-                    if record.end or record.error or now < deadline:  # sooner: it is no matter of time
-                        raise
-                    latest = max((one.responses[-1][0] for one in records if one.responses), default=0.0)
-                    if now - latest >= self.patience / 2:
-                        raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
-                    if now >= last:
-                        raise Slow(_slow(record.model, records, SLOWER * self.patience)) from error
-                    deadline = now + self.patience / 2  # it still answers: a slow machine is no mistake
-        client.wait(*records, timeout=1.0)
+        patience.wait_answered(client, records, self.patience)
 
     def wait_ended(self, client: InFlight, *records: RequestRecord) -> None:
         """Until all of them have ended, well or with an ``error``. Raises Stuck."""
-        try:
-            client.wait(*records, timeout=self.patience)
-        except LabError as error:
-            if any(not record.end for record in records):
-                raise Stuck(f"{records[0].model} has not answered within {self.patience:g} s", error.why) from error
+        patience.wait_ended(client, records, self.patience)
 
     def wait_first(self, stream: TextStream, record: RequestRecord) -> None:
         """Until its first response. Raises as :meth:`answers`."""
-        try:
-            stream.wait_first(record, timeout=self.patience)
-        except LabError as error:
-            if record.end or record.error:
-                raise
-            raise Stuck(f"{record.model} has not answered within {self.patience:g} s", error.why) from error
+        patience.wait_first(stream, record, self.patience)
 
     def send_queued(
         self, requests: Sequence[full_queue.Request], later: Sequence[tuple[int, full_queue.Request]] = ()
@@ -290,8 +265,3 @@ class Trial:
     @property
     def passed(self) -> bool:
         return bool(self.checks) and all(check.ok for check in self.checks)
-
-
-def _slow(model: str, records: Sequence[RequestRecord], seconds: float) -> str:
-    came = sum(len(record.responses) for record in records)
-    return f"{model} still answers after {seconds:g} s, but slowly ({came} tokens so far): what takes long in a step?"
