@@ -18,7 +18,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pass:
     clock, waited = [100.0], [5.0]
     pressure = tmp_path / "cpu"
     monkeypatch.setattr(contention, "PRESSURE", pressure)
-    monkeypatch.setattr(contention.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("labkit.contention.time.monotonic", lambda: clock[0])
 
     def passed(seconds: float, busy: float) -> None:
         clock[0] += seconds

@@ -126,7 +126,7 @@ def _shared(arrivals: Sequence[Arrival]) -> dict[str, tuple[str, int]]:
     for one in arrivals:
         if one.prompt > GROUP and len(one.prefixes) >= one.prompt * HASH_BYTES:
             groups[one.prefixes[: GROUP * HASH_BYTES]].append(one)
-    found = {}
+    found: dict[str, tuple[str, int]] = {}
     for number, group in enumerate((group for group in groups.values() if len(group) > 1), 1):
         length = _alike([one.prefixes for one in group], min(one.prompt for one in group) - 1)  # a suffix stays
         found |= {one.name: (f"prefix-{number}", length) for one in group}
