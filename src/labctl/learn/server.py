@@ -25,6 +25,7 @@ from labctl.stack.stack import RunningStack
 from labctl.stack.up import up
 from labctl.triton import server_api
 from labctl.workspace import Workspace
+from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence import metrics
@@ -151,7 +152,8 @@ def stop(session: Session) -> bool:
     if there:
         take_down(session, there[0], STACK, force=True)
     for note in session.workspace.folder(STACK).run_dir().glob("stuck-*.json"):  # of a process that is gone
-        note.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            nofollow.unlink(note)
     return there is not None
 
 
