@@ -74,8 +74,12 @@ class Runtime(Protocol):
     ) -> Action[None]:
         """Run a command in the image that :meth:`prepare` made of ``image``, on that many GPUs, or on ``devices``."""
 
-    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
-        """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``."""
+    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
+        """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``.
+
+        Args:
+            version: of TensorRT-LLM, as our table says; a note says so if the image has another.
+        """
 
     def start(self, launch: Launch) -> Action[Server]:
         """Start the servers and return at once; nothing is left behind when it raises."""

@@ -31,6 +31,8 @@ TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile
 PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 NOBODY = 65534
+# Its metadata says it; importing the package needs a GPU's driver.
+TRTLLM_VERSION = "from importlib.metadata import version; print(version('tensorrt_llm'))"
 
 
 def builds(projects: Projects, profile: str, base: str, guarded: bool = False) -> dict[str, Command]:
@@ -61,9 +63,11 @@ def build_files(projects: Projects, name: str) -> Command:
 
 
 def copy_out(image: str, name: str, path: str, target: Path) -> list[Command]:
-    """Copy a folder out of an image, through a container that is never started."""
+    """Copy a folder out of an image, through a container that prints the version of its TensorRT-LLM and ends."""
+    asked = ("--network", "none", "--entrypoint", "python3", image, "-c", TRTLLM_VERSION)
     return [
-        Command(("docker", "create", "--name", name, image), {}, f"{name}: {image}, never started, removed at once"),
+        Command(("docker", "create", "--name", name, *asked), {}, f"{name}: {image}, removed at once"),
+        Command(("docker", "start", "--attach", name)),
         Command(("docker", "cp", f"{name}:{path}/.", str(target))),
         Command(("docker", "rm", "--force", name)),
     ]

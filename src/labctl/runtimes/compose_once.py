@@ -87,18 +87,26 @@ class OneShots:
         mounted = any(Path(text).is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
         return self._projects.inside(Path(text), server=False) if mounted else text
 
-    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
+    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
         server = images.server_image(self.workspace, "gpu", image)
         name = self._name("templates", "copy")
 
         def do(listener: Listener) -> str:
+            failed = f"{path} cannot be copied out of {image}"
             with replace_dir(target) as fresh:
-                *commands, remove = compose_commands.copy_out(server, name, path, fresh)
+                create, ask, copy, remove = compose_commands.copy_out(server, name, path, fresh)
                 try:
-                    for command in commands:
-                        processes.run_to_end(command, listener, f"{path} cannot be copied out of {image}")
+                    processes.run_to_end(create, listener, failed)
+                    code, answer, _ = processes.run_tool(ask, listener, listener.progress)
+                    processes.run_to_end(copy, listener, failed)
                 finally:
                     processes.run_to_end(remove, listener, f"container {name} cannot be removed")
+            found = "" if code else answer.strip()
+            if found != version:
+                listener.note(
+                    f"{image} has {f'TensorRT-LLM {found}' if found else 'a TensorRT-LLM of an unknown version'}, and "
+                    f"labctl's table is that of {version}: settings may be refused or ignored"
+                )
             return "copied out of the image"
 
         return Action(title, do, compose_commands.copy_out(server, name, path, target), [f"{target}/"])

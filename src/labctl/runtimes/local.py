@@ -133,7 +133,7 @@ class LocalRuntime:
     ) -> Action[None]:
         raise LabError(*NEEDS_IMAGE)
 
-    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
+    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
         raise LabError(*NEEDS_IMAGE)
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:

@@ -155,7 +155,7 @@ def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bo
     actions = [*runtime.prepare(plan.profile, plan.image, guarded)]
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         title = f"templates of TensorRT-LLM {plan.release.name}"
-        actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched))
+        actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm))
     return actions + [
         _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else _artifact(step, runtime)
         for step in plan.steps
