@@ -1,9 +1,8 @@
-"""``python -m labctl.runtimes.series MODULE...``: a lab's clients, one after another, each a process of its own.
+"""``python -m labctl.runtimes.series MODULE...``: a lab's clients, one after another, each a fork of one process.
 
 Each line of stdin is a script and its arguments, as a shell would read them; the last is the context file. When the
-script has ended, its exit status (negative: the signal that ended it) is in a file beside that. The end of stdin ends
-all. To start Python and import the MODULEs is most of what a short client takes: here it is done once, and each client
-is a fork.
+script has ended, its exit status (negative: the signal that ended it) is in a file beside that. Starting Python and
+importing the MODULEs is most of what a short client takes: here it is done once.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from labctl.listener import Listener
 from labctl.runtimes import processes
@@ -75,8 +73,8 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-class Series:
-    """Use as a context manager: leaving it ends the process, and the client that may be at work.
+class Series(ExitStack):
+    """Leaving it ends the process, and the client that may be at work.
 
     Args:
         command: the process (``PROGRAM``).
@@ -84,21 +82,21 @@ class Series:
     """
 
     def __init__(self, title: str, command: Command, around: Callable[[], AbstractContextManager[object]]) -> None:
+        super().__init__()
         self._title, self._command, self._around = title, command, around
-        self._open = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Action[None]:
         """Start the process and return at once."""
 
         def do(listener: Listener) -> None:
-            self._open.enter_context(self._around())
-            self._process = self._open.enter_context(processes.start_fed_process(self._command, listener))
+            self.enter_context(self._around())
+            self._process = self.enter_context(processes.start_fed_process(self._command, listener))
 
         return Action(self._title, do, [self._command])
 
     def client(self, title: str, argv: Sequence[str], context: Path) -> Action[int]:
-        """Run a script to its end; gives its exit status.
+        """Run a script to its end; gives its exit status, or that of the process where this ends first.
 
         Args:
             argv: script and arguments, the last of which is its context, in paths as the client sees them.
@@ -107,20 +105,19 @@ class Series:
         line, ended = shlex.join(argv), ended_of(context)
 
         def do(listener: Listener) -> int:
-            assert self._process
+            assert self._process and self._process.stdin
             listener.given(line)
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(f"{line}\n".encode())
             try:
-                return processes.await_line(self._process, line, ended)
+                while True:
+                    code = self._process.poll()
+                    if ended.exists():
+                        return int(ended.read_text())
+                    if code is not None:
+                        return code or 1  # it was to go on
+                    time.sleep(processes.LOOK_S)
             finally:
                 ended.unlink(missing_ok=True)
 
         return Action(title, do, given=line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process = None
-        self._open.__exit__(kind, error, trace)
