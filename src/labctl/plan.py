@@ -181,8 +181,10 @@ def make_plan(
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
         family=PurePosixPath(_templates(release, stack)).name if release else "",
-        documents={llmapi.FILE: llmapi.document(release, document)} if release and document else {},
-        arguments={VLLM_FILE: {key: value for key, value in arguments.items() if value != ""}} if arguments else {},
+        documents={
+            **({llmapi.FILE: llmapi.document(release, document)} if release and document else {}),
+            **({VLLM_FILE: {key: value for key, value in arguments.items() if value != ""}} if arguments else {}),
+        },
         spare=not given,
         lenient=bool(fetched),
         hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or "

@@ -175,8 +175,6 @@ class Gone(ComposeRuntime):
     def leftovers(self, stack: str) -> list[str]:
         return ["container c"]
 
-    def _sweep(self, stack: str) -> None: ...
-
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(

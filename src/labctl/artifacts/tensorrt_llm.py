@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.protocol import Builder, Option, Options, Tell
+from labctl.artifacts.protocol import Builder, Engine, GpuInfo, Option, Options, Tell
 from labctl.artifacts.random_weights import SHAPES
 from labctl.artifacts.weights import Source
 from labctl.trtllm import releases
@@ -25,25 +25,8 @@ ROTARY = ("gptj", "codegen")  # models whose rotary dimension is not the width o
 FOUND_LATER = "<rotary_dim, read from config.json>"  # of weights that are not there yet
 
 
-@dataclass(frozen=True)
-class GpuInfo:
-    """What an engine is tied to (as a dictionary: a builder's ``hardware``).
-
-    ``image_digest`` is that of the image in which it is built and served.
-    """
-
-    gpu_name: str
-    compute_capability: str
-    driver: str
-    image_digest: str
-    gpus: int = 1
-
-
-class TensorRtLlm:
-    """Built once per model, options and release.
-
-    The key says nothing of the GPU (a plan is made without asking it): the manifest does.
-    """
+class TensorRtLlm(Engine):
+    """Built once per model, options and release; the GPU is in the manifest alone: a plan is made without asking it."""
 
     name = "tensorrt-llm"
     recipe = "1"
@@ -73,7 +56,7 @@ class TensorRtLlm:
                 "this environment has no TensorRT-LLM builder",
                 "use --profile gpu --runtime compose on a machine with an NVIDIA GPU",
             )
-        require(options, GpuInfo(**builder.hardware))
+        require(options, builder.gpu)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
             steps = commands(options, weights, Path(scratch), target)
             for number, argv in enumerate(steps, 1):
@@ -81,7 +64,7 @@ class TensorRtLlm:
                 builder.run(argv)
         if options["model"] in ROTARY:
             check_rotary(target, rotary_dim(weights), steps)
-        return {"hardware": dict(builder.hardware), "versions": {"tensorrt_llm": options["release"]}}
+        return {"hardware": asdict(builder.gpu), "versions": {"tensorrt_llm": options["release"]}}
 
 
 def require(options: Options, gpu: GpuInfo) -> None:

@@ -140,11 +140,7 @@ class Source(Artifact):
 
 
 def parse(spec: str) -> Source:
-    """The source that a person wrote.
-
-    Raises:
-        LabError: it is not a source, or names a shape that does not exist.
-    """
+    """The source that a person wrote. Raises LabError: it is not a source, or names a shape that does not exist."""
     kind, colon, rest = spec.strip().partition(":")
     if colon and kind == "hub":
         name, _, revision = rest.partition("@")

@@ -167,11 +167,7 @@ class Deployment:
 
 
 def fill(name: str, values: Mapping[str, Any]) -> str:
-    """The file ``name`` of this package with every placeholder filled.
-
-    Raises:
-        LabError: a placeholder has no value.
-    """
+    """The file ``name`` of this package with every placeholder filled. Raises LabError: a placeholder has no value."""
     text, problems = texts.fill(name, (FOLDER / name).read_text(encoding="utf-8"), values, optional=values)
     if problems:
         raise LabError(f"{name} cannot be filled", details=[str(problem) for problem in problems])

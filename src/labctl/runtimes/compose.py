@@ -1,7 +1,7 @@
 """The compose runtime: a stack is a Compose project of its own, described by ``compose.yaml`` and found by labels.
 
-``docker compose`` is run for what changes things (build, up, run, down), each in a process group of our own; the
-engine is asked directly for what is (docker_engine.py). Compose's exit status alone is never believed.
+``docker compose`` is run for what changes things (build, up, run, down); the engine is asked directly for what is
+(docker_engine.py). Compose's exit status alone is never believed.
 """
 
 from __future__ import annotations
@@ -64,8 +64,6 @@ class ComposeRuntime(OneShots):
         counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
         return Endpoints(f"{host}:{HTTP}", grpc, counters)
 
-    # -- what can be done ----------------------------------------------------------------------------------------
-
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
         return images.build(compose_commands.builds(self._projects, profile, image, guarded), image)
 
@@ -86,12 +84,9 @@ class ComposeRuntime(OneShots):
             servers = docker_engine.containers(self._root, stack, "triton")
             if not servers:
                 raise LabError(f"the containers of {stack} cannot be started", "docker compose made none")
-            wanted = [server.number for server in launch.starting]
-            parts = [
-                (f"replica {docker_engine.replica(one)}" if record.balance else "", one)
-                for one in servers
-                if docker_engine.replica(one) in wanted
-            ]
+            numbers = {server.number for server in launch.starting}
+            parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
+            parts = [(who, one) for who, one in parts if docker_engine.replica(one) in numbers]
             fronts = docker_engine.containers(self._root, stack, "guard")
             return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
 
@@ -122,11 +117,14 @@ class ComposeRuntime(OneShots):
         return {}
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        if number:
-            return Action(
-                f"replica {number} of {stack} goes", lambda listener: self._stop_one(stack, force, number, listener)
-            )
         command = compose_commands.down(self._projects, stack, force)
+
+        def do_one(listener: Listener) -> None:
+            with docker_engine.speaking(f"stopping replica {number}"):
+                containers = self._servers(stack, number)
+                if not force:
+                    self._ask_to_stop(containers, listener)
+                docker_engine.discard(containers)
 
         def do(listener: Listener) -> None:
             if not self.leftovers(stack):
@@ -135,21 +133,19 @@ class ComposeRuntime(OneShots):
                 self._ask_to_stop(self._servers(stack), listener)
             keep_log(self.workspace, stack)
             processes.run_tool(command, listener, listener.progress)
-            self._sweep(stack)
+            # What still bears our label, whatever Compose thought of it.
+            for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
+                with contextlib.suppress(LabError):
+                    docker_engine.discard(find(self._root, stack))
             shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
             # A file of nobody's in a folder of ours is handed back to the caller.
             if os.getuid() == 0:
                 with contextlib.suppress(OSError, RecursionError):  # whatever it wrote there, the stack goes down
                     nofollow.give_all(self.workspace.folder(stack).run_dir(), 0)
 
+        if number:
+            return Action(f"replica {number} of {stack} goes", do_one)
         return Action(f"{stack} goes, and all of its project", do, [command])
-
-    def _stop_one(self, stack: str, force: bool, number: int, listener: Listener) -> None:
-        with docker_engine.speaking(f"stopping replica {number}"):
-            containers = self._servers(stack, number)
-            if not force:
-                self._ask_to_stop(containers, listener)
-            docker_engine.discard(containers)
 
     def _ask_to_stop(self, containers: Sequence[Any], listener: Listener) -> None:
         """With the grace that they were started with. Compose would wait for whoever keeps a stream open."""
@@ -168,8 +164,6 @@ class ComposeRuntime(OneShots):
     def _servers(self, stack: str, number: int = 0) -> list[Any]:
         found = docker_engine.containers(self._root, stack, "triton")
         return [one for one in found if number in (0, docker_engine.replica(one))]
-
-    # -- what is there -------------------------------------------------------------------------------------------
 
     def find(self, stack: str) -> Record | None:
         return next((record for record in self._records(stack)), None)
@@ -192,8 +186,9 @@ class ComposeRuntime(OneShots):
 
     def kill(self, stack: str) -> None:
         """End the stack's servers at once; their containers stay. Raises LabError without an engine."""
-        for one in self._servers(stack):
-            docker_engine.kill(one)
+        with docker_engine.speaking("ending a container"):
+            for one in self._servers(stack):
+                one.kill()
 
     def death_of(self, stack: str, number: int = 0) -> str:
         with contextlib.suppress(LabError):
@@ -211,12 +206,6 @@ class ComposeRuntime(OneShots):
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
         return log_lines(self.workspace, stack, follow, number)
-
-    def _sweep(self, stack: str) -> None:
-        """Remove what still bears our label, whatever Compose thought of it."""
-        for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
-            with contextlib.suppress(LabError):
-                docker_engine.discard(find(self._root, stack))
 
     def leftovers(self, stack: str) -> list[str]:
         root = self._root

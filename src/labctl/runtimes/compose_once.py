@@ -27,7 +27,7 @@ class OneShots:
 
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
         image = images.server_image(self.workspace, compose_commands.TOOLS)
-        arguments = [self._argument(text) for text in argv]
+        arguments = [self._container_path(text, strict=True) for text in argv]
         command = compose_commands.one_shot(self._projects, self._name(BUILDER, "engine-builder"), image, arguments)
 
         def do(listener: Listener) -> str:
@@ -73,19 +73,16 @@ class OneShots:
             if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 
-    def _argument(self, text: str) -> str:
-        """A person's own folder is refused where the containers cannot see it."""
-        path = Path(text)
-        return (
-            self._projects.inside(path, server=False)
-            if path.is_absolute() and path.exists()
-            else self._container_path(text)
-        )
+    def _container_path(self, text: str, strict: bool = False) -> str:
+        """A path below the cache or models/ as the containers see it; anything else is left alone.
 
-    def _container_path(self, text: str) -> str:
-        """A path below the cache or models/ as the containers see it; anything else is left alone."""
-        mounted = any(Path(text).is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
-        return self._projects.inside(Path(text), server=False) if mounted else text
+        Args:
+            strict: any other path of this machine, such as a person's own folder, is refused.
+        """
+        path = Path(text)
+        mounted = any(path.is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
+        there = strict and path.is_absolute() and path.exists()
+        return self._projects.inside(path, server=False) if mounted or there else text
 
     def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
         server = images.server_image(self.workspace, "gpu", image)

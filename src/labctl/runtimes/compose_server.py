@@ -44,20 +44,18 @@ class ComposeServer:
         import docker.errors
 
         try:
-            for _, container in self._containers:
+            for who, container in self._containers:
                 container.reload()
+                if how := docker_engine.how_ended(container.attrs):
+                    return f"{who}: {how}" if who else how
         except docker.errors.NotFound:
             return "its container was removed"
         except docker_engine.engine_errors() as error:
-            now = time.monotonic()
-            self._silent_since = self._silent_since or now
-            if now - self._silent_since > ENGINE_PATIENCE_S:
+            self._silent_since = self._silent_since or time.monotonic()
+            if time.monotonic() - self._silent_since > ENGINE_PATIENCE_S:
                 raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
-            return None
-        self._silent_since = None
-        for who, container in self._containers:
-            if how := docker_engine.how_ended(container.attrs):
-                return f"{who}: {how}" if who else how
+        else:
+            self._silent_since = None
         return None
 
 
@@ -70,19 +68,18 @@ def log_lines(workspace: Workspace, stack: str, follow: bool, number: int = 0) -
     Raises:
         LabError: there is neither, or the engine fails.
     """
-    containers = _containers(workspace, stack, number)
-    if containers:
+    path = workspace.folder(stack).log_file(max(number, 0))
+    if containers := _containers(workspace, stack, number):
         with docker_engine.speaking("reading the log"):
             if follow:
                 yield from as_they_come([_lines(c.logs(stream=True, follow=True)) for c in containers])
             else:
                 for container in containers:
                     yield from container.logs().decode(errors="replace").splitlines()
-        return
-    path = workspace.folder(stack).log_file(max(number, 0))
-    if not path.is_file():
+    elif path.is_file():
+        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+    else:
         raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
-    yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _containers(workspace: Workspace, stack: str, number: int) -> list[Any]:
@@ -100,9 +97,8 @@ def keep_log(workspace: Workspace, stack: str) -> None:
     """The last words of a stack outlive its containers."""
     with contextlib.suppress(LabError, *docker_engine.engine_errors()):
         if containers := _containers(workspace, stack, 0):
-            atomic_write(
-                workspace.folder(stack).log_file(), b"".join(c.logs(tail=KEPT_LINES) for c in containers), mode=0o600
-            )
+            words = b"".join(c.logs(tail=KEPT_LINES) for c in containers)
+            atomic_write(workspace.folder(stack).log_file(), words, mode=0o600)
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:

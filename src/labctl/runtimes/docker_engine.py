@@ -10,7 +10,6 @@ import errno
 import functools
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,11 +72,9 @@ def _of_context(name: str) -> str:
 
 def _docker_says(*words: str) -> str:
     """What a docker command prints; "" where there is none, it fails, or is silent for too long."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            ["docker", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S, check=True
-        )
-        return done.stdout.strip()
+    with contextlib.suppress(OSError):
+        ended = processes.run_short(["docker", *words], Path("/"), PROBE_S)
+        return ended[1].strip() if ended and ended[0] == 0 else ""
     return ""
 
 
@@ -87,11 +84,7 @@ def address() -> str:
 
 
 def engine() -> docker.DockerClient:
-    """The engine.
-
-    Raises:
-        LabError: none answers within a few seconds.
-    """
+    """The engine. Raises LabError where none answers within a few seconds."""
     host = _address()
     client = _client(host)
     if isinstance(client, str):
@@ -102,11 +95,7 @@ def engine() -> docker.DockerClient:
 
 
 def require_docker() -> None:
-    """Refuse a machine without a Docker engine or without the plugin ``docker compose``; name both if it has neither.
-
-    Raises:
-        LabError
-    """
+    """Raises LabError on a machine without a Docker engine or the plugin ``docker compose``, and names all it lacks."""
     try:
         engine()
     except LabError as error:
@@ -117,11 +106,7 @@ def require_docker() -> None:
 
 
 def require_plugin() -> None:
-    """Refuse a machine whose ``docker compose`` is missing or too old.
-
-    Raises:
-        LabError
-    """
+    """Raises LabError on a machine whose ``docker compose`` is missing or too old."""
     if missing := _missing_plugin():
         needed = ".".join(map(str, COMPOSE_NEEDED))
         remedy = f"install the docker-compose plugin {needed} or newer, or {LOCAL}"
@@ -140,18 +125,15 @@ def _missing_plugin() -> str:
 
 
 def require_gpu() -> None:
-    """Refuse an engine that cannot hand a GPU to a container.
-
-    Raises:
-        LabError
-    """
+    """Raises LabError for an engine that cannot hand a GPU to a container."""
     info = engine().info()
     if shutil.which(HOOK):  # older hosts: every container's start goes by it, and no runtime shows
         return
-    if "nvidia" not in info.get("Runtimes", {}) and not info.get("DiscoveredDevices"):
+    runtimes = info.get("Runtimes", {})
+    if "nvidia" not in runtimes and not info.get("DiscoveredDevices"):
         raise LabError(
             "the Docker engine has no NVIDIA runtime",
-            f"its runtimes are {', '.join(sorted(info.get('Runtimes', {}))) or 'unknown'}",
+            f"its runtimes are {', '.join(sorted(runtimes)) or 'unknown'}",
             "install the NVIDIA Container Toolkit and restart the engine, or use --profile cpu",
         )
 
@@ -169,33 +151,28 @@ def speaking(what: str) -> Iterator[None]:
 
 def containers(root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
     """Our containers of one checkout, running or not."""
+    return _labelled("containers", root, stack, service, all=True, ignore_removed=True)
+
+
+def networks(root: str, stack: str | None = None) -> list[Any]:
+    return _labelled("networks", root, stack)
+
+
+def volumes(root: str, stack: str | None = None) -> list[Any]:
+    return _labelled("volumes", root, stack)
+
+
+def _labelled(kind: str, root: str, stack: str | None, service: str | None = None, **options: bool) -> list[Any]:
+    wanted = {ROOT: root, STACK: stack, SERVICE: service}
+    labels = [f"{key}={value}" for key, value in wanted.items() if value is not None]
     client = engine()
-    with speaking("listing containers"):
-        return list(
-            client.containers.list(all=True, ignore_removed=True, filters={"label": _filter(root, stack, service)})
-        )
+    with speaking(f"listing {kind}"):
+        return list(getattr(client, kind).list(filters={"label": labels}, **options))
 
 
 def replica(container: Any) -> int:
     """The number of a server's container in its stack."""
     return int(container.labels.get(REPLICA) or 1)
-
-
-def networks(root: str, stack: str | None = None) -> list[Any]:
-    client = engine()
-    with speaking("listing networks"):
-        return list(client.networks.list(filters={"label": _filter(root, stack)}))
-
-
-def volumes(root: str, stack: str | None = None) -> list[Any]:
-    client = engine()
-    with speaking("listing volumes"):
-        return list(client.volumes.list(filters={"label": _filter(root, stack)}))
-
-
-def _filter(root: str, stack: str | None, service: str | None = None) -> list[str]:
-    wanted = {ROOT: root, STACK: stack, SERVICE: service}
-    return [f"{key}={value}" for key, value in wanted.items() if value is not None]
 
 
 def labels(thing: Any) -> dict[str, str]:
@@ -240,12 +217,6 @@ def largest(container: Any) -> int:
     with speaking("asking for a container's processes"):
         shown = container.top(ps_args="-eo pid,rss")  # in KiB, and without a pid the engine refuses
     return 1024 * max((int(row[1]) for row in shown["Processes"] or ()), default=0)
-
-
-def kill(container: Any) -> None:
-    """End it at once. Raises LabError without an engine."""
-    with speaking("ending a container"):
-        container.kill()
 
 
 def how_ended(attributes: dict[str, Any]) -> str | None:

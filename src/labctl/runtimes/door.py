@@ -28,11 +28,7 @@ def url(port: int) -> str:
 
 
 def command(record: Record, port: int, announce: str = "") -> Command:
-    """The program in front of a running stack.
-
-    Raises:
-        LabError: it cannot run in this environment.
-    """
+    """The program in front of a running stack. Raises LabError: it cannot run in this environment."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise LabError(

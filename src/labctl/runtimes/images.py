@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.tensorrt_llm import GpuInfo
+from labctl.artifacts.protocol import GpuInfo
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine, nvidia, processes
 from labctl.runtimes.processes import Action, Command
@@ -222,22 +221,6 @@ def _there(image: str) -> bool:
     with contextlib.suppress(LabError):
         return exists(image)
     return False
-
-
-class ImageBuilder:
-    """``run`` runs one command in a container of the image, on this machine's GPUs."""
-
-    def __init__(self, image: str, run: Callable[[Sequence[str]], None], devices: Sequence[str] = ()) -> None:
-        self._image = image
-        self._run = run
-        self._devices = devices
-
-    @property
-    def hardware(self) -> Mapping[str, Any]:
-        return dataclasses.asdict(gpu_target(self._image, self._devices))
-
-    def run(self, argv: Sequence[str]) -> None:
-        self._run(argv)
 
 
 def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:

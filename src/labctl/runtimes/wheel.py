@@ -61,11 +61,7 @@ class Wheel:
 
 
 def find_wheel() -> Wheel:
-    """The installed wheel.
-
-    Raises:
-        LabError: it is not installed, or has no stub for the running Python.
-    """
+    """The installed wheel. Raises LabError: it is not installed, or has no stub for the running Python."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise LabError(
@@ -113,11 +109,7 @@ def libpython() -> Path | None:
 
 
 def require_cuda(gpus: Sequence[Gpu]) -> None:
-    """Refuse an environment whose PyTorch cannot compute on these GPUs.
-
-    Raises:
-        LabError
-    """
+    """Refuse an environment whose PyTorch cannot compute on these GPUs. Raises LabError."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

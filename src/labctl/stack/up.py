@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 
 from labctl import repository
 from labctl.artifacts.engines import Build
-from labctl.artifacts.tensorrt_llm import GpuInfo, check_target, commands
+from labctl.artifacts.protocol import Builder
+from labctl.artifacts.tensorrt_llm import check_target, commands
 from labctl.clock.clock import Clock
 from labctl.doctor.gpu import gpu_checks
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, Step
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.images import ImageBuilder
+from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.runtimes.processes import Action
@@ -217,10 +218,10 @@ def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: W
         return runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices)
 
     def do(listener: Listener) -> str:
-        builder = ImageBuilder(plan.image, lambda argv: command(argv).do(listener), plan.devices)
+        gpu = gpu_target(plan.image, plan.devices)
         if not cached:
-            build.make(workspace, listener.progress, builder)
-        check_target(build.manifest(workspace), GpuInfo(**builder.hardware))
+            build.make(workspace, listener.progress, Builder(gpu, lambda argv: command(argv).do(listener)))
+        check_target(build.manifest(workspace), gpu)
         return "cached" if cached else "made"
 
     if cached:

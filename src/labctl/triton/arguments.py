@@ -65,11 +65,7 @@ def http_header(secret: str) -> dict[str, str]:
 
 
 def receiver(asked: str) -> str:
-    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none).
-
-    Raises:
-        LabError: it is none.
-    """
+    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none). Raises LabError: it is none."""
     if not asked:
         return ""
     try:

@@ -98,7 +98,9 @@ def load_model(
             f"{model} was not loaded within {timeout:g} s", "its initialize may never end, or the machine is busy"
         ) from error
     if status != 200:
-        reason = _reason(triton_message(body.decode(errors="replace")))
+        said = triton_message(body)
+        # What is behind "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ...;".
+        reason = said.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or said
         raise LabError(f"{model} cannot be loaded", locate_error(reason, model))
 
 
@@ -112,7 +114,7 @@ def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") ->
     try:
         status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/unload", {}, timeout, secret)
         if status != 200:
-            raise LabError(f"{model} cannot be unloaded", triton_message(body.decode(errors="replace")))
+            raise LabError(f"{model} cannot be unloaded", triton_message(body))
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in model_states(endpoint, secret)):
             if time.monotonic() > deadline:
                 raise Unreachable("it is still there")
@@ -128,14 +130,9 @@ def model_config(endpoint: str, model: str) -> dict[str, Any]:
     except Unreachable as error:
         raise LabError("the server does not answer", str(error)) from error
     if status != 200:
-        raise LabError(f"{model} has no configuration", triton_message(body.decode(errors="replace")))
+        raise LabError(f"{model} has no configuration", triton_message(body))
     config: dict[str, Any] = json.loads(body)
     return config
-
-
-def _reason(message: str) -> str:
-    """What is behind "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ...;"."""
-    return message.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or message
 
 
 def locate_error(reason: str, model: str, version: str = "1") -> str:
@@ -143,8 +140,9 @@ def locate_error(reason: str, model: str, version: str = "1") -> str:
     return reason.replace("(model.py, line", f"({model}/{version or '1'}/model.py, line")
 
 
-def triton_message(text: str) -> str:
+def triton_message(body: bytes | str) -> str:
     """Triton's own words out of an error body."""
+    text = body if isinstance(body, str) else body.decode(errors="replace")
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(text.removeprefix("data:").strip())["error"])
     return text

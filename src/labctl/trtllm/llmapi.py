@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from labctl.trtllm.releases import Release
 from labkit.errors import LabError
 
@@ -49,27 +47,7 @@ def document(release: Release, values: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def fill(template: str, values: Mapping[str, Any]) -> str:
-    """Upstream's model.yaml with ours over it, key by key.
-
-    Raises:
-        ValueError: it is no mapping.
-    """
-    own = yaml.safe_load(template)
-    if not isinstance(own, dict):
-        raise ValueError("model.yaml is no mapping")
-    return yaml.safe_dump(_over(own, values), sort_keys=False)
-
-
 def _place(into: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         into = into.setdefault(part, {})
     into[path[-1]] = value
-
-
-def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(old)
-    for key, value in new.items():
-        below = old.get(key)
-        merged[key] = _over(below if isinstance(below, dict) else {}, value) if isinstance(value, dict) else value
-    return merged
