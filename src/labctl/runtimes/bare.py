@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from labctl.runtimes import docker_engine, processes, wheel
+from labctl.runtimes import docker_engine, keeper, processes, wheel
 from labctl.runtimes.leftovers import REPLICA, marks, regions, shm_prefix
-from labctl.runtimes.local_server import LARGEST_REGION
 from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
 from labctl.workspace import Workspace
@@ -77,23 +75,9 @@ def local(
         backend=str(backends),
         cache=str(triton.caches),
     )
-    arguments = _add(extra, usual)
-    keeper = [
-        sys.executable,
-        "-m",
-        "labctl.runtimes.keeper",
-        "--ended",
-        str(ended),
-        "--regions",
-        f"/dev/shm/{prefix}*",
-        "--largest",
-        str(LARGEST_REGION),
-        "--grace",
-        str(GRACE_S),
-        "--",
-    ]
+    argv = keeper.command([str(triton.binary), *_add(extra, usual)], ended, prefix, "--grace", str(GRACE_S))
     env = wheel.environment(triton) | marks(workspace.root, name) | {REPLICA: str(http)}
-    process = processes.spawn([*keeper, str(triton.binary), *arguments], env, log, cwd=folder, outlive=False)
+    process = processes.spawn(argv, env, log, cwd=folder, outlive=False)
 
     def how() -> str:
         if process.poll() is None:

@@ -28,13 +28,8 @@ class ComposeServer:
     """
 
     def __init__(self, containers: Sequence[tuple[str, Any]], record: Record) -> None:
-        self._containers = containers
-        self._record = record
+        self.record, self._containers = record, containers
         self._silent_since: float | None = None
-
-    @property
-    def record(self) -> Record:
-        return self._record
 
     def serves(self) -> None:
         """Its shared memory is the container's own."""

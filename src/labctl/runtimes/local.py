@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,30 +23,8 @@ import psutil
 from labctl.listener import Listener
 from labctl.runtimes import keeper, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
-from labctl.runtimes.leftovers import (
-    DOOR,
-    PROMETHEUS,
-    RECORD,
-    REPLICA,
-    SERVER,
-    STACK,
-    STUB,
-    kill,
-    leavings,
-    lives,
-    regions,
-    send_signal,
-)
-from labctl.runtimes.local_server import (
-    ENVOY,
-    FRONT_NAMES,
-    LocalServer,
-    front_commands,
-    let_go_of_servers,
-    servers_seen,
-    spread_requests,
-    start_front,
-)
+from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, lives
+from labctl.runtimes.local_server import ENVOY, FRONT_NAMES, LocalServer, front_commands, start_front
 from labctl.runtimes.processes import Action, Command, as_they_come
 from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.runtimes.series import PROGRAM, Series
@@ -74,8 +52,6 @@ class LocalRuntime:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-
-    # -- before a start ------------------------------------------------------------------------------------------
 
     def check(self, profile: str) -> None:
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -105,8 +81,6 @@ class LocalRuntime:
 
     def client_endpoints(self, record: Record) -> Endpoints:
         return Endpoints(**record.scrape_endpoints)
-
-    # -- what can be done ----------------------------------------------------------------------------------------
 
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
         triton = wheel.find_wheel()
@@ -163,61 +137,54 @@ class LocalRuntime:
         commands = list(front_commands(self.workspace, record).values())
 
         def do(listener: Listener) -> None:
-            self._end([process for process, _ in self._ours(record.stack) if process.info["name"] in FRONT_NAMES])
+            _end([process for process, _ in self._ours(record.stack, FRONT_NAMES)])
             start_front(self.workspace, record, listener)
 
         return Action(f"the {record.front} of {record.stack}", do, commands)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
-        spread_requests(self.workspace, record, draining)
+        local_server.spread_requests(self.workspace, record, draining)
 
     def balancer_view(self, record: Record) -> dict[int, Seen]:
-        return servers_seen(self.workspace, record)
+        return local_server.servers_seen(self.workspace, record)
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        return Action(f"{stack} goes", lambda listener: self._stop(stack, listener, force, number))
+        root, folder = self.workspace.root, self.workspace.folder(stack)
 
-    def _stop(self, stack: str, listener: Listener, force: bool, number: int) -> None:
         def ours(*names: str) -> list[psutil.Process]:
-            return [
-                process
-                for process, env in self._ours(stack)
-                if process.info["name"] in (names or OUR_PROCESSES) and (not number or env.get(REPLICA) == str(number))
-            ]
+            every = self._ours(stack, names or OUR_PROCESSES)
+            return [process for process, env in every if not number or env.get(REPLICA) == str(number)]
 
-        servers, keepers = ours(SERVER), ours(keeper.NAME)
-        if servers and not force:
-            if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
-                let_go_of_servers(self.workspace, stack)
-            unloaded = {p: unloaded_check(self.workspace.folder(stack).log_file(_replica(p))) for p in servers}
-            send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
-            grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-            if not wait_until_stopped(lambda: [unloaded[p] for p in servers if lives(p)], grace):
-                listener.note(too_late(grace))
-        self._end(ours())
-        root = self.workspace.root
-        for path in regions(root, stack, number) if number else leavings(root, stack):
-            path.unlink(missing_ok=True)
-        if not number:
-            self.workspace.folder(stack).envoy_file.unlink(missing_ok=True)
-            shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
+        def do(listener: Listener) -> None:
+            servers, keepers = ours(SERVER), ours(keeper.NAME)
+            if servers and not force:
+                if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
+                    local_server.let_go_of_servers(self.workspace, stack)
+                unloaded = {p: unloaded_check(folder.log_file(_replica(p))) for p in servers}
+                leftovers.send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
+                grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
+                if not wait_until_stopped(lambda: [unloaded[p] for p in servers if lives(p)], grace):
+                    listener.note(too_late(grace))
+            _end(ours())
+            for path in leftovers.regions(root, stack, number) if number else leftovers.leavings(root, stack):
+                path.unlink(missing_ok=True)
+            if not number:
+                folder.envoy_file.unlink(missing_ok=True)
+                shutil.rmtree(folder.front, ignore_errors=True)
 
-    def _end(self, remaining: list[psutil.Process]) -> None:
-        remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first who would restart it
-        kill(remaining, time.monotonic() + 10)
-        psutil.wait_procs(remaining, timeout=0)  # those that are our own children
+        return Action(f"{stack} goes", do)
 
-    # -- what is there -------------------------------------------------------------------------------------------
-
-    def _ours(self, stack: str | None = None) -> list[tuple[psutil.Process, dict[str, str]]]:
-        """The processes of this checkout's stacks, servers and stubs alike, with their environment."""
-        every = leftovers.our_processes(self.workspace.root, OUR_PROCESSES)
+    def _ours(
+        self, stack: str | None = None, names: Collection[str] = OUR_PROCESSES
+    ) -> list[tuple[psutil.Process, dict[str, str]]]:
+        """The processes of that name of this checkout's stacks, with their environment."""
+        every = leftovers.our_processes(self.workspace.root, names)
         return [(process, env) for process, env in every if stack in (None, env.get(STACK))]
 
     def running(self) -> list[Record]:
         found: dict[str, dict[int, tuple[int, Record]]] = {}  # by stack and the number of the server: its pid, record
-        for process, env in self._ours():
-            if process.info["name"] == SERVER and not leftovers.doomed(process.pid):
+        for process, env in self._ours(names=(SERVER,)):
+            if not leftovers.doomed(process.pid):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     record = Record.from_json(env[RECORD])
                     found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = process.pid, record
@@ -235,41 +202,43 @@ class LocalRuntime:
         return next((record for record in self.running() if record.stack == stack), None)
 
     def death_of(self, stack: str, number: int = 0) -> str:
-        every = {0: self.workspace.folder(stack).ended_file(number)}
-        if not number:
-            every |= {int(path.stem.partition("-")[2]): path for path in self.workspace.folder(stack).ended_files}
-        told = {}
-        for replica, path in sorted(every.items()):
+        folder, deaths = self.workspace.folder(stack), []
+        for path in (folder.ended_file(number), *([] if number else folder.ended_files)):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 said = nofollow.read_object(path)
-                told[replica] = str(said["how"]) + (f", after {said['restarts']} restarts" if said["restarts"] else "")
-        return "; ".join(f"replica {replica}: {how}" if replica else how for replica, how in told.items())
+                which = "" if number else path.stem.partition("-")[2]
+                how = str(said["how"]) + (f", after {said['restarts']} restarts" if said["restarts"] else "")
+                deaths.append(f"replica {which}: {how}" if which else how)
+        return "; ".join(deaths)
 
     def front_death(self, record: Record) -> str:
         wanted = (*([PROCESS_NAME] if record.guarded else []), *([ENVOY] if record.front else []))
-        there = {process.info["name"] for process, _ in self._ours(record.stack)} if wanted else ()
+        there = {process.info["name"] for process, _ in self._ours(record.stack, wanted)} if wanted else ()
         gone = [name for name in wanted if name not in there]
         return f"its {record.front}: {' and '.join(gone)} ended" if gone else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        paths = [self.workspace.folder(stack).log_file(max(number, 0))]
-        paths += [] if number else self.workspace.folder(stack).replica_logs
+        folder = self.workspace.folder(stack)
+        paths = [folder.log_file(max(number, 0)), *([] if number else folder.replica_logs)]
         if not paths[0].is_file():
             raise LabError(f"there is no log of '{stack}'", f"{paths[0]} does not exist", f"labctl up {stack}")
-        alive = self._alive(stack, number) if follow else lambda: False
+
+        def alive() -> bool:
+            record = self.find(stack) if follow else None
+            return record is not None and (number < 1 or number in [server.number for server in record.servers])
+
         streams = [processes.follow(path, alive, time.sleep) for path in paths if path.is_file()]
         yield from as_they_come(streams) if follow else itertools.chain(*streams)
 
-    def _alive(self, stack: str, number: int) -> Callable[[], bool]:
-        def alive() -> bool:
-            record = self.find(stack)
-            return record is not None and (number < 1 or number in [server.number for server in record.servers])
-
-        return alive
-
     def leftovers(self, stack: str) -> list[str]:
         left = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
-        return left + [str(path) for path in leavings(self.workspace.root, stack)]
+        return left + [str(path) for path in leftovers.leavings(self.workspace.root, stack)]
+
+
+def _end(remaining: list[psutil.Process]) -> None:
+    remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first what would restart the others
+    leftovers.kill(remaining, time.monotonic() + 10)
+    psutil.wait_procs(remaining, timeout=0)  # those that are our own children
 
 
 def _replica(process: psutil.Process) -> int:
