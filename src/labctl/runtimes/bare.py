@@ -61,9 +61,7 @@ def local(
         name: of a folder in ``.labs``: what a killed command leaves is found by it, and goes with the next command.
     """
     triton = wheel.find_wheel()
-    backends = wheel.backends(triton, workspace.backends_cache)
-    if not wheel.is_backend_folder(backends, triton):
-        wheel.make_backend_folder(backends, triton)
+    backends = triton.make_backends(workspace.backends_cache)
     http, grpc, metrics = (int(port.rpartition(":")[2]) for port in vars(endpoints).values())
     prefix, log, ended = shm_prefix(workspace.root, name, http), folder / "server.log", folder / "ended.json"
     usual = server_arguments(

@@ -33,15 +33,13 @@ class Server(Protocol):
     def serves(self) -> None:
         """Told once every model answers."""
 
-    @property
-    def record(self) -> Record:
-        """The record, completed with the runtime's own way to find the server."""
+    record: Record  # completed with the runtime's own way to find the server
 
 
 class Runtime(Protocol):
     """Where servers run. Every method raises LabError for a foreseeable fault.
 
-    Whatever changes something is given as an :class:`Action`: making one is pure, carrying it out is not.
+    What changes something is an :class:`Action`: making one is pure, carrying it out is not.
     """
 
     name: str
@@ -58,16 +56,11 @@ class Runtime(Protocol):
     def client_endpoints(self, record: Record) -> Endpoints:
         """The endpoints as the lab's clients reach them."""
 
-    # -- what can be done ------------------------------------------------------------------------------------------
-
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> Sequence[Action[str]]:
         """Make what is missing of the serving environment (images; the folder of backends), and of a guard's."""
 
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
-        """Run ``python`` arguments (such as ``-m labctl.artifacts pull X``) in the serving environment.
-
-        Gives its stdout; its stderr lines are passed to ``listener.progress``.
-        """
+        """Run ``python`` arguments in the serving environment; gives its stdout, its stderr lines are progress."""
 
     def in_image(
         self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
@@ -81,11 +74,7 @@ class Runtime(Protocol):
         """Start the servers and return at once; nothing is left behind when it raises."""
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        """Stop the servers gracefully, then for sure, and remove all that belongs to them; a second call is harmless.
-
-        Args:
-            number: this replica alone.
-        """
+        """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""
 
     def front(self, record: Record) -> Action[None]:
         """Start the balancer of servers that are there; one that has died is replaced."""
@@ -101,19 +90,14 @@ class Runtime(Protocol):
 
         Args:
             argv: script and arguments, in paths as the client sees them (``client_path``).
-            stack: whom the client talks to; "" for a report, which needs no server.
+            stack: the client's; "" for a report, which needs no server.
         """
 
     def clients(self, stack: str) -> Series:
         """Clients that talk to the stack one after another, in one process (and container) that all of them share."""
 
-    # -- what is there -----------------------------------------------------------------------------------------------
-
     def find(self, stack: str) -> Record | None:
-        """The record of a stack of which a server exists now, from reality (not from a state file).
-
-        Its ``servers`` are those that exist.
-        """
+        """The record of a stack, with its servers that exist now, from reality (not from a state file)."""
 
     def running(self) -> list[Record]:
         """The records of every stack of this checkout that exists now, with the servers that do."""
@@ -128,11 +112,7 @@ class Runtime(Protocol):
         """What of the guard or balancer before the servers has ended, and how; "" where nothing has."""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        """The log of the servers and what stands before them, line by line, without line ends.
-
-        Args:
-            number: of this replica alone, or of FRONT.
-        """
+        """The log of the servers and what stands before them (or of that replica, or FRONT), without line ends."""
 
     def leftovers(self, stack: str) -> list[str]:
         """What of the stack is still there, in words ("process 123", "container x", "/dev/shm/..."); [] is clean."""

@@ -248,11 +248,7 @@ class Projects:
         )
 
     def require_readable_cache(self) -> None:
-        """See that the server can look into the cache, where that is there.
-
-        Raises:
-            LabError: called by root, the server is nobody, and the folder is root's alone.
-        """
+        """Raises LabError where the server, nobody if called by root, cannot look into the cache that is there."""
         cache = self.workspace.cache
         if os.getuid() == 0 and cache.is_dir() and cache.stat().st_mode & 0o005 != 0o005:
             raise LabError(

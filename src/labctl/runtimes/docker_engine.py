@@ -59,9 +59,12 @@ def _address() -> str:
     """DOCKER_HOST, else the address of the docker command's own context ("" for the default socket)."""
     if host := os.environ.get("DOCKER_HOST"):
         return host
-    if not os.environ.get("DOCKER_CONTEXT") and not Path("~/.docker/config.json").expanduser().exists():
+    if (
+        not (context := os.environ.get("DOCKER_CONTEXT", ""))
+        and not Path("~/.docker/config.json").expanduser().exists()
+    ):
         return ""
-    return _of_context(os.environ.get("DOCKER_CONTEXT", ""))
+    return _of_context(context)
 
 
 @functools.cache
@@ -222,8 +225,7 @@ def largest(container: Any) -> int:
 def how_ended(attributes: dict[str, Any]) -> str | None:
     """How a container ended, or why it never will serve, in words, from its inspected attributes; None while it may.
 
-    A process of it that the kernel killed for memory counts, although the container itself may run on; so does a
-    container that has been started anew after an end.
+    A process of it that the kernel killed for memory counts, and a new start after an end.
     """
     state = attributes["State"]
     status = state.get("Status")

@@ -70,7 +70,7 @@ def guard_image(workspace: Workspace) -> str:
 
 
 def all_images(workspace: Workspace, profile: str) -> list[str]:
-    """Names of all images that a profile's stacks may start: the server's, the clients' and the guard's."""
+    """Names of all images that a profile's stacks may start."""
     return [server_image(workspace, profile), client_image(workspace), guard_image(workspace)]
 
 
@@ -95,8 +95,10 @@ def digest(image: str) -> str:
 
 
 def exists(image: str) -> bool:
-    """Raises LabError where no engine answers."""
-    return bool(digest(image))
+    """Whether an image is here, as far as an engine can be asked."""
+    with contextlib.suppress(LabError):
+        return bool(digest(image))
+    return False
 
 
 def build_environment() -> dict[str, str]:
@@ -129,15 +131,12 @@ def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: str
 
 
 def list_built(workspace: Workspace) -> list[dict[str, Any]]:
-    """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``.
-
-    Raises:
-        LabError: no engine answers.
-    """
+    """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``."""
     with docker_engine.speaking("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
     current = {*all_images(workspace, "cpu"), files_image(workspace)}
-    current |= {server_image(workspace, "gpu", base) for base in _bases()}
+    bases = [releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
+    current |= {server_image(workspace, "gpu", base) for base in bases}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = [
         {
@@ -169,14 +168,10 @@ def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return gone, kept
 
 
-def _bases() -> list[str]:
-    return [releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
-
-
 def build(builds: Mapping[str, Command], base: str) -> list[Action[str]]:
     """What builds those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
-    made = [_build(name, command) for name, command in builds.items() if not _there(name)]
-    if base and not _there(base):  # also its digest is wanted, which a build alone would not keep
+    made = [_build(name, command) for name, command in builds.items() if not exists(name)]
+    if base and not exists(base):  # also its digest is wanted, which a build alone would not keep
         made.insert(0, _pull(base))
     return made
 
@@ -204,34 +199,20 @@ def _docker_action(title: str, failed: str, outcome: str, *commands: Command) ->
 
 def _build(name: str, command: Command) -> Action[str]:
     def do(listener: Listener) -> str:
-        if _there(name):  # another command built it meanwhile; a second build would take the name from that one
+        if exists(name):  # another command built it meanwhile; a second build would take the name from that one
             return "there"
         failed = f"image {name} cannot be built"
         # Compose 2.26 tells of a build on stdout
         tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True)
-        if not exists(name):
+        if not digest(name):
             raise LabError(failed, "docker compose says that it was built", BUILD_REMEDY, details=tail)
         return "built"
 
     return Action(f"image {name}", do, [command], minutes=BUILD_MINUTES)
 
 
-def _there(image: str) -> bool:
-    """Whether an image is here, as far as an engine can be asked."""
-    with contextlib.suppress(LabError):
-        return exists(image)
-    return False
-
-
 def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:
-    """What an engine that is built or served here with ``image`` is tied to.
-
-    Args:
-        devices: the GPUs that were chosen; () is the first ones.
-
-    Raises:
-        LabError: no driver, no GPU, no Docker engine.
-    """
+    """What an engine that is built or served here with ``image`` is tied to; () of ``devices`` is the first GPUs."""
     gpus = nvidia.gpus(devices)
     first = gpus[0]
     return GpuInfo(first.name, first.compute_capability, first.driver, digest(image), len(gpus))

@@ -59,7 +59,7 @@ class Layer:
         """The variables of a process that finds these packages first."""
         return {
             "LABS_PACKAGES": str(self.path),  # for Triton's stubs, which leave PYTHONPATH unread (labserve/serving.py)
-            "PYTHONPATH": os.pathsep.join([str(self.path), *wheel.site_packages()]),
+            "PYTHONPATH": os.pathsep.join([str(self.path), wheel.site_packages()]),
         }
 
     def require(self) -> Path:

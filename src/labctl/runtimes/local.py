@@ -83,16 +83,15 @@ class LocalRuntime:
         return Endpoints(**record.scrape_endpoints)
 
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
-        triton = wheel.find_wheel()
-        folder = wheel.backends(triton, self.workspace.backends_cache)
-        if wheel.is_backend_folder(folder, triton):
+        triton, cache = wheel.find_wheel(), self.workspace.backends_cache
+        if triton.has_backends(cache):
             return []
 
         def do(listener: Listener) -> str:
-            wheel.make_backend_folder(folder, triton)
+            triton.make_backends(cache)
             return "links into the wheel"
 
-        return [Action("Triton's python backend", do, files=[f"{folder}/"])]
+        return [Action("Triton's python backend", do, files=[f"{triton.backends(cache)}/"])]
 
     def _python(self, argv: Sequence[str]) -> Command:
         root, cache = str(self.workspace.root), str(self.workspace.cache)

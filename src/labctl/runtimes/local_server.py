@@ -62,7 +62,7 @@ def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> 
         [int(endpoint.rpartition(":")[2]) for endpoint in vars(server.endpoints).values()],
         prefix,
         key,  # Triton takes it in no other way (docs/operate/security.md)
-        backend=str(wheel.backends(triton, workspace.backends_cache)),
+        backend=str(triton.backends(workspace.backends_cache)),
         cache=str(triton.caches),
     )
     ended, restarts = workspace.folder(record.stack).ended_file(number), str(record.options.supervise)

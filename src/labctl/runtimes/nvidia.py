@@ -33,13 +33,9 @@ class Gpu:
 
 
 def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
-    """Every GPU that the driver knows, or those that are wanted, at least one.
+    """Every GPU that the driver knows, or those of these numbers or UUIDs, at least one.
 
-    Args:
-        wanted: numbers or UUIDs. Of a MIG slice, the driver tells only on which kind of GPU it is.
-
-    Raises:
-        LabError: there is no driver, it does not answer, or it has no such GPU.
+    Of a MIG slice, the driver tells only on which kind of GPU it is.
     """
     sliced = any(name.startswith(MIG) for name in wanted)
     argv = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
@@ -67,14 +63,10 @@ def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
 def _gpu(line: str) -> Gpu:
     try:
         name, capability, driver, total, free = (part.strip() for part in line.split(","))
-        return Gpu(name, capability, driver, _bytes(total), _bytes(free))
+        memory, left = (None if mib in UNKNOWN else int(mib) * MIB for mib in (total, free))
+        return Gpu(name, capability, driver, memory, left)
     except ValueError:
         raise LabError("the answer of nvidia-smi cannot be read", line) from None
-
-
-def _bytes(mebibytes: str) -> int | None:
-    """Memory as nvidia-smi writes it. Raises ValueError where it is neither a number nor "not available"."""
-    return None if mebibytes in UNKNOWN else int(mebibytes) * MIB
 
 
 def numbers(version: str) -> tuple[int, ...]:

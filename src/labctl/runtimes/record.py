@@ -96,8 +96,7 @@ class Record:
         models: the models that must be READY.
         endpoints: where its clients reach it: its server, or what stands before its servers.
         balance: how requests are spread over its servers; "" for a single server without a balancer.
-        servers: its servers; one, unless ``balance`` says how requests are spread over several. Where the guard has
-            the ports of a lone container, that is asked through the guard.
+        servers: where the guard has the ports of a lone container, that is asked through the guard.
         options: what was asked when it was brought up, with the release that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
         server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
@@ -126,10 +125,7 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Raises ValueError where ``text`` is not a record.
-
-        A record of version 0.1 is one, and what only a newer version knows is left out.
-        """
+        """The record in a text, also in one of version 0.1; what only a newer one has is left out. Raises ValueError."""
         data = nofollow.json_object(text)
         if "options" not in data:  # version 0.1 kept them as fields of their own
             choices = {str(key): data[key] for key in ("profile", "release", "gpus") if key in data}
@@ -140,10 +136,7 @@ class Record:
 
     @property
     def asked(self) -> UpOptions:
-        """The options that bring the stack up again as it is: nothing in them is left to be chosen.
-
-        Settings, replicas and their balancer may be others than ``up`` was asked for: they change while it runs.
-        """
+        """The options that bring the stack up again as it is, with what has changed since ``up`` was asked for it."""
         choices = dataclasses.replace(self.options.choices, profile=self.profile, set=dict(self.settings))
         http, grpc, metrics = self.ports
         if self.balance == CLIENT:  # any will do, such as that of a server
@@ -212,8 +205,7 @@ class Launch:
 
     Attributes:
         only: the numbers of those that are started; () is all of them, and what stands before them.
-        repository: the rendered model repository, on the host.
-        run_dir: the one folder that the server writes (step logs), on the host.
+        repository, run_dir: on the host; the latter is the one folder that the server writes (step logs).
         shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
         devices: the GPUs that serve it, as many as ranks; () is the first ones.
         ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
