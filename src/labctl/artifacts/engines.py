@@ -7,7 +7,7 @@ A new kind of engine is a module with an :class:`Engine`, and a place in ``ENGIN
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from labctl.artifacts import weights
 from labctl.artifacts.exports import Onnx, OpenVino, TorchScript
 from labctl.artifacts.protocol import Builder, Engine, Tell
 from labctl.artifacts.store import ENGINES as STORE
-from labctl.artifacts.store import Artifact, Files, key_of
+from labctl.artifacts.store import Artifact, key_of
 from labctl.artifacts.tensorrt_llm import TensorRtLlm
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -69,7 +69,7 @@ class Build(Artifact):
             raise LabError(
                 f"{path} is not this engine", f"its manifest is that of {manifest.get('key', 'no engine')}", remedy
             )
-        if missing := self._missing(manifest["files"]):
+        if missing := self._missing(map(Path, manifest["files"])):
             raise LabError(f"{path} is not a complete {self.engine.name} engine", f"it has no {missing}", remedy)
         self.store.check(path, self.key)
         if not self.source.ready(workspace):
@@ -88,6 +88,9 @@ class Build(Artifact):
                 raise
             # transformers raises a bare OSError for every file that it cannot load
             raise LabError(f"the {self.title} cannot be built", " ".join(str(error).split())) from error
+        written = [path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file() and path.stat().st_size]
+        if missing := self._missing(written):
+            raise LabError(f"the {self.engine.name} builder ended without an engine", f"there is no {missing}")
         return {
             "key": self.key,
             "engine": self.engine.name,
@@ -97,21 +100,16 @@ class Build(Artifact):
             **facts,
         }
 
-    def require_complete(self, entries: Files) -> None:
-        if missing := self._missing({name: entry for name, entry in entries.items() if entry["size"]}):
-            raise LabError(f"the {self.engine.name} builder ended without an engine", f"there is no {missing}")
-
-    def _missing(self, entries: Files) -> str:
+    def _missing(self, files: Iterable[Path]) -> str:
         """The first pattern of an essential file that no file matches; "" if all are there."""
-        patterns = self.engine.essential
-        return next((p for p in patterns if not any(Path(name).match(p) for name in entries)), "")
+        there = list(files)
+        return next((pattern for pattern in self.engine.essential if not any(p.match(pattern) for p in there)), "")
 
 
 def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:
     """The engine with that name, weights and options; missing options get their defaults.
 
-    Raises:
-        LabError: the engine, an option or a value is unknown; the message lists those that exist.
+    Raises LabError where the engine, an option or a value is unknown; the message lists those that exist.
     """
     if name not in ENGINES:
         raise LabError(f"there is no engine '{name}'", f"there are: {', '.join(ENGINES)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labctl.artifacts.store import size_of
@@ -32,7 +33,7 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
 
-    disable_progress_bars()  # _Progress says how many bytes there are
+    disable_progress_bars()  # _progress says how many bytes there are
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     try:
         tell(f"asking for {name}")
@@ -42,7 +43,7 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
         wanted = filter_repo_objects(
             info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
         )
-        with _Progress(partial, sum(file.size or 0 for file in wanted), tell):
+        with _progress(partial, sum(file.size or 0 for file in wanted), tell):
             snapshot_download(
                 name,
                 revision=info.sha,
@@ -63,11 +64,7 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
 
 
 def require_access(name: str, revision: str) -> None:
-    """Ask the hub whether a model may be fetched, without fetching it.
-
-    Raises:
-        LabError: no network, no token (401), terms not accepted (403), no such model or revision.
-    """
+    """Raises LabError, as :func:`download` does, for a model that may not be fetched; nothing is fetched."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
@@ -121,21 +118,19 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
     return LabError(f"fetching {name} failed", type(error).__name__, "try again")
 
 
-class _Progress:
-    """Tells how many bytes have arrived, once a second, by looking at the folder."""
+@contextmanager
+def _progress(folder: Path, total: int, tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell how many bytes have arrived, once a second, by looking at the folder."""
+    over = threading.Event()
 
-    def __init__(self, folder: Path, total: int, tell: Callable[[str], None]) -> None:
-        self._folder, self._total, self._tell = folder, total, tell
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def watch() -> None:
+        while not over.wait(1.0):
+            tell(f"{size_of(folder) / 1e6:,.0f} of {total / 1e6:,.0f} MB fetched")
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(1.0):
-            self._tell(f"{size_of(self._folder) / 1e6:,.0f} of {self._total / 1e6:,.0f} MB fetched")
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()

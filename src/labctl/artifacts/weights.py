@@ -130,14 +130,6 @@ class Source(Artifact):
         except (OSError, ValueError, KeyError, TypeError):  # damaged weights are refused when they are used
             return -1
 
-    def require_access(self) -> None:
-        """Ask the hub whether these weights may be fetched, without fetching them.
-
-        Raises:
-            LabError: no network, no token (401), terms not accepted (403), no such model or revision.
-        """
-        hub.require_access(self.name, self.revision)
-
 
 def parse(spec: str) -> Source:
     """The source that a person wrote. Raises LabError: it is not a source, or names a shape that does not exist."""

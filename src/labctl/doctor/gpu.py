@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from labctl.artifacts import weights
+from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
 from labctl.artifacts.protocol import GpuInfo
 from labctl.artifacts.tensorrt_llm import check_target, require
@@ -195,5 +195,5 @@ def _hub(source: weights.Source, workspace: Workspace) -> str:
         return f"not asked: {source.spec}"
     if source.ready(workspace):
         return "not asked: cached"
-    source.require_access()
+    hub.require_access(source.name, source.revision)
     return f"{source.name} may be fetched"

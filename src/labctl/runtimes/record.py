@@ -125,7 +125,7 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """The record in a text, also in one of version 0.1; what only a newer one has is left out. Raises ValueError."""
+        """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
         data = nofollow.json_object(text)
         if "options" not in data:  # version 0.1 kept them as fields of their own
             choices = {str(key): data[key] for key in ("profile", "release", "gpus") if key in data}

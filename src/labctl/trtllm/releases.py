@@ -7,7 +7,7 @@ another scheduler policy than the one asked for. All of that is data; this modul
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -31,15 +31,11 @@ CONFIG = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most comma
 Value = bool | int | float | str
 
 
-def _flatten(value: object) -> Iterator[object]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _flatten(item)
-    else:
-        yield value
+def _flatten(value: object) -> tuple[object, ...]:
+    return tuple(leaf for item in value for leaf in _flatten(item)) if isinstance(value, list) else (value,)
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_flatten(value)))]
+Names = Annotated[tuple[str, ...], BeforeValidator(_flatten)]
 
 
 class App(BaseModel):
@@ -105,12 +101,8 @@ class Release(BaseModel):
     def defaults_for(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """A value for every placeholder of this release's templates that is not ``required``.
 
-        Args:
-            settings: the stack's; those that this release's templates have a place for are taken over.
-
-        Returns:
-            By placeholder; "" where empty means that the backend takes its own default. With the ``trtllm_``
-            ones a model of the labs' own speaks to this release's ``tensorrt_llm``.
+        The stack's settings are taken over where the templates have a place for them; "" is the backend's own default.
+        With the ``trtllm_`` ones a model of the labs' own speaks to this release's ``tensorrt_llm``.
         """
         values: dict[str, Any] = {**dict.fromkeys(self.optional, ""), **self.defaults}
         values |= {"trtllm_integers": self.integers, "trtllm_words_and_scores": self.words_and_scores}
@@ -170,12 +162,12 @@ class Release(BaseModel):
         notices = []
         batching = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
         if batching not in self.batching_types:
+            removed = f"static batching ({STATIC}) was removed from it; " if batching == STATIC else ""
+            newest = [r.name for r in table().values() if batching in r.batching_types] or [DEFAULT_RELEASE]
             raise LabError(
                 f"TensorRT-LLM {self.name} does not serve gpt_model_type={batching}",
-                f"static batching ({STATIC}) was removed from it; it serves: {', '.join(self.batching_types)}"
-                if batching == STATIC
-                else f"it serves: {', '.join(self.batching_types)}",
-                f"--release {_newest_with(batching)}, or in-flight batching: the stack inflight-batching of lab 05, "
+                f"{removed}it serves: {', '.join(self.batching_types)}",
+                f"--release {newest[-1]}, or in-flight batching: the stack inflight-batching of lab 05, "
                 f"--set gpt_model_type={self.batching_types[0]} in lab 03",
             )
         for key, value in settings.items():
@@ -209,7 +201,17 @@ class Release(BaseModel):
 
     def effective(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         """What will be in force where it is not what the settings ask for: by setting, the words and the reason."""
-        differing = self._policy_in_effect(settings)
+        asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
+        policy_in_force, reason = effective_policy(
+            self,
+            asked,
+            decoupled=bool(settings.get("decoupled_mode", False)),
+            chunked_context=bool(settings.get("enable_chunked_context", False)),
+            static=settings.get("gpt_model_type") == STATIC,
+        )
+        differing = {}
+        if reason:
+            differing["batch_scheduler_policy"] = {"asked": asked, "effective": policy_in_force, "reason": reason}
         sequences, engine = settings.get("max_num_sequences"), settings.get("max_batch_size")
         if sequences is None or engine is None:
             return differing
@@ -221,23 +223,6 @@ class Release(BaseModel):
         if reason:
             differing["max_num_sequences"] = {"asked": str(sequences), "effective": str(engine), "reason": reason}
         return differing
-
-    def _policy_in_effect(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-        asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
-        in_force, reason = effective_policy(
-            self,
-            asked,
-            decoupled=bool(settings.get("decoupled_mode", False)),
-            chunked_context=bool(settings.get("enable_chunked_context", False)),
-            static=settings.get("gpt_model_type") == STATIC,
-        )
-        if not reason:
-            return {}
-        return {"batch_scheduler_policy": {"asked": asked, "effective": in_force, "reason": reason}}
-
-
-def _newest_with(batching: str) -> str:
-    return next((r.name for r in reversed([*table().values()]) if batching in r.batching_types), DEFAULT_RELEASE)
 
 
 def policy(name: str) -> str:
