@@ -108,12 +108,9 @@ def _require_chip(release: Release, gpu: GpuInfo) -> None:
 
 
 def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> None:
-    """Refuse an engine whose rotary dimension is not that of its weights: it would answer nonsense without an error.
+    """Raises LabError for an engine whose rotary dimension is not that of its weights: it would answer nonsense.
 
     An engine of ``trtllm-build`` has it in its config.json, from the checkpoint; of ``build.py``, the command is proof.
-
-    Raises:
-        LabError: another dimension, or none.
     """
     config = json.loads((engine / "config.json").read_text(encoding="utf-8"))
     built = config.get("pretrained_config", config).get("rotary_dim")
@@ -127,10 +124,7 @@ def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> N
 
 
 def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
-    """Refuse an engine that was built for another machine or image.
-
-    Args:
-        manifest: the engine's, with ``hardware`` as :class:`GpuInfo` has it.
+    """Refuse the engine of a manifest if it was built for another machine or image.
 
     Raises:
         LabError: lists everything that differs and matters. A newer driver or a GPU of the same compute capability
@@ -177,25 +171,20 @@ def commands(
     Raises:
         LabError: the release is unknown, or has no way to build that model like that.
     """
-    model = str(options["model"])
+    release, model, before = releases.release(str(options["release"])), str(options["model"]), list[list[str]]()
+    rotary = _rotary_word(weights, source) if model in ROTARY else ""
     if model == "codegen":  # the same architecture, its weights in another order
-        reordered = scratch / "gptj"
-        step = ["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(reordered)]
-        built = _commands({**options, "model": "gptj"}, reordered, scratch, output, _rotary_word(weights, source))
-        return [step, *built]
-    return _commands(options, weights, scratch, output, _rotary_word(weights, source) if model in ROTARY else "")
-
-
-def _commands(options: Options, weights: Path, scratch: Path, output: Path, rotary: str) -> list[list[str]]:
-    release, model = releases.release(str(options["release"])), str(options["model"])
+        before = [["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(scratch / "gptj")]]
+        model, weights = "gptj", scratch / "gptj"
     if model not in release.steps:
         raise LabError(f"release {release.name} has no builder for {model}")
     world = options["tp_size"] * options["pp_size"]
     # Both read a prompt in pieces, against keys and values that are in the paged cache already.
     pieces = "true" in (options["chunked_context"], options["kv_cache_reuse"])
-    facts = {**options, "parallel": world > 1, "paged_context": pieces}
+    facts = {**options, "model": model, "parallel": world > 1, "paged_context": pieces}
     values = {
         **options,
+        "model": model,
         "weights": weights,
         "scratch": scratch,
         "output": output,
@@ -215,7 +204,7 @@ def _commands(options: Options, weights: Path, scratch: Path, output: Path, rota
             "it has no pipeline parallelism for this model",
             "--set pp_size=1 with a larger tp_size, or a newer --release",
         )
-    return [_example(_words(step["parts"], facts, values), release.examples) for step in steps]
+    return [*before, *(_example(_words(step["parts"], facts, values), release.examples) for step in steps)]
 
 
 def num_tokens(options: Options) -> int:

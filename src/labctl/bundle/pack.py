@@ -11,6 +11,7 @@ install                 scripts/install_bundle.sh: checks everything below, then
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import os
@@ -116,17 +117,16 @@ def write(
         part = stage / "bundle.tar"
         with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
             sums: dict[str, str] = {}
-            for path in checkout_files(workspace.root):
-                _add(tar, workspace.root / path, str(path), sums)
-            _add(tar, workspace.root / INSTALLER, "install", sums)
-            for folder in folders:
-                for path in _below([folder]):
-                    _add(tar, path, f"{FOLDER}/cache/{path.relative_to(workspace.cache)}", sums)
-            for path in _below([stage / "wheels", *([stage / "images.tar"] if images else [])]):
-                _add(tar, path, f"{FOLDER}/{path.relative_to(stage)}", sums)
-            _text(tar, f"{FOLDER}/about", about(workspace, labs), sums)
+            packed = [(workspace.root / path, str(path)) for path in checkout_files(workspace.root)]
+            packed.append((workspace.root / INSTALLER, "install"))
+            packed += [(path, f"{FOLDER}/cache/{path.relative_to(workspace.cache)}") for path in _below(folders)]
+            made = _below([stage / "wheels", *([stage / "images.tar"] if images else [])])
+            packed += [(path, f"{FOLDER}/{path.relative_to(stage)}") for path in made]
+            for path, name in packed:
+                sums[name] = _add(tar, path, name)
+            sums[f"{FOLDER}/about"] = _text(tar, f"{FOLDER}/about", about(workspace, labs))
             listing = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
-            _text(tar, f"{FOLDER}/SHA256SUMS", listing, {})
+            _text(tar, f"{FOLDER}/SHA256SUMS", listing)
         size = part.stat().st_size
         part.replace(target)
     listener.done(f"{size / 1e6:,.0f} MB")
@@ -169,7 +169,8 @@ def _below(places: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if not path.name.endswith(".lock"))
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str, sums: dict[str, str]) -> None:
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> str:
+    """Add a file under that name; its hash."""
     with path.open("rb") as stream:
         info = tar.gettarinfo(str(path.resolve()), name, stream)
         info.type, info.linkname = tarfile.REGTYPE, ""  # hard links of a cache are files of their own here
@@ -177,15 +178,15 @@ def _add(tar: tarfile.TarFile, path: Path, name: str, sums: dict[str, str]) -> N
         info.uname = info.gname = ""
         hashing = _Hashing(stream)
         tar.addfile(info, hashing)
-    sums[name] = hashing.digest.hexdigest()
+    return hashing.digest.hexdigest()
 
 
-def _text(tar: tarfile.TarFile, name: str, text: str, sums: dict[str, str]) -> None:
-    data = text.encode()
-    info = tarfile.TarInfo(name)
+def _text(tar: tarfile.TarFile, name: str, text: str) -> str:
+    """Add a text as a file; its hash."""
+    info, data = tarfile.TarInfo(name), text.encode()
     info.size = len(data)
     tar.addfile(info, BytesIO(data))
-    sums[name] = hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(data).hexdigest()
 
 
 def checkout_files(root: Path) -> list[Path]:
@@ -208,11 +209,9 @@ def checkout_files(root: Path) -> list[Path]:
 
 
 def _tracked(root: Path) -> str:
-    try:
+    why = "git is not installed"
+    with contextlib.suppress(OSError):
         ended = processes.run_short(["git", "-C", str(root), "ls-files", "-z"], root, GIT_S)
-    except OSError:
-        why = "git is not installed"
-    else:
         if ended and ended[0] == 0:
             return ended[1]
         why = " ".join(ended[2].split()) if ended else f"git did not answer within {GIT_S:g} s"
@@ -221,8 +220,7 @@ def _tracked(root: Path) -> str:
 
 def _ignores(line: str, path: Path) -> bool:
     """Whether a line of .gitignore means that file, or a folder that it is in; one that begins with "/" is anchored."""
-    name = line.strip("/")
-    parts = path.parts[: name.count("/") + 1] if line.startswith("/") else path.parts
+    name, parts = line.strip("/"), path.parts
     if line.startswith("/"):
-        return fnmatch.fnmatch("/".join(parts), name)
+        return fnmatch.fnmatch("/".join(parts[: name.count("/") + 1]), name)
     return any(fnmatch.fnmatch(part, name) for part in (parts[:-1] if line.endswith("/") else parts))

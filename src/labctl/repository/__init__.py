@@ -61,23 +61,10 @@ class RenderRequest:
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """A repository on disk."""
-
-    path: Path
-    models: Sequence[str]
-
-
 def listing(request: RenderRequest) -> list[str]:
     """Every path that :func:`render` would write, below the output; LabError for what it would refuse."""
     files, _ = _fill_files(request)
     return sorted({*files, *request.place})
-
-
-def origins(request: RenderRequest) -> dict[str, Path]:
-    """Where each file of the repository comes from, by its path in it. Raises LabError for a missing template."""
-    return _collect(request)
 
 
 def spare(request: RenderRequest) -> list[str]:
@@ -85,7 +72,7 @@ def spare(request: RenderRequest) -> list[str]:
 
     A source that replaces a template of another one may use fewer parameters: that is no edit.
     """
-    files = [_collect(replace(request, sources=[source], models=())) for source in request.sources]
+    files = [origins(replace(request, sources=[source], models=())) for source in request.sources]
     places = [path for each in files for name, path in each.items() if name.endswith(f"/{CONFIG}")]
     used = {use.key for path in places for use in uses(path.read_text("utf-8", "replace"))}
     return [key for key in request.parameters if key not in used]
@@ -94,7 +81,7 @@ def spare(request: RenderRequest) -> list[str]:
 def unknown(request: RenderRequest) -> list[str]:
     """The placeholders that stay as they are because they have no value. Raises LabError as :func:`render`."""
     values = {**request.defaults, **request.parameters}
-    texts = [path.read_text("utf-8", "replace") for name, path in _collect(request).items() if name.endswith(CONFIG)]
+    texts = [path.read_text("utf-8", "replace") for name, path in origins(request).items() if name.endswith(CONFIG)]
     found = {use.key for text in texts for use in uses(text) if use.quoted and not use.comment}
     return sorted(found - values.keys())
 
@@ -104,8 +91,8 @@ def without_effect(keys: Sequence[str]) -> str:
     return f"no template uses {', '.join(keys)} any more: to set {'it' if len(keys) == 1 else 'them'} has no effect"
 
 
-def render(request: RenderRequest) -> Rendered:
-    """Render into a fresh folder and swap it in.
+def render(request: RenderRequest) -> list[str]:
+    """Render into a fresh folder and swap it in; the models.
 
     Raises:
         LabError: every problem of every template, with file, line and key; nothing is written.
@@ -129,12 +116,12 @@ def render(request: RenderRequest) -> Rendered:
         for model in models:
             if not any(path.name.isdigit() for path in (fresh / model).iterdir()):
                 (fresh / model / "1").mkdir()  # Triton wants a version folder, git keeps no empty ones
-    return Rendered(request.output, models)
+    return models
 
 
 def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
     """Where each file comes from, and the text of those that are filled in. Raises LabError."""
-    files = _collect(request)
+    files = origins(request)
     texts, problems = _fill_all(request, files)
     if problems:
         raise LabError(
@@ -146,19 +133,19 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
     return files, texts
 
 
-def _collect(request: RenderRequest) -> dict[str, Path]:
-    """Every file to render, by its path in the repository, from the last source that has it."""
+def origins(request: RenderRequest) -> dict[str, Path]:
+    """Every file to render, by its path in the repository, from the last source that has it.
+
+    Raises:
+        LabError: a model has no template.
+    """
     files: dict[str, Path] = {}
     for source in request.sources:
         for model, folder in _models(source, request.models, request.family).items():
             for path in sorted(folder.rglob("*")):
                 relative = path.relative_to(folder)
-                if (
-                    path.is_file()
-                    and not _NOT_COPIED & set(relative.parts)
-                    and path.suffix != ".pyc"
-                    and YOURS not in path.name
-                ):
+                left_out = _NOT_COPIED & set(relative.parts) or path.suffix == ".pyc" or YOURS in path.name
+                if path.is_file() and not left_out:
                     files[f"{model}/{relative.as_posix()}"] = path
     missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
     if missing:

@@ -33,6 +33,7 @@ STUB = "triton_python_backend_stub"
 PROMETHEUS = "prometheus"
 DOOR = "labs-door"  # labdoor.__main__
 SHM = Path("/dev/shm")
+BUNDLES = "bundles"  # the note, in the state folder, of bundles in the making
 COMM = 15  # characters that the kernel keeps of a process's name
 PATIENCE_S = 3.0  # for all of them together; a process that cannot be killed must not keep a command for longer
 ENDED_S = 5.0
@@ -234,29 +235,26 @@ def _orphaned(record: str) -> bool:
 @contextlib.contextmanager
 def staging(workspace: Workspace, target: Path) -> Iterator[Path]:
     """A folder beside ``target`` for the time of a block. Its place is noted: a target may be anywhere."""
-    _write_begun(workspace, {*begun_bundles(workspace), target.absolute()})
+    note = workspace.state / BUNDLES
+    atomic_write(note, _as_lines({*begun_bundles(workspace), target.absolute()}))
     with unfinished.making(target) as folder:
         yield folder
-    _write_begun(workspace, {*begun_bundles(workspace)} - {target.absolute()})
+    if left := {*begun_bundles(workspace)} - {target.absolute()}:
+        atomic_write(note, _as_lines(left))
+    else:
+        note.unlink(missing_ok=True)
 
 
 def begun_bundles(workspace: Workspace) -> list[Path]:
     """The targets of bundles that were begun and have not ended well."""
     try:
-        return [Path(line) for line in bundles_note(workspace).read_text(encoding="utf-8").splitlines()]
+        return [Path(line) for line in (workspace.state / BUNDLES).read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):
         return []
 
 
-def bundles_note(workspace: Workspace) -> Path:
-    return workspace.state / "bundles"
-
-
-def _write_begun(workspace: Workspace, targets: set[Path]) -> None:
-    if targets:
-        atomic_write(bundles_note(workspace), "".join(f"{target}\n" for target in sorted(targets)))
-    else:
-        bundles_note(workspace).unlink(missing_ok=True)
+def _as_lines(targets: set[Path]) -> str:
+    return "".join(f"{target}\n" for target in sorted(targets))
 
 
 def _end_those_in(folder: Path) -> None:

@@ -104,13 +104,12 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
     def render(listener: Listener) -> str:
         # Planned again, now that the weights are here: the configuration may name their vocabulary's size.
         request = stack.planned_again().request
-        rendered = repository.render(request)
+        models = repository.render(request)
         if spare := repository.spare(request) if request.spare else []:
             listener.note(repository.without_effect(spare))
         if left := repository.unknown(request) if request.lenient else []:
             listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
-        count = len(rendered.models)
-        return f"{count} model{'' if count == 1 else 's'}, every config.pbtxt valid"
+        return f"{len(models)} model{'' if len(models) == 1 else 's'}, every config.pbtxt valid"
 
     prepare = preparations(plan, runtime, stack.session.workspace, options.fronted)
     policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
