@@ -1,7 +1,6 @@
-"""Ensembles: every tensor between their steps must exist, be produced once, and fit in datatype and rank.
+"""Configurations: each is parsed, and every tensor between an ensemble's steps must exist, be produced once, and fit.
 
-Triton says of a wrong ensemble only that it is wrong, one tensor at a time, after the server has started. All of it
-can be known before.
+Triton tells of a wrong ensemble one tensor at a time, after the server has started. All of it can be known before.
 """
 
 from __future__ import annotations
