@@ -1,8 +1,4 @@
-"""Engines: a model compiled for the place where it runs, from Hugging Face weights.
-
-``openvino`` for CPUs is made here; ``tensorrt-llm`` for NVIDIA GPUs is made by the builder of the image that serves it.
-A new kind of engine is a module with an :class:`Engine`, and a place in ``ENGINES``.
-"""
+"""Engines: a model compiled for the place where it runs. A new kind of engine gets a place in ``ENGINES``."""
 
 from __future__ import annotations
 
@@ -26,11 +22,7 @@ ENGINES: dict[str, Engine] = {engine.name: engine for engine in (OpenVino(), Onn
 
 @dataclass(frozen=True)
 class Build(Artifact):
-    """One engine of one model, with its options.
-
-    Its key is made of everything that the engine follows from, so ``locate`` needs no network, no torch and no GPU. Its
-    manifest also holds the content of the weights, the builder's versions and the target.
-    """
+    """One engine of one model, with its options. Its key is made of all that it follows from, without a GPU."""
 
     store = STORE
     engine: Engine
@@ -56,11 +48,7 @@ class Build(Artifact):
         return ("-m", "labctl.artifacts", "build", self.engine.name, "--weights", self.source.spec, *options)
 
     def ready(self, workspace: Workspace) -> bool:
-        """Whether it can be served as it is; False also where it was built from weights that have changed since.
-
-        Raises:
-            LabError: it is there but truncated, changed, or not this engine.
-        """
+        """Whether it can be served: not if its weights have changed since. Raises LabError if it is damaged."""
         path = self.locate(workspace)
         if not path.is_dir():
             return False
@@ -107,10 +95,7 @@ class Build(Artifact):
 
 
 def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:
-    """The engine with that name, weights and options; missing options get their defaults.
-
-    Raises LabError where the engine, an option or a value is unknown; the message lists those that exist.
-    """
+    """The engine with that name, weights and options. Raises LabError for what is unknown, and lists what exists."""
     if name not in ENGINES:
         raise LabError(f"there is no engine '{name}'", f"there are: {', '.join(ENGINES)}")
     engine = ENGINES[name]

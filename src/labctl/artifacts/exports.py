@@ -206,9 +206,7 @@ class TorchScript(Gpt2Export):
 def logits_module(original: Any) -> Any:
     """The model as a module from ids to logits: its own layers, under a mask and positions made of ``ids`` alone.
 
-    transformers makes its mask in Python, from what it finds in the inputs, and moves tensors to "the device of ...": a
-    trace would keep the length and the device of the example. Nothing here names either, so one file serves any shape,
-    on a CPU and on a GPU.
+    A trace of transformers' own mask would keep the length and the device of the example. This one serves any.
     """
     import torch
 
@@ -230,10 +228,7 @@ def logits_module(original: Any) -> Any:
 
 
 def differences(original: Any, run: Run) -> dict[tuple[int, int], float]:
-    """Largest absolute difference of any logit, for each (batch, length) of ``SHAPES`` and the model's full length.
-
-    NaN, or a result of another shape, is infinitely different.
-    """
+    """The largest difference of any logit, by (batch, length). It is infinite for NaN, or a result of another shape."""
     import torch
 
     draw = torch.Generator().manual_seed(SEED)

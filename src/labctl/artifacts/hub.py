@@ -22,7 +22,6 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
     """Fetch a snapshot into ``target`` and return the commit that it is.
 
     Args:
-        name: the model's id on the hub.
         revision: a branch, tag or commit; "" for the newest.
         partial: a folder that stays between attempts: an interrupted download goes on where it was.
 

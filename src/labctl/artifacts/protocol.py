@@ -26,11 +26,7 @@ class GpuInfo:
 
 @dataclass(frozen=True)
 class Builder:
-    """The serving image, in which an engine's own builder is run; given by whoever may start processes.
-
-    Attributes:
-        run: runs one command there; LabError if it fails.
-    """
+    """The serving image, in which an engine's own builder is run. ``run`` raises LabError for a command that fails."""
 
     gpu: GpuInfo
     run: Callable[[Sequence[str]], object]
@@ -72,9 +68,5 @@ class Engine:
     def make(
         self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
     ) -> Mapping[str, Any]:
-        """Build into the empty folder ``target``; what it returns (versions, hardware) goes into the manifest.
-
-        Raises:
-            LabError: it cannot be built here.
-        """
+        """Build into the empty folder ``target``; the result goes into the manifest. Raises LabError."""
         raise NotImplementedError

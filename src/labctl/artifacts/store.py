@@ -1,8 +1,7 @@
 """The store of artifacts: each is made once under a lock, swapped in whole, and checked before every use.
 
-The cache has one folder for each kind, and in it one folder for each artifact, named by its key. The folder's manifest
-(JSON) is written last, with the size, hash and modification time of every file. Before use the sizes are compared, and
-the hash of each file that was touched since.
+An artifact's folder is named by its key. Its manifest (JSON) is written last, with the size, hash and modification time
+of every file. Before use the sizes are compared, and the hash of each file that was touched since.
 """
 
 from __future__ import annotations
@@ -63,11 +62,7 @@ class Store:
         raise LabError(f"{manifest} is damaged", "it cannot be read", self.remedy(path.name))
 
     def check(self, path: Path, name: str) -> dict[str, Any]:
-        """The manifest in the folder ``path``, once its files are what it says; ``name`` is for the remedy.
-
-        Raises:
-            LabError: the first file that is missing, has another size, or other content.
-        """
+        """The manifest in a folder. Raises LabError for the first file that is missing or not as it was written."""
         data = self.read(path)
         for file, entry in data["files"].items():
             if why := _difference(path / file, entry):
@@ -98,11 +93,7 @@ class Store:
         }
 
     def prune(self, workspace: Workspace, names: Collection[str] | None = None) -> list[str]:
-        """Remove the artifacts of these names (labels, or names of folders; None: all of them); the labels that went.
-
-        Raises:
-            LabError: one is not in the cache, or is being made.
-        """
+        """Remove these labels or folders (None: all); the labels. Raises LabError for one that is not there."""
         rows = self.rows(workspace)
         known = {name for row in rows for name in (row[self.label], Path(row["path"]).name)}
         if unknown := sorted(set(names or ()) - known):
@@ -161,15 +152,7 @@ class Artifact(ABC):
         return path.is_dir() and bool(self.store.check(path, self.label))
 
     def make(self, workspace: Workspace, tell: Tell, builder: Builder | None = None) -> Path:
-        """Make it unless it is there, and return its folder; of two processes one makes it and the other waits.
-
-        Args:
-            tell: called with short progress texts.
-            builder: the serving image (for engines that are built in it).
-
-        Raises:
-            LabError: it cannot be made; nothing is left that looks complete.
-        """
+        """Make it unless it is there, and return its folder; of two processes one makes it and the other waits."""
         path = self.locate(workspace)
         with key_lock(path):
             if self.ready(workspace):

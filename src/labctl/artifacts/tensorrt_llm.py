@@ -1,7 +1,7 @@
 """The NVIDIA GPU engine: TensorRT-LLM's own builder, run in the image that will serve the engine.
 
-An engine belongs to a release, a GPU's compute capability and a driver; the manifest remembers all of them, and
-:func:`check_target` refuses another machine before a server starts. The commands are data: ``trtllm/releases.yaml``.
+An engine belongs to a release, a GPU's compute capability and a driver: its manifest remembers all of them. The
+commands are data: ``trtllm/releases.yaml``.
 """
 
 from __future__ import annotations
@@ -124,11 +124,9 @@ def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> N
 
 
 def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
-    """Refuse the engine of a manifest if it was built for another machine or image.
+    """Raises LabError, with all that differs and matters, for the manifest of an engine of another machine or image.
 
-    Raises:
-        LabError: lists everything that differs and matters. A newer driver or a GPU of the same compute capability
-            under another name is fine.
+    A newer driver or a GPU of the same compute capability under another name is fine.
     """
     built = manifest.get("hardware")
     if not built:
@@ -163,13 +161,9 @@ def _title(argv: Sequence[str]) -> str:
 def commands(
     options: Options, weights: Path, scratch: Path, output: Path, source: Source | None = None
 ) -> list[list[str]]:
-    """The exact commands that build one engine, in order.
+    """The exact commands that build one engine, in order; ``source`` is what weights will be that are not there yet.
 
-    Args:
-        source: what the weights will be, where they may not be there yet.
-
-    Raises:
-        LabError: the release is unknown, or has no way to build that model like that.
+    Raises LabError where the release is unknown, or has no way to build that model like that.
     """
     release, model, before = releases.release(str(options["release"])), str(options["model"]), list[list[str]]()
     rotary = _rotary_word(weights, source) if model in ROTARY else ""

@@ -36,11 +36,7 @@ _REVISION = re.compile(r"[\w./-]+")
 
 @dataclass(frozen=True)
 class Source(Artifact):
-    """The weights of one source.
-
-    ``kind`` is hub, shipped, random or local; ``name`` the id, name, shape or folder. ``revision`` is the hub's, or the
-    data type of random weights; empty means the default.
-    """
+    """The weights of one source: ``name`` is an id, name, shape or folder; ``revision`` the hub's, or a data type."""
 
     store = WEIGHTS
     kind: str

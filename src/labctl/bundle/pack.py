@@ -92,15 +92,12 @@ def write(
     images: Sequence[str],
     listener: Listener,
 ) -> int:
-    """Write the bundle and return its size in bytes.
+    """Write the bundle and return its size in bytes; no half-written file is left.
 
     Args:
         labs: two-digit numbers of the labs that it serves.
         artifacts: folders of the cache (weights, engines) that are ready.
         images: names of container images that are here.
-
-    Raises:
-        LabError: no space, the wheels cannot be had, an image cannot be saved; no half-written file is left.
     """
     folders = sorted(set(artifacts))
     expected = estimate(workspace, folders, bool(images))
@@ -190,11 +187,7 @@ def _text(tar: tarfile.TarFile, name: str, text: str) -> str:
 
 
 def checkout_files(root: Path) -> list[Path]:
-    """Relative paths, sorted. What a person has added and not committed stays at home.
-
-    Raises:
-        LabError: it is a clone, and git does not say what is in it.
-    """
+    """Relative paths, sorted, without what is not committed. Raises LabError where git does not list a clone's."""
     if (root / ".git").exists():
         paths = [Path(name) for name in _tracked(root).split("\0") if name]
         return sorted(path for path in paths if (root / path).is_file())

@@ -23,11 +23,7 @@ COMPOSE_SOURCE, USUAL_SOURCE = "labs-prometheus", "prometheus"  # a dashboard's 
 
 
 def write(deployment: Deployment, folder: Path, observe: Path) -> None:
-    """Write base and overlays into an empty folder. ``observe`` has rules and dashboards.
-
-    Raises:
-        LabError: a rendered repository is larger than a ConfigMap may be.
-    """
+    """Write base and overlays into an empty folder. ``observe`` has rules and dashboards."""
     base, cluster = folder / "base", deployment.cluster
     kustomization = deployment.read("base/kustomization.yaml")
     names = set(kustomization["resources"])

@@ -58,8 +58,7 @@ class Serving:
     Attributes:
         probes: a body for each path that is asked once when a server starts.
         repository: rendered, on this machine; None where its templates are in the serving image alone.
-        templates, render: then, where the image has them, and labctl's command that renders them from /templates to
-            /tmp/rendered.
+        templates, render: then, where they are there, and labctl's command that renders them.
     """
 
     server: Server

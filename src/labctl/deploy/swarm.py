@@ -37,8 +37,7 @@ def write(
     """Write ``compose.swarm.yaml``, Envoy's configuration and the repository into an empty folder.
 
     Args:
-        config: Envoy's configuration, and ``guard`` whether that has a judge.
-        repository: rendered, on this machine.
+        config: Envoy's, and ``guard`` whether that has a judge.
         mounts: this machine's folders: "models" and "cache".
     """
     shutil.copytree(repository, folder / "repository", symlinks=True)

@@ -1,7 +1,4 @@
-"""From templates and parameters to the repository that a stack serves: all problems at once, or all files at once.
-
-Rendering is strict, and ``config`` checks every configuration before a server sees it.
-"""
+"""From templates and parameters to the repository that a stack serves: all problems at once, or all files at once."""
 
 from __future__ import annotations
 
@@ -68,10 +65,7 @@ def listing(request: RenderRequest) -> list[str]:
 
 
 def spare(request: RenderRequest) -> list[str]:
-    """The parameters that no template of any source uses any more. Raises LabError as :func:`render`.
-
-    A source that replaces a template of another one may use fewer parameters: that is no edit.
-    """
+    """Parameters that no template of any source uses; a source that replaces another's template may use fewer."""
     files = [origins(replace(request, sources=[source], models=())) for source in request.sources]
     places = [path for each in files for name, path in each.items() if name.endswith(f"/{CONFIG}")]
     used = {use.key for path in places for use in uses(path.read_text("utf-8", "replace"))}
@@ -92,11 +86,7 @@ def without_effect(keys: Sequence[str]) -> str:
 
 
 def render(request: RenderRequest) -> list[str]:
-    """Render into a fresh folder and swap it in; the models.
-
-    Raises:
-        LabError: every problem of every template, with file, line and key; nothing is written.
-    """
+    """Render into a fresh folder and swap it in; the models. Raises LabError with every problem of every template."""
     files, texts = _fill_files(request)
     need_space(request.output, sum(-(-source.stat().st_size // BLOCK) * BLOCK for source in files.values()))
     with replace_dir(request.output) as fresh:
@@ -134,11 +124,7 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
 
 
 def origins(request: RenderRequest) -> dict[str, Path]:
-    """Every file to render, by its path in the repository, from the last source that has it.
-
-    Raises:
-        LabError: a model has no template.
-    """
+    """Every file to render, by its path in the repository, from the last source that has it. Raises LabError."""
     files: dict[str, Path] = {}
     for source in request.sources:
         for model, folder in _models(source, request.models, request.family).items():

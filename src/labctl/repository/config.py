@@ -92,7 +92,6 @@ def parse_config(
     """The parsed ``ModelConfig`` (None if it is not one) and what is wrong with it.
 
     Args:
-        text: a filled template.
         uses: the template's placeholders: an error on the line of one is told with its key.
         values: what they were filled with: a value of several lines moves all that follows it.
     """

@@ -1,7 +1,4 @@
-"""What every runtime can do.
-
-A runtime starts the same rendered repository in its own way: ``local`` as a process, ``compose`` in containers.
-"""
+"""What every runtime can do: each starts the same rendered repository in its own way, as processes or in containers."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ class Server(Protocol):
 
 
 class Runtime(Protocol):
-    """Where servers run. Every method raises LabError for a foreseeable fault.
-
-    What changes something is an :class:`Action`: making one is pure, carrying it out is not.
-    """
+    """Where servers run. Every method raises LabError for a foreseeable fault; to make an Action changes nothing."""
 
     name: str
 
@@ -86,12 +80,7 @@ class Runtime(Protocol):
         """The servers as the balancer sees them, by number; {} where it cannot be asked."""
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
-        """Run ``python`` with ``argv`` where the lab's clients live, output passed through; gives the exit status.
-
-        Args:
-            argv: script and arguments, in paths as the client sees them (``client_path``).
-            stack: the client's; "" for a report, which needs no server.
-        """
+        """Run a script with the paths that clients see, for a stack or a report (""); its exit status."""
 
     def clients(self, stack: str) -> Series:
         """Clients that talk to the stack one after another, in one process (and container) that all of them share."""
@@ -124,8 +113,7 @@ def wait_until_stopped(living: Callable[[], Collection[Unloaded]], grace: float)
     Args:
         living: for each server that has not ended: whether it has unloaded its models.
 
-    Returns:
-        whether nothing is lost when they are killed now: False where something may still be in flight.
+    Returns False where something may still be in flight, and is lost when they are killed now.
     """
     deadline, unloaded = time.monotonic() + grace, False
     while left := living():

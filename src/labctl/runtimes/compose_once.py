@@ -74,11 +74,7 @@ class OneShots:
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 
     def _container_path(self, text: str, strict: bool = False) -> str:
-        """A path below the cache or models/ as the containers see it; anything else is left alone.
-
-        Args:
-            strict: any other path of this machine, such as a person's own folder, is refused.
-        """
+        """A path as the containers see it, or any other text; ``strict`` refuses a path that they cannot see."""
         path = Path(text)
         mounted = any(path.is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
         there = strict and path.is_absolute() and path.exists()

@@ -21,11 +21,7 @@ SERVICES = ("guard", "triton")  # the server has the last word
 
 
 class ComposeServer:
-    """Server containers that are being watched, and what stands before them.
-
-    Args:
-        containers: with what an error calls each; "" is a stack's only server.
-    """
+    """Watched containers of servers and of what stands before them, each with its name in errors ("": the only one)."""
 
     def __init__(self, containers: Sequence[tuple[str, Any]], record: Record) -> None:
         self.record, self._containers = record, containers
@@ -55,14 +51,7 @@ class ComposeServer:
 
 
 def log_lines(workspace: Workspace, stack: str, follow: bool, number: int = 0) -> Iterator[str]:
-    """Line by line, without line ends; after the containers are gone, what :func:`keep` kept.
-
-    Args:
-        number: of this replica alone, or of FRONT.
-
-    Raises:
-        LabError: there is neither, or the engine fails.
-    """
+    """The log, of that replica or FRONT, line by line; after its containers are gone, what :func:`keep_log` kept."""
     path = workspace.folder(stack).log_file(max(number, 0))
     if containers := _containers(workspace, stack, number):
         with docker_engine.speaking("reading the log"):

@@ -1,7 +1,4 @@
-"""The Docker engine, asked through its SDK: does it answer, and which containers, networks and volumes are ours?
-
-Those are found by our own labels, never from a file: what the engine says is the truth.
-"""
+"""The Docker engine, asked through its SDK; what is ours is found by our labels there, never from a file."""
 
 from __future__ import annotations
 
@@ -223,10 +220,7 @@ def largest(container: Any) -> int:
 
 
 def how_ended(attributes: dict[str, Any]) -> str | None:
-    """How a container ended, or why it never will serve, in words, from its inspected attributes; None while it may.
-
-    A process of it that the kernel killed for memory counts, and a new start after an end.
-    """
+    """How a container ended (or a process of it, for memory), or why it never will serve; None while it may."""
     state = attributes["State"]
     status = state.get("Status")
     health = state.get("Health") or {}

@@ -1,7 +1,6 @@
 """What of this checkout is on this machine: its marks, its processes, and what a killed command left behind.
 
-The local runtime knows its own by variables of a process and by names of shared memory. Every command first ends and
-removes what a labctl or a server that was killed has left (:func:`tidy`).
+Every command first ends and removes what a labctl or a server that was killed has left (:func:`tidy`).
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def marks(root: Path, stack: str) -> dict[str, str]:
 
 
 def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
-    """Names a server's shared-memory regions: unlike for two checkouts, none the start of another.
-
-    A replica's begins as its stack's does.
-    """
+    """How the names of a server's shared memory begin (a replica's as its stack's); none is the start of another's."""
     digest = hashlib.sha256(f"{root}\0{stack}".encode()).hexdigest()[:12]
     return f"labs-{digest}-{f'{number}-' if number else ''}"
 
@@ -95,10 +91,7 @@ def our_processes(root: Path, names: Collection[str]) -> Iterator[tuple[psutil.P
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it may still do anything: one that has only not been reaped holds neither memory nor ports.
-
-    Who inherits our servers reaps them when it will, and in a container often never.
-    """
+    """Whether it may still do anything: one that has only not been reaped yet holds neither memory nor ports."""
     try:
         # Of one that is killed the first thread may have ended before the others, which still hold all.
         return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
@@ -120,10 +113,7 @@ def kill(victims: Sequence[psutil.Process], deadline: float) -> None:
 
 
 def doomed(pid: int) -> bool:
-    """Whether SIGKILL has been sent to a process that the kernel cannot end yet (in a driver, on a dead disk).
-
-    Nobody can do more about it, so nothing waits for it a second time.
-    """
+    """Whether SIGKILL was sent to a process that the kernel cannot end yet: in a driver, or on a dead disk."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace").splitlines():
             if line.startswith(("SigPnd:", "ShdPnd:")) and int(line.split()[1], 16) >> (signal.SIGKILL - 1) & 1:
@@ -141,14 +131,11 @@ def tidy(workspace: Workspace) -> list[str]:
 
 
 def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool] = lambda stack: False) -> list[str]:
-    """End the servers whose ``run`` or ``bench`` is dead, the stubs whose server is dead, and their regions.
+    """End the servers whose ``run`` or ``bench`` is dead, the stubs whose server is dead, and their regions; in words.
 
     Args:
         stacks: those whose shared memory is looked for.
         held: whether a command that lives is changing that stack: what ends there is its own to clear away.
-
-    Returns:
-        what was ended, in words.
     """
     candidates = [(stack, region) for stack in stacks for region in regions(root, stack)]
     killed: dict[psutil.Process, str] = {}
@@ -202,11 +189,7 @@ def sweep(parents: Iterable[Path]) -> list[str]:
 
 
 def sweep_beside(target: Path, first: Callable[[Path], None]) -> list[str]:
-    """Remove what killed makers of ``target`` left beside it, wherever that is; the paths.
-
-    Args:
-        first: called with each such folder before it goes.
-    """
+    """Remove what killed makers of ``target`` left beside it, calling ``first`` with each such folder; the paths."""
     left = sorted(target.parent.glob(f".{glob.escape(target.name)}{HELD}*"))
     return [str(folder) for folder in left if _sweep_one(folder, first)]
 

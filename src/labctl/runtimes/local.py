@@ -1,8 +1,7 @@
 """The local runtime: the same real ``tritonserver``, from its PyPI wheel, as a process of this machine.
 
-The embedded default when no Docker engine answers. The server runs in a process group of its own and outlives
-``labctl up``. It is found again through its own environment, which carries the stack's record: nothing can go stale,
-because a process that is gone takes its record with it.
+It is found again through its own environment, which carries the stack's record: a process that is gone takes its record
+with it.
 """
 
 from __future__ import annotations

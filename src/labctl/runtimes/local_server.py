@@ -32,11 +32,7 @@ TRIES, PAUSE_S = 10, 0.05  # the kernel takes one such value each 100 ms from al
 
 
 class LocalServer:
-    """The servers that this very process started, and what stands before them.
-
-    Args:
-        parts: their processes, by what an error calls them; "" is a stack's only server.
-    """
+    """Watched processes of servers and of what stands before them, each with its name in errors ("": the only one)."""
 
     def __init__(self, parts: Mapping[str, subprocess.Popen[bytes]], record: Record, root: Path) -> None:
         self.record, self._parts, self._root = record, parts, root

@@ -78,11 +78,7 @@ def holder(workspace: Workspace, stack: str) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def hold_signals_back() -> Iterator[None]:
-    """Deliver Ctrl-C and SIGTERM only at the end of a block. The block must be bounded.
-
-    Only the main thread hears signals, and only there their handlers may be changed (``labctl learn`` checks in
-    another one).
-    """
+    """Deliver Ctrl-C and SIGTERM, which only the main thread hears, at the end of a block. It must be bounded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -20,10 +20,7 @@ OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``compute_capability`` as in "9.0"; memory in bytes, None where the driver does not say.
-
-    It says nothing of a MIG slice, and nothing of memory that a chip shares with the machine.
-    """
+    """One GPU. Its memory is in bytes; None for a MIG slice, and where chip and machine share it."""
 
     name: str
     compute_capability: str
@@ -33,10 +30,7 @@ class Gpu:
 
 
 def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
-    """Every GPU that the driver knows, or those of these numbers or UUIDs, at least one.
-
-    Of a MIG slice, the driver tells only on which kind of GPU it is.
-    """
+    """The GPUs of these numbers or UUIDs (() is all), at least one; of a MIG slice, only its kind of GPU is known."""
     sliced = any(name.startswith(MIG) for name in wanted)
     argv = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
     if wanted and not sliced:

@@ -71,10 +71,7 @@ def _die_with_parent() -> None:
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
-    """Start a server in a process group of its own, its output appended to ``log``.
-
-    What it writes is its owner's alone: its shared memory holds what clients ask and are answered.
-    """
+    """Start a server in a group of its own, its output appended to ``log``; what it writes is its owner's alone."""
     with nofollow.appending(log) as stream:
         return subprocess.Popen(
             argv,
@@ -91,10 +88,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, out
 
 @contextlib.contextmanager
 def _child(command: Command, **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A process that dies with us, in a group of its own: a terminal's Ctrl-C reaches us first, not it.
-
-    Whatever ends the block, the process is ended too. Raises OSError where it cannot be started.
-    """
+    """A process in a group of its own, so that Ctrl-C reaches us first; it ends with us, and with the block."""
     own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": _die_with_parent}
     env = {**os.environ, **command.env}
     with subprocess.Popen(command.argv, env=env, cwd=command.cwd, **own | options) as process:
@@ -126,14 +120,11 @@ def _signal(process: subprocess.Popen[Any], number: signal.Signals) -> None:
 def run_tool(
     command: Command, listener: Listener, on_line: Callable[[str], None], merged: bool = False
 ) -> tuple[int, str, list[str]]:
-    """Run a command to its end.
+    """Run a command to its end: its exit status, its stdout ("" if merged), and the last lines of its stderr.
 
     Args:
         on_line: called with each line of its stderr as it appears (a carriage return ends a line too).
         merged: its stdout is heard as its stderr is.
-
-    Returns:
-        exit status, stdout ("" if merged), and the last stderr lines.
     """
     listener.command(command.argv)
     tail: collections.deque[str] = collections.deque(maxlen=30)
@@ -186,11 +177,7 @@ def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> I
 def run_to_end(
     command: Command, listener: Listener, failed: str, remedy: str = LOOK_ABOVE, merged: bool = False
 ) -> list[str]:
-    """:func:`run_tool` for a command that must succeed; its last stderr lines are progress, and returned.
-
-    Raises:
-        LabError: ``failed``, with those lines.
-    """
+    """Run a command that must succeed: else LabError ``failed``. Its stderr lines are progress; the last ones."""
     code, _, tail = run_tool(command, listener, listener.progress, merged)
     if code:
         raise LabError(failed, describe_exit(code), remedy, details=tail)
@@ -198,11 +185,7 @@ def run_to_end(
 
 
 def run_step(command: Command, listener: Listener, argv: Sequence[str]) -> str:
-    """Run a step that makes weights or engines (``python`` with ``argv``); its stdout.
-
-    Raises:
-        LabError: the step's own, which it writes to stderr as one line, or else its last lines.
-    """
+    """Run a step that makes weights or engines; its stdout. Raises its own LabError, one line of its stderr."""
     code, out, tail = run_tool(
         command, listener, lambda line: None if line.startswith(LabError.MARK) else listener.progress(line)
     )
@@ -256,10 +239,7 @@ def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object
 
 
 def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> tuple[int, str, str] | None:
-    """Run a short command with ``given`` as its stdin; exit status, stdout, stderr. None: it took longer than that.
-
-    Whatever it started is ended with it. Raises OSError where it cannot be started.
-    """
+    """Run a short command and all that it starts; exit status, stdout, stderr. None: it took longer. Raises OSError."""
     pipe = subprocess.PIPE
     with _child(Command(argv, cwd=cwd), stdin=pipe, stdout=pipe, stderr=pipe, **TEXT) as process:
         try:

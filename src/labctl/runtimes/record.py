@@ -1,7 +1,6 @@
 """What is asked of a stack, where its servers are, and the record by which it is found again.
 
-The record travels with the server itself (an environment variable of the process, a label of the container), so that
-a lost or damaged state file never hides a server that runs.
+The record travels with the server itself (an environment variable of the process, a label of the container).
 """
 
 from __future__ import annotations
@@ -234,12 +233,7 @@ class Launch:
     def arguments(
         self, repository: str, address: str, ports: Sequence[int], shm_prefix: str, secret: str = "", **folders: str
     ) -> list[str]:
-        """The arguments of ``tritonserver``.
-
-        Args:
-            secret: closes Triton's own APIs on both protocols.
-            folders: as :func:`server_arguments` takes them.
-        """
+        """The arguments of ``tritonserver``, whose own APIs a ``secret`` closes; ``folders`` are its own too."""
         arguments = server_arguments(repository, address, ports, shm_prefix, self.exit_timeout, **folders)
         group = f"{','.join(CLOSED[self.record.options.client_shm])}:{KEY}={secret}"
         closed = [f"--http-restricted-api={group}", f"--grpc-restricted-protocol={group}"] if secret else []
@@ -252,20 +246,14 @@ def _adapter() -> TypeAdapter[Record]:
 
 
 def together(records: Mapping[int, Record]) -> Record:
-    """The record of a stack with the servers that exist, out of their own records, by number.
-
-    Each knows at least itself; the one that was started last knows most.
-    """
+    """The record of a stack, out of those of its servers that exist: the one that was started last knows most."""
     own = [s for number, record in sorted(records.items()) for s in record.servers if s.number == number]
     return dataclasses.replace(max(records.values(), key=lambda record: len(record.servers)), servers=own)
 
 
 @dataclass(frozen=True)
 class Proc:
-    """A process told apart from a later one with the same pid.
-
-    ``started`` is in seconds since the machine was booted: the time of day may be set while the process runs.
-    """
+    """A process told apart from a later one with the same pid, by its start in seconds since the machine was booted."""
 
     pid: int
     started: float

@@ -74,12 +74,7 @@ if __name__ == "__main__":
 
 
 class Series(ExitStack):
-    """Leaving it ends the process, and the client that may be at work.
-
-    Args:
-        command: the process (``PROGRAM``).
-        around: the time for which the process runs; what has to be there before it, and to go after it.
-    """
+    """Clients one after another in the process ``command``; leaving it ends that, and ``around`` with it."""
 
     def __init__(self, title: str, command: Command, around: Callable[[], AbstractContextManager[object]]) -> None:
         super().__init__()
@@ -96,12 +91,7 @@ class Series(ExitStack):
         return Action(self._title, do, [self._command])
 
     def client(self, title: str, argv: Sequence[str], context: Path) -> Action[int]:
-        """Run a script to its end; gives its exit status, or that of the process where this ends first.
-
-        Args:
-            argv: script and arguments, the last of which is its context, in paths as the client sees them.
-            context: that file as this machine sees it.
-        """
+        """Run a script, whose last argument is its ``context``, to its end; its exit status, or that of the process."""
         line, ended = shlex.join(argv), ended_of(context)
 
         def do(listener: Listener) -> int:

@@ -1,8 +1,7 @@
 """The real Triton server out of its PyPI wheel: what it needs around it to run as a plain process.
 
-The wheel (``nvidia-pytriton``) carries ``tritonserver`` and the python backend, with one stub for each CPython. The
-backend wants the stub of *this* Python beside it, so a small backend folder of our own links to both; the wheel's own
-files are never touched.
+The wheel has one stub for each CPython, and the python backend wants that of *this* Python beside it. So a small
+backend folder of our own links to both; the wheel's own files are never touched.
 """
 
 from __future__ import annotations

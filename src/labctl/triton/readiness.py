@@ -39,13 +39,10 @@ class ProbeLike(Protocol):
 def probe(
     endpoint: str, model: str, request: ProbeLike, timeout: float, stuck: Callable[[], Sequence[str]] = tuple
 ) -> None:
-    """One tiny real inference.
+    """One tiny real inference. Raises LabError where the model answers with an error, in Triton's words, or not at all.
 
     Args:
         stuck: what is known of models that hang in an execution; the first sentence ends the wait.
-
-    Raises:
-        LabError: the model answered with an error, in Triton's words, or not at all.
     """
     answer = _ask(endpoint, f"/v2/models/{model}/{request.path}", request.body, timeout)
     silent = f"model {model} is READY but does not answer"
@@ -76,10 +73,9 @@ def _ask(endpoint: str, path: str, body: Any, timeout: float) -> Future[tuple[in
 
 
 def failing_models(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
-    """Models that answer a tiny question with an error, in its words: Triton still calls them READY.
+    """Models that Triton calls READY and that answer a tiny question with an error, in its words; a slow one is busy.
 
-    One that takes longer than ``timeout`` seconds is busy. Where a python stub has died, it is the model that is named,
-    not the ensemble around it.
+    Where a python stub has died, it is the model that is named, not the ensemble around it.
     """
     ill = {}
     for model, request in probes.items():
@@ -157,10 +153,7 @@ def wait_ready(
 
 
 def _complete_from_log(states: Sequence[ModelState], log: Sequence[str], models: Sequence[str]) -> list[ModelState]:
-    """The states, with what only the log tells: how far a silent server is, and whose config.pbtxt Triton refuses.
-
-    Such a model never gets a state.
-    """
+    """The states, with what only the log tells: how far a silent server is, and which config.pbtxt Triton refuses."""
     lines = [server_api.message(line) for line in log]
     loaded = {match[1] for line in lines if (match := LOADED.search(line))}
     failed = {match["model"]: match["reason"] for line in lines if (match := FAILED.search(line))}

@@ -37,11 +37,7 @@ class Unreachable(Exception):
 def call(
     endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0, secret: str = ""
 ) -> tuple[int, bytes]:
-    """One HTTP request to Triton. Raises Unreachable where there is no complete answer.
-
-    Args:
-        secret: opens the APIs that are closed to strangers (labctl.triton.arguments).
-    """
+    """One HTTP request to Triton; ``secret`` opens its closed APIs. Raises Unreachable without a complete answer."""
     connection = http.client.HTTPConnection(endpoint, timeout=timeout)
     try:
         payload = None if body is None else json.dumps(body)
@@ -82,13 +78,10 @@ def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
 def load_model(
     endpoint: str, model: str, timeout: float, secret: str = "", config: Mapping[str, Any] | None = None
 ) -> None:
-    """Have Triton load a model anew (explicit model control); its former version serves until then, and on failure.
+    """Have Triton load a model again; its former version serves until then, and on failure. Raises LabError.
 
     Args:
         config: in the place of the repository's config.pbtxt, until the next load.
-
-    Raises:
-        LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
     """
     asked = {"parameters": {"config": json.dumps(config)}} if config else {}
     try:
@@ -105,10 +98,9 @@ def load_model(
 
 
 def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
-    """Have Triton forget a model. Triton takes one with other parameters but the same files for the one it has.
+    """Have Triton forget a model: it takes one with other parameters but the same files for the one it has.
 
-    Raises:
-        LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
+    Raises LabError in Triton's own words, or that it took longer than ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
     try:
@@ -149,10 +141,7 @@ def triton_message(body: bytes | str) -> str:
 
 
 def message(line: str) -> str:
-    """The message of a line, its own line breaks restored; the line itself where it is not Triton's.
-
-    Other escapes stay: what came from a client must not move anybody's cursor.
-    """
+    """The message of a line (itself if not Triton's) with its line breaks; no escape of a client's moves the cursor."""
     match = LINE.match(line)
     return _plain(match["message"]) if match else line
 

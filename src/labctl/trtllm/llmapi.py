@@ -13,13 +13,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float":
 
 
 def document(release: Release, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as model.yaml nests them; one that is empty is left to the LLM API.
+    """The values, by dotted key, as model.yaml nests them; one that is empty is left to the LLM API.
 
-    Args:
-        values: by dotted key, such as ``triton_config.decoupled``.
-
-    Raises:
-        LabError: the release has no LLM API, or keys that it does not take and values of the wrong type: all of them.
+    Raises LabError, with all that is wrong, for keys that the release does not take and values of the wrong type.
     """
     if release.llmapi is None:
         raise LabError(

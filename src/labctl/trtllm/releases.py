@@ -1,7 +1,6 @@
 """TensorRT-LLM by release: the table of ``releases.yaml``, and what a stack's settings mean on each of them.
 
-Releases differ in what their templates ask for, in which batching types they serve, and in when they silently serve
-another scheduler policy than the one asked for. All of that is data; this module only applies it.
+Releases differ in what their templates ask for and serve, and in when they silently serve another scheduler policy.
 """
 
 from __future__ import annotations
@@ -118,11 +117,7 @@ class Release(BaseModel):
     def usual_for(
         self, model: str, settings: Mapping[str, Any], given: Collection[str]
     ) -> tuple[dict[str, Any], list[str]]:
-        """The stack's settings as this release takes them for an engine of ``model``, and what to say of it.
-
-        Args:
-            given: the settings that a person chose; those stay.
-        """
+        """The settings that this release takes for an engine of ``model``, and notices; the ``given`` ones stay."""
         usual = self.usual.get(model)
         if usual is None:
             return dict(settings), []
@@ -137,10 +132,7 @@ class Release(BaseModel):
         return {**settings, **taken}, notices
 
     def engine_options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What the engine must be built with to be served like that.
-
-        Static batching computes all prompts of a batch in one step, so that it needs room for the longest of them all.
-        """
+        """How the engine must be built: static batching computes all prompts of a batch in one step."""
         return {"max_num_tokens": 0} if settings.get("gpt_model_type") == STATIC else {}
 
     def replacements_for(self, settings: Mapping[str, Any]) -> list[Replacement]:
@@ -151,14 +143,7 @@ class Release(BaseModel):
         return [Replacement("tensorrt_llm/config.pbtxt", LITERAL_BATCHING_TYPE, wanted)]
 
     def check_combination(self, settings: Mapping[str, Any]) -> list[str]:
-        """What a person should know about these settings on this release, before anything starts.
-
-        Returns:
-            Notices: settings that are served, but not as written.
-
-        Raises:
-            LabError: a batching type or policy that this release refuses or does not know.
-        """
+        """Notices of settings that are not served as written. Raises LabError for those that are not served."""
         notices = []
         batching = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
         if batching not in self.batching_types:
@@ -256,11 +241,7 @@ def table() -> Mapping[str, Release]:
 
 
 def release(name: str = "") -> Release:
-    """A release by its name or one of its aliases; none means the default one.
-
-    Raises:
-        LabError: unknown, with the list of the good ones.
-    """
+    """A release by its name or one of its aliases; none means the default one. Raises LabError for an unknown one."""
     name = (name or DEFAULT_RELEASE).removeprefix("v")
     for candidate in table().values():
         if name == candidate.name or name in candidate.aliases:
