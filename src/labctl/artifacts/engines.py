@@ -35,10 +35,6 @@ class Build(Artifact):
         return key_of(f"{self.engine.name}-{self.source.key[:60]}", json.dumps(inputs, sort_keys=True))
 
     @property
-    def label(self) -> str:
-        return self.key
-
-    @property
     def title(self) -> str:
         return f"{self.engine.name} engine of {self.source.spec}"
 

@@ -60,7 +60,8 @@ class TensorRtLlm(Engine):
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
             steps = commands(options, weights, Path(scratch), target)
             for number, argv in enumerate(steps, 1):
-                tell(f"step {number} of {len(steps)}: {_title(argv)}")
+                script = argv[{"python3": 1, "run-example": 2}.get(argv[0], 0)]
+                tell(f"step {number} of {len(steps)}: {Path(script).name}")
                 builder.run(argv)
         if options["model"] in ROTARY:
             check_rotary(target, rotary_dim(weights), steps)
@@ -76,8 +77,7 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"tp_size={options['tp_size']} times pp_size={options['pp_size']}",
             f"--set tp_size={gpu.gpus} --set pp_size=1",
         )
-    release = releases.release(str(options["release"]))
-    _require_chip(release, gpu)
+    _require_chip(releases.release(str(options["release"])), gpu)
     if options["quantization"] == "fp8" and _version(gpu.compute_capability) < FP8_SINCE:
         raise LabError(
             f"{gpu.gpu_name} does not support fp8",
@@ -152,10 +152,6 @@ def _version(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(".") if not part.startswith("post"))
     except ValueError:
         raise LabError(f"'{text}' is not a version") from None
-
-
-def _title(argv: Sequence[str]) -> str:
-    return Path(argv[{"python3": 1, "run-example": 2}.get(argv[0], 0)]).name
 
 
 def commands(

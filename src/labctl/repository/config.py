@@ -5,7 +5,6 @@ Triton tells of a wrong ensemble one tensor at a time, after the server has star
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -98,20 +97,12 @@ def parse_config(
     from google.protobuf import text_format
 
     try:
-        return _parsed(text), []
+        return text_format.Parse(text, import_alone(MODULE).ModelConfig()), []
     except text_format.ParseError as error:
         match = _POSITION.match(str(error))
         line, message = (int(match[1]), match[3]) if match else (error.GetLine() or 0, str(error))
         line, keys = _blame(line, uses, values or {})
         return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), " ".join(message.split()))]
-
-
-@functools.lru_cache(maxsize=256)  # the phases of a run differ in one model, if in any
-def _parsed(text: str) -> Any:
-    """The ``ModelConfig``, which nobody changes. Raises ParseError."""
-    from google.protobuf import text_format
-
-    return text_format.Parse(text, import_alone(MODULE).ModelConfig())
 
 
 def _blame(line: int, uses: Sequence[Use], values: Mapping[str, Any]) -> tuple[int, list[str]]:

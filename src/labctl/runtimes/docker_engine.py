@@ -181,7 +181,7 @@ def labels(thing: Any) -> dict[str, str]:
 
 
 def users(network: Any) -> str:
-    """Who still uses a network, as an addition to its name; "" if nobody does."""
+    """The containers on a network, as an addition to its name; "" for none."""
     with contextlib.suppress(*engine_errors()):
         network.reload()
     names = sorted(entry["Name"] for entry in (network.attrs.get("Containers") or {}).values())

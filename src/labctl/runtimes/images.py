@@ -155,17 +155,16 @@ def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Remove images by name: those that are gone, and those that a container still uses."""
     import docker.errors
 
-    gone, kept = [], []
+    kept = []
     for name in names:
         with docker_engine.speaking(f"removing image {name}"):
             try:
                 docker_engine.engine().images.remove(name)
-                gone.append(name)
             except docker.errors.APIError as error:
                 if error.status_code != CONFLICT:
                     raise
                 kept.append(name)
-    return gone, kept
+    return [name for name in names if name not in kept], kept
 
 
 def build(builds: Mapping[str, Command], base: str) -> list[Action[str]]:

@@ -180,18 +180,14 @@ class LocalRuntime:
         return [(process, env) for process, env in every if stack in (None, env.get(STACK))]
 
     def running(self) -> list[Record]:
-        found: dict[str, dict[int, tuple[int, Record]]] = {}  # by stack and the number of the server: its pid, record
+        found: dict[str, dict[int, Record]] = {}  # by stack and the number of the server
         for process, env in self._ours(names=(SERVER,)):
             if not leftovers.doomed(process.pid):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    record = Record.from_json(env[RECORD])
-                    found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = process.pid, record
-        return [
-            dataclasses.replace(
-                together({n: record for n, (_, record) in servers.items()}), server={"pid": min(servers.items())[1][0]}
-            )
-            for servers in found.values()
-        ]
+                    record = dataclasses.replace(Record.from_json(env[RECORD]), server={"pid": process.pid})
+                    found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = record
+        first = {stack: servers[min(servers)].server for stack, servers in found.items()}
+        return [dataclasses.replace(together(servers), server=first[stack]) for stack, servers in found.items()]
 
     def stacks(self) -> set[str]:
         return {env[STACK] for _, env in self._ours()}

@@ -43,14 +43,13 @@ def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
         ) from None
     if done is None:
         raise LabError("the NVIDIA driver does not answer", f"nvidia-smi was silent for {PATIENCE_S} s")
-    code, out, err = done
-    said = (out + err).strip()
+    (code, out, err), remedy = done, "check that nvidia-smi lists your GPU"
     if code:
-        why = said.splitlines()[0] if said else f"exit status {code}"
-        raise LabError("the NVIDIA driver does not work", why, "check that nvidia-smi lists your GPU")
+        why = next(iter((out + err).strip().splitlines()), f"exit status {code}")
+        raise LabError("the NVIDIA driver does not work", why, remedy)
     listed = [_gpu(line) for line in out.splitlines() if line.strip()]
     if not listed:
-        raise LabError("the NVIDIA driver sees no GPU", "", "check that nvidia-smi lists your GPU")
+        raise LabError("the NVIDIA driver sees no GPU", "", remedy)
     return [replace(listed[0], memory=None, free=None)] if sliced else listed
 
 

@@ -39,6 +39,9 @@ PROGRAM = (
 )
 
 
+Around = Callable[[], AbstractContextManager[object]]
+
+
 def ended_of(context: Path) -> Path:
     """Where it is said how the client with that context ended."""
     return context.with_suffix(".ended")
@@ -76,7 +79,7 @@ if __name__ == "__main__":
 class Series(ExitStack):
     """Clients one after another in the process ``command``; leaving it ends that, and ``around`` with it."""
 
-    def __init__(self, title: str, command: Command, around: Callable[[], AbstractContextManager[object]]) -> None:
+    def __init__(self, title: str, command: Command, around: Around) -> None:
         super().__init__()
         self._title, self._command, self._around = title, command, around
         self._process: subprocess.Popen[bytes] | None = None
