@@ -34,7 +34,7 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
 
     disable_progress_bars()  # _progress says how many bytes there are
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    try:
+    with _explained(name, revision):
         tell(f"asking for {name}")
         info = HfApi(endpoint=endpoint).model_info(name, revision=revision or None, files_metadata=True)
         names = [file.rfilename for file in info.siblings or []]
@@ -51,10 +51,6 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
                 ignore_patterns=IGNORED,
                 endpoint=endpoint,
             )
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in disk.FAULTS:
-            raise
-        raise explain(error, name, revision) from None
     for path in partial.iterdir():
         if path.name != ".cache":
             shutil.move(str(path), target / path.name)
@@ -67,10 +63,18 @@ def require_access(name: str, revision: str) -> None:
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-    try:
+    with _explained(name, revision):
         api.model_info(name, revision=revision or None)
         api.auth_check(name)  # a gated model's page is open to all, its files are not
+
+
+@contextmanager
+def _explained(name: str, revision: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in disk.FAULTS:
+            raise
         raise explain(error, name, revision) from None
 
 

@@ -77,34 +77,29 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"tp_size={options['tp_size']} times pp_size={options['pp_size']}",
             f"--set tp_size={gpu.gpus} --set pp_size=1",
         )
-    _require_chip(releases.release(str(options["release"])), gpu)
-    if options["quantization"] == "fp8" and _version(gpu.compute_capability) < FP8_SINCE:
-        raise LabError(
-            f"{gpu.gpu_name} does not support fp8",
-            f"its compute capability is {gpu.compute_capability}; fp8 needs 8.9 or newer (Ada, Hopper)",
-            "--set quantization=none",
-        )
-
-
-def _require_chip(release: Release, gpu: GpuInfo) -> None:
-    """Refuse a chip for which the release's builder has no kernels. Raises LabError."""
-    chip = _version(gpu.compute_capability)
+    release, chip = releases.release(str(options["release"])), _version(gpu.compute_capability)
+    its = f"its compute capability is {gpu.compute_capability}"
     if chip < _version(release.oldest):
+        older = f"{its}; upstream supports {release.oldest} (Ampere) or newer"
+        raise LabError(f"{gpu.gpu_name} is too old for TensorRT-LLM", older, "--set engine=transformers")
+    if not _has_kernels(release, gpu):
+        later = (other.name for other in releases.table().values() if other.steps and _has_kernels(other, gpu))
+        known = next(later, "")
+        but = f", without {' and '.join(release.without)}" if release.without else ""
         raise LabError(
-            f"{gpu.gpu_name} is too old for TensorRT-LLM",
-            f"its compute capability is {gpu.compute_capability}; upstream supports {release.oldest} (Ampere) or newer",
-            "--set engine=transformers",
+            f"{gpu.gpu_name} is newer than TensorRT-LLM {release.name}",
+            f"{its}; that release builds for {release.newest} at most{but}",
+            f"--release {known} or newer" if known else "--release 1.2.1 --set engine=llmapi, or engine=transformers",
         )
-    if chip <= _version(release.newest) and gpu.compute_capability not in release.without:
-        return
-    later = (other for other in releases.table().values() if other.steps and chip <= _version(other.newest))
-    known = next((other.name for other in later if gpu.compute_capability not in other.without), "")
-    raise LabError(
-        f"{gpu.gpu_name} is newer than TensorRT-LLM {release.name}",
-        f"its compute capability is {gpu.compute_capability}; that release builds for {release.newest} at most"
-        + (f", without {' and '.join(release.without)}" if release.without else ""),
-        f"--release {known} or newer" if known else "--release 1.2.1 --set engine=llmapi, or engine=transformers",
-    )
+    if options["quantization"] == "fp8" and chip < FP8_SINCE:
+        newer = f"{its}; fp8 needs 8.9 or newer (Ada, Hopper)"
+        raise LabError(f"{gpu.gpu_name} does not support fp8", newer, "--set quantization=none")
+
+
+def _has_kernels(release: Release, gpu: GpuInfo) -> bool:
+    """Whether the release builds engines for chips as new as this one."""
+    known = _version(gpu.compute_capability) <= _version(release.newest)
+    return known and gpu.compute_capability not in release.without
 
 
 def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> None:
@@ -186,7 +181,7 @@ def commands(
         "folder": release.folders.get(model, model),
     }
     steps = [step for step in release.steps[model] if _applies(step, facts)]
-    if options["quantization"] != "none" and not any(_mentions(step, "quantization") for step in release.steps[model]):
+    if options["quantization"] != "none" and "'quantization':" not in str(release.steps[model]):  # a "when"
         raise LabError(f"release {options['release']} cannot build {model} with {options['quantization']} weights")
     if options["pp_size"] > 1 and "{pp_size}" not in str(steps):
         raise LabError(
@@ -233,11 +228,6 @@ def _example(argv: list[str], folders: Sequence[str]) -> list[str]:
 
 def _applies(part: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     return all(facts[key] == value for key, value in part.get("when", {}).items())
-
-
-def _mentions(step: Mapping[str, Any], key: str) -> bool:
-    parts = step["parts"] if isinstance(step["parts"], list) else []
-    return key in step.get("when", {}) or any(key in part.get("when", {}) for part in parts if isinstance(part, dict))
 
 
 def _words(parts: Any, facts: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from labctl.doctor.gpu_memory import Shape
 from labctl.doctor.machine import MORE_DISK, Check, from_error
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
-from labctl.runtimes.compose_commands import PACKAGES_CUDA
+from labctl.runtimes.images import PACKAGES_CUDA, gpu_target
 from labctl.runtimes.nvidia import Gpu
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
@@ -105,8 +105,6 @@ def _chip(info: GpuInfo, options: Mapping[str, Any]) -> str:
 
 
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
-    from labctl.runtimes.images import gpu_target
-
     check_target(manifest, gpu_target(plan.image, plan.devices))
     return "built for this GPU and image"
 

@@ -17,7 +17,6 @@ from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Launch, Record
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
-from labctl.trtllm import releases
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -27,9 +26,6 @@ GRACE_S = 5
 FRONT_DIR = "/labs/front"
 EVERY = "replicas"  # a host name that stands for every server of a stack
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
-# What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
-PACKAGES = "gpu.txt"
-PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 NOBODY = 65534
 
 
@@ -42,7 +38,13 @@ def builds(projects: Projects, profile: str, base: str, guarded: bool = False) -
         env = {variable: image, **arguments, **images.build_environment()}
         commands[image] = projects.command(BUILDER, words, env, profile=profile)
 
-    build("triton", "LABS_SERVER_IMAGE", images.server_image(workspace, profile, base), profile, **_arguments(base))
+    build(
+        "triton",
+        "LABS_SERVER_IMAGE",
+        images.server_image(workspace, profile, base),
+        profile,
+        **images.build_arguments(base),
+    )
     if profile != TOOLS:
         build("triton", "LABS_SERVER_IMAGE", images.server_image(workspace, TOOLS))
     build("client", "LABS_CLIENT_IMAGE", images.client_image(workspace))
@@ -55,32 +57,6 @@ def build_files(projects: Projects, name: str) -> Command:
     """Build the image of the checkout's files (docs/operate/kubernetes.md)."""
     file, label = "docker/files.Dockerfile", f"{images.LABEL}=files"
     return Command(("docker", "build", "--file", file, "--label", label, "--tag", name, "."), cwd=Path(projects.root))
-
-
-def copy_out(image: str, name: str, path: str, target: Path) -> list[Command]:
-    """Copy a folder out of an image, through a container that is never started."""
-    return [
-        Command(("docker", "create", "--name", name, image), {}, f"{name}: {image}, never started, removed at once"),
-        Command(("docker", "cp", f"{name}:{path}/.", str(target))),
-        Command(("docker", "rm", "--force", name)),
-    ]
-
-
-def _arguments(base: str) -> dict[str, str]:
-    """The build arguments of docker/server.gpu.Dockerfile for an image of NVIDIA's ("" is no such image)."""
-    if not base:
-        return {}
-    release = next((r for r in releases.table().values() if r.image == base), None)
-    arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
-    if release is None:
-        return {**arguments, "LABS_PACKAGES": PACKAGES}
-    if release.app:
-        arguments |= {
-            "LABS_APP": "source",
-            "LABS_BACKEND_COMMIT": release.app.backend,
-            "LABS_TRTLLM_COMMIT": release.app.tensorrt_llm,
-        }
-    return {**arguments, "LABS_INSTALL": release.install}
 
 
 def one_shot(
@@ -177,7 +153,9 @@ def _up(
 def down(projects: Projects, stack: str, force: bool = False) -> Command:
     """Stop a stack and remove all of its project; Compose finds it by its labels."""
     hurry = ("--timeout", "0") if force else ()
-    return projects.by_labels(stack, ("down", "--remove-orphans", "--volumes", *hurry))
+    # Without files: it finds the project by its labels alone, whatever the files say today.
+    words = ("--project-name", projects.name(stack), "down", "--remove-orphans", "--volumes", *hurry)
+    return Command(("docker", "compose", *words), cwd=Path("/"))  # where there is no Compose file
 
 
 def _gpus(count: int, devices: Sequence[str] = ()) -> str:
@@ -310,8 +288,3 @@ class Projects:
         options = [*(option for path in files for option in ("--file", str(path))), "--project-directory", self.root]
         argv = ["docker", "compose", "--project-name", self.name(stack), *options, *words]
         return Command(argv, {**self.environment(stack), **(env or {})}, container, self.workspace.root)
-
-    def by_labels(self, stack: str, words: Sequence[str]) -> Command:
-        """A command without files: Compose finds the project by its labels alone, whatever the files say today."""
-        argv = ["docker", "compose", "--project-name", self.name(stack), *words]
-        return Command(argv, cwd=Path("/"))  # where there is no Compose file

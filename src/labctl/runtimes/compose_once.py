@@ -82,20 +82,21 @@ class OneShots:
         return self._projects.inside(path, server=False) if mounted or there else text
 
     def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
-        server = images.server_image(self.workspace, "gpu", image)
-        name = self._name("templates", "copy")
+        server, name = images.server_image(self.workspace, "gpu", image), self._name("templates", "copy")
+        container = f"{name}: {server}, never started, removed at once"
+        create = Command(("docker", "create", "--name", name, server), {}, container)
+        copy, remove = ("docker", "cp", f"{name}:{path}/."), Command(("docker", "rm", "--force", name))
 
         def do(listener: Listener) -> str:
             with replace_dir(target) as fresh:
-                *commands, remove = compose_commands.copy_out(server, name, path, fresh)
                 try:
-                    for command in commands:
+                    for command in (create, Command((*copy, str(fresh)))):
                         processes.run_to_end(command, listener, f"{path} cannot be copied out of {image}")
                 finally:
                     processes.run_to_end(remove, listener, f"container {name} cannot be removed")
             return "copied out of the image"
 
-        return Action(title, do, compose_commands.copy_out(server, name, path, target), [f"{target}/"])
+        return Action(title, do, [create, Command((*copy, str(target))), remove], [f"{target}/"])
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
         command, around = self._client(stack, argv, terminal=os.isatty(0) and os.isatty(1))

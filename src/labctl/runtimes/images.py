@@ -50,6 +50,9 @@ GUARD_FILES = (
     "requirements/guard.txt",
     "src/labguard/envoy.yaml",
 )
+# What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
+PACKAGES = "gpu.txt"
+PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 BUILD_REMEDY = "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS"
 PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
@@ -113,6 +116,20 @@ def build_environment() -> dict[str, str]:
     return variables
 
 
+def build_arguments(base: str) -> dict[str, str]:
+    """The build arguments of docker/server.gpu.Dockerfile for an image of NVIDIA's ("" is no such image)."""
+    if not base:
+        return {}
+    release = next((r for r in releases.table().values() if r.image == base), None)
+    arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
+    if release is None:
+        return {**arguments, "LABS_PACKAGES": PACKAGES}
+    if app := release.app:
+        commits = {"LABS_BACKEND_COMMIT": app.backend, "LABS_TRTLLM_COMMIT": app.tensorrt_llm}
+        arguments |= {"LABS_APP": "source", **commits}
+    return {**arguments, "LABS_INSTALL": release.install}
+
+
 def sources(workspace: Workspace, below: str = "") -> list[Path]:
     """The Python files, and the YAML files that they read, that go into the images, below the checkout."""
     every = (workspace.root / "src" / below).rglob("*.*")
@@ -138,16 +155,11 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     bases = [releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
     current |= {server_image(workspace, "gpu", base) for base in bases}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
-    rows = [
-        {
-            "name": name,
-            "bytes": int(image.attrs["Size"]),
-            "made": datetime.fromisoformat(image.attrs["Created"]).timestamp(),
-            "current": name in current,
-        }
-        for image in ours
-        for name in image.tags or [image.short_id]
-    ]
+    rows = []
+    for image in ours:
+        made = datetime.fromisoformat(image.attrs["Created"]).timestamp()
+        facts = {"bytes": int(image.attrs["Size"]), "made": made}
+        rows += [{"name": n, **facts, "current": n in current} for n in image.tags or [image.short_id]]
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
