@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from labctl.runtimes import docker_engine, keeper, processes, wheel
-from labctl.runtimes.leftovers import REPLICA, marks, regions, shm_prefix
+from labctl.runtimes import docker_engine, processes, wheel
+from labctl.runtimes.leftovers import REPLICA, keeper_command, marks, regions, shm_prefix
 from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
 from labctl.workspace import Workspace
@@ -73,7 +73,7 @@ def local(
         backend=str(backends),
         cache=str(triton.caches),
     )
-    argv = keeper.command([str(triton.binary), *_add(extra, usual)], ended, prefix, "--grace", str(GRACE_S))
+    argv = keeper_command([str(triton.binary), *_add(extra, usual)], ended, prefix, "--grace", str(GRACE_S))
     env = wheel.environment(triton) | marks(workspace.root, name) | {REPLICA: str(http)}
     process = processes.spawn(argv, env, log, cwd=folder, outlive=False)
 

@@ -7,6 +7,7 @@ import errno
 import functools
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,11 @@ def _of_context(name: str) -> str:
 
 def _docker_says(*words: str) -> str:
     """What a docker command prints; "" where there is none, it fails, or is silent for too long."""
-    with contextlib.suppress(OSError):
-        ended = processes.run_short(["docker", *words], Path("/"), PROBE_S)
-        return ended[1].strip() if ended and ended[0] == 0 else ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = ["docker", *words]
+        return subprocess.run(
+            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S, check=True
+        ).stdout.strip()
     return ""
 
 

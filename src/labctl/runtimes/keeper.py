@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -134,12 +134,6 @@ class Keeper:
 
     def _regions(self) -> Iterator[Path]:
         return Path("/dev/shm").glob(f"{self._options.regions}*")
-
-
-def command(server: Sequence[str], ended: Path, regions: str, *options: str) -> list[str]:
-    """A server's command, under a keeper."""
-    own = ["--ended", str(ended), "--regions", regions, *options]
-    return [sys.executable, "-m", "labctl.runtimes.keeper", *own, "--", *server]
 
 
 def main() -> None:

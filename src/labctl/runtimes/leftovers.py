@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -48,6 +49,12 @@ def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
     """How the names of a server's shared memory begin (a replica's as its stack's); none is the start of another's."""
     digest = hashlib.sha256(f"{root}\0{stack}".encode()).hexdigest()[:12]
     return f"labs-{digest}-{f'{number}-' if number else ''}"
+
+
+def keeper_command(server: Sequence[str], ended: Path, regions: str, *options: str) -> list[str]:
+    """A server's command, under a keeper of the shared memory whose names begin with ``regions``."""
+    own = ["--ended", str(ended), "--regions", regions, *options]
+    return [sys.executable, "-m", "labctl.runtimes.keeper", *own, "--", *server]
 
 
 def regions(root: Path, stack: str, number: int = 0) -> list[Path]:

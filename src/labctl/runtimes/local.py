@@ -12,6 +12,7 @@ import itertools
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -20,12 +21,12 @@ from pathlib import Path
 import psutil
 
 from labctl.listener import Listener
-from labctl.runtimes import keeper, leftovers, local_server, nvidia, processes, wheel
+from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
 from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, lives
 from labctl.runtimes.local_server import ENVOY, FRONT_NAMES, LocalServer, front_commands, start_front
 from labctl.runtimes.processes import Action, Command, as_they_come
-from labctl.runtimes.record import Endpoints, Launch, Record, together
+from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, together
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
@@ -117,19 +118,52 @@ class LocalRuntime:
 
     def start(self, launch: Launch) -> Action[LocalServer]:
         record, workspace = launch.record, self.workspace
-        fronts = {} if launch.only else front_commands(workspace, record)
-        commands = [local_server.command(workspace, launch, server, arguments.SHOWN) for server in launch.starting]
+        fronts = front_commands(workspace, record) if record.front and not launch.only else {}
+        commands = [self._server(launch, server, arguments.SHOWN) for server in launch.starting]
 
         def do(listener: Listener) -> LocalServer:
             parts = start_front(workspace, record, listener) if fronts else {}
             for server, command in zip(launch.starting, commands, strict=True):
                 listener.command(command.argv)
-                process = local_server.spawn(workspace, launch, server)
+                process = self._spawn(launch, server)
                 parts[f"replica {server.number}" if record.balance else ""] = process
             return LocalServer(parts, dataclasses.replace(record, server={"pid": process.pid}), workspace.root)
 
         files = [str(workspace.folder(record.stack).envoy_file)] if fronts else []
         return Action(f"the server of {record.stack}", do, [*fronts.values(), *commands], files)
+
+    def _server(self, launch: Launch, server: Replica, secret: str) -> Command:
+        record, triton = launch.record, wheel.find_wheel()
+        number = record.folder(server.number)
+        prefix = leftovers.shm_prefix(self.workspace.root, record.stack, number)
+        argv = launch.arguments(
+            str(launch.repository),
+            LOOPBACK,
+            [int(endpoint.rpartition(":")[2]) for endpoint in vars(server.endpoints).values()],
+            prefix,
+            secret,  # Triton takes it in no other way (docs/operate/security.md)
+            backend=str(triton.backends(self.workspace.backends_cache)),
+            cache=str(triton.caches),
+        )
+        ended, restarts = self.workspace.folder(record.stack).ended_file(number), str(record.options.supervise)
+        argv = leftovers.keeper_command([str(triton.binary), *argv], ended, prefix, "--restarts", restarts)
+        env = {**launch.env, **({REPLICA: str(number)} if number else {})}
+        if launch.packages:
+            env |= layers.layer(launch.packages, self.workspace).environment
+        if launch.devices:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
+        return Command(argv, env, cwd=launch.run_dir)
+
+    def _spawn(self, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
+        """Start a server; its environment has the stack's record, by which it is found again."""
+        record, folder = launch.record, self.workspace.folder(launch.record.stack)
+        number = record.folder(server.number)
+        folder.ended_file(number).unlink(missing_ok=True)
+        started = self._server(launch, server, folder.read_secret())
+        own = {**leftovers.marks(self.workspace.root, record.stack), RECORD: record.to_json()}
+        env = wheel.environment(wheel.find_wheel()) | dict(started.env) | own
+        log, outlive = folder.log_file(number), record.owner is None
+        return processes.spawn(started.argv, env, log, launch.run_dir, outlive)
 
     def front(self, record: Record) -> Action[None]:
         commands = list(front_commands(self.workspace, record).values())

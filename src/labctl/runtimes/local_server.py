@@ -1,4 +1,4 @@
-"""A server on the local runtime: its command, its process, and how whoever started it sees it end."""
+"""Servers of the local runtime that are being watched, and what stands before them: Envoy, and the guard's judge."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import keeper, layers, processes, wheel
-from labctl.runtimes.leftovers import RECORD, REPLICA, admin_socket, hide, judge_socket, marks, shm_prefix
+from labctl.runtimes import processes
+from labctl.runtimes.leftovers import admin_socket, hide, judge_socket, marks
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import LOOPBACK, Launch, Record, Replica
+from labctl.runtimes.record import Record
 from labctl.triton.arguments import receiver
 from labctl.workspace import Workspace
 from labguard import PROCESS_NAME, admin, envoy
@@ -47,49 +47,8 @@ class LocalServer:
         return None
 
 
-def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> Command:
-    """How one server is started, with the secret ``key``."""
-    record, triton = launch.record, wheel.find_wheel()
-    number = record.folder(server.number)
-    prefix = shm_prefix(workspace.root, record.stack, number)
-    arguments = launch.arguments(
-        str(launch.repository),
-        LOOPBACK,
-        [int(endpoint.rpartition(":")[2]) for endpoint in vars(server.endpoints).values()],
-        prefix,
-        key,  # Triton takes it in no other way (docs/operate/security.md)
-        backend=str(triton.backends(workspace.backends_cache)),
-        cache=str(triton.caches),
-    )
-    ended, restarts = workspace.folder(record.stack).ended_file(number), str(record.options.supervise)
-    argv = keeper.command([str(triton.binary), *arguments], ended, prefix, "--restarts", restarts)
-    env = {**launch.env, **({REPLICA: str(number)} if number else {})}
-    if launch.packages:
-        env |= layers.layer(launch.packages, workspace).environment
-    if launch.devices:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
-    return Command(argv, env, cwd=launch.run_dir)
-
-
-def spawn(workspace: Workspace, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
-    """Start it; its environment has the stack's record, by which it is found again."""
-    record, number = launch.record, launch.record.folder(server.number)
-    workspace.folder(record.stack).ended_file(number).unlink(missing_ok=True)
-    started = command(workspace, launch, server, workspace.folder(record.stack).read_secret())
-    own = {**marks(workspace.root, record.stack), RECORD: record.to_json()}
-    return processes.spawn(
-        started.argv,
-        wheel.environment(wheel.find_wheel()) | dict(started.env) | own,
-        workspace.folder(record.stack).log_file(number),
-        cwd=launch.run_dir,
-        outlive=record.owner is None,
-    )
-
-
 def front_commands(workspace: Workspace, record: Record) -> dict[str, Command]:
     """What is started, by the names of its processes. Raises LabError where Envoy is not installed."""
-    if not record.front:
-        return {}
     socket = f"unix:{judge_socket(workspace.root, record.stack)}"
     judge = [sys.executable, "-m", "labguard.judge", socket, record.endpoints.http.split(",")[0]]
     front = [str(envoy_binary()), *envoy.arguments(str(workspace.folder(record.stack).envoy_file))]
