@@ -139,7 +139,7 @@ class LocalRuntime:
         argv = launch.arguments(
             str(launch.repository),
             LOOPBACK,
-            [int(endpoint.rpartition(":")[2]) for endpoint in vars(server.endpoints).values()],
+            server.endpoints.ports,
             prefix,
             secret,  # Triton takes it in no other way (docs/operate/security.md)
             backend=str(triton.backends(self.workspace.backends_cache)),

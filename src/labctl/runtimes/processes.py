@@ -175,10 +175,18 @@ def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> I
 
 
 def run_to_end(
-    command: Command, listener: Listener, failed: str, remedy: str = LOOK_ABOVE, merged: bool = False
+    command: Command,
+    listener: Listener,
+    failed: str,
+    remedy: str = LOOK_ABOVE,
+    merged: bool = False,
+    on_line: Callable[[str], None] | None = None,
 ) -> list[str]:
-    """Run a command that must succeed: else LabError ``failed``. Its stderr lines are progress; the last ones."""
-    code, _, tail = run_tool(command, listener, listener.progress, merged)
+    """:func:`run_tool` for a command that must succeed, else LabError ``failed``; its last stderr lines.
+
+    All of them are progress, where ``on_line`` does not say otherwise.
+    """
+    code, _, tail = run_tool(command, listener, on_line or listener.progress, merged)
     if code:
         raise LabError(failed, describe_exit(code), remedy, details=tail)
     return tail

@@ -77,6 +77,10 @@ class Endpoints:
     grpc: str
     metrics: str
 
+    @property
+    def ports(self) -> list[int]:
+        return [int(endpoint.rpartition(":")[2]) for endpoint in vars(self).values()]
+
 
 @dataclass(frozen=True)
 class Replica:
@@ -139,7 +143,7 @@ class Record:
         choices = dataclasses.replace(self.options.choices, profile=self.profile, set=dict(self.settings))
         http, grpc, metrics = self.ports
         if self.balance == CLIENT:  # any will do, such as that of a server
-            grpc = self.servers[0].endpoints.grpc.rpartition(":")[2]
+            grpc = str(self.servers[0].endpoints.ports[1])
         return dataclasses.replace(
             self.options,
             choices=choices,
@@ -166,7 +170,7 @@ class Record:
     @property
     def ports(self) -> list[str]:
         """Of the endpoints; "0" for gRPC where clients spread their requests themselves, and nobody listens."""
-        http, grpc, metrics = (endpoint.rpartition(":")[2] for endpoint in vars(self.endpoints).values())
+        http, grpc, metrics = map(str, self.endpoints.ports)
         return [http, "0" if self.balance == CLIENT else grpc, metrics]
 
     @property
