@@ -190,7 +190,6 @@ def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(
     nofollow.give_all(run_dir, 65534)
     before = contents(outside)
     monkeypatch.setattr("labctl.runtimes.processes.run_tool", lambda *arguments: (0, "", []))
-    monkeypatch.setattr("labctl.runtimes.compose_server.keep_log", lambda *arguments: None)
     Gone(session.workspace).stop("s", force=True).do(session.listener)
     assert {path.lstat().st_uid for path in (run_dir, *run_dir.rglob("*"))} == {0}
     assert contents(outside) == before

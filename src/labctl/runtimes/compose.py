@@ -18,11 +18,11 @@ from typing import Any
 
 from labctl.listener import Listener
 from labctl.runtimes import compose_commands, docker_engine, images, processes
-from labctl.runtimes.base import UNLOADED, too_late, wait_until_stopped
+from labctl.runtimes.base import FRONT, UNLOADED, too_late, wait_until_stopped
 from labctl.runtimes.compose_commands import EVERY, NOBODY, Projects, service, services
 from labctl.runtimes.compose_once import OneShots
-from labctl.runtimes.compose_server import ComposeServer, keep_log, log_lines
-from labctl.runtimes.processes import Action
+from labctl.runtimes.docker_engine import ComposeServer
+from labctl.runtimes.processes import Action, as_they_come
 from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
@@ -32,6 +32,8 @@ from labguard.admin import Seen
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+
+KEPT_LINES = 20_000  # of a log, when its container goes
 
 
 class ComposeRuntime(OneShots):
@@ -131,7 +133,10 @@ class ComposeRuntime(OneShots):
                 return
             if not force:
                 self._ask_to_stop(self._servers(stack), listener)
-            keep_log(self.workspace, stack)
+            with contextlib.suppress(LabError, *docker_engine.engine_errors()):
+                if containers := self._logging(stack):  # the last words of a stack outlive its containers
+                    words = b"".join(container.logs(tail=KEPT_LINES) for container in containers)
+                    atomic_write(self.workspace.folder(stack).log_file(), words, mode=0o600)
             processes.run_tool(command, listener, listener.progress)
             # What still bears our label, whatever Compose thought of it.
             for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
@@ -205,7 +210,24 @@ class ComposeRuntime(OneShots):
         return f"its {record.front}: {how}" if how else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        return log_lines(self.workspace, stack, follow, number)
+        path = self.workspace.folder(stack).log_file(max(number, 0))
+        if containers := self._logging(stack, number):
+            with docker_engine.speaking("reading the log"):
+                if follow:
+                    yield from as_they_come([_lines(c.logs(stream=True, follow=True)) for c in containers])
+                else:
+                    for container in containers:
+                        yield from container.logs().decode(errors="replace").splitlines()
+        elif path.is_file():
+            yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+        else:
+            raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
+
+    def _logging(self, stack: str, number: int = 0) -> list[Any]:
+        """What stands before the servers, then the servers: they have the last word."""
+        fronts = docker_engine.containers(self._root, stack, "guard") if number < 1 else []
+        servers = self._servers(stack, number) if number != FRONT else []
+        return [*fronts, *sorted(servers, key=docker_engine.replica)]
 
     def leftovers(self, stack: str) -> list[str]:
         root = self._root
@@ -222,3 +244,13 @@ class ComposeRuntime(OneShots):
 
 def _unloaded(container: Any) -> bool:
     return UNLOADED.encode() in container.logs(tail=20)
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Whole lines out of the pieces of a stream."""
+    pending = b""
+    for chunk in chunks:
+        *complete, pending = (pending + chunk).split(b"\n")
+        yield from (line.decode(errors="replace").rstrip("\r") for line in complete)
+    if pending:
+        yield pending.decode(errors="replace")

@@ -8,11 +8,13 @@ import functools
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labctl.runtimes import processes
+from labctl.runtimes.record import Record
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ PROBE_S = 3
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
+SILENT_S = 3.0  # an engine may not answer while servers are awaited
 COMPOSE_NEEDED = (2, 20)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
 REPLICA = "labs.replica"
@@ -240,6 +243,36 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
         return str(state["Error"])
     code = int(state.get("ExitCode", 0))
     return processes.describe_exit(128 - code if code > 128 else code)
+
+
+class ComposeServer:
+    """Watched containers of servers and of what stands before them, each with its name in errors ("": the only one)."""
+
+    def __init__(self, containers: Sequence[tuple[str, Any]], record: Record) -> None:
+        self.record, self._containers = record, containers
+        self._silent_since: float | None = None
+
+    def serves(self) -> None:
+        """Its shared memory is the container's own."""
+
+    def exited(self) -> str | None:
+        """Raises LabError when the engine itself stays silent."""
+        import docker.errors
+
+        try:
+            for who, container in self._containers:
+                container.reload()
+                if how := how_ended(container.attrs):
+                    return f"{who}: {how}" if who else how
+        except docker.errors.NotFound:
+            return "its container was removed"
+        except engine_errors() as error:
+            self._silent_since = self._silent_since or time.monotonic()
+            if time.monotonic() - self._silent_since > SILENT_S:
+                raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
+        else:
+            self._silent_since = None
+        return None
 
 
 def _short(error: BaseException) -> str:
