@@ -26,7 +26,8 @@ LITERAL_BATCHING_TYPE = "inflight_fused_batching"  # what a template without bat
 _NAMES = {"max_batch_size": "triton_max_batch_size"}
 # What the engine itself is built with or bounded by, whether or not the templates have a place for it.
 _ENGINES_OWN = ("max_batch_size", "max_num_sequences")
-CONFIG = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most commands ask no release anything
+MODEL_YAML = "tensorrt_llm/1/model.yaml"  # of the LLM API's model
+_TYPES: Mapping[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
 Value = bool | int | float | str
 
 
@@ -37,34 +38,34 @@ def _flatten(value: object) -> tuple[object, ...]:
 Names = Annotated[tuple[str, ...], BeforeValidator(_flatten)]
 
 
-class App(BaseModel):
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most commands ask no release anything
+
+
+class App(_Data):
     """The commits from which an image that lacks upstream's templates, scripts and examples gets them."""
 
-    model_config = CONFIG
     backend: str
     tensorrt_llm: str
 
 
-class Usual(BaseModel):
+class Usual(_Data):
     """Settings that a release takes for an engine of one model unless they are given, and why."""
 
-    model_config = CONFIG
     settings: Mapping[str, int]
     why: str
 
 
-class LlmApi(BaseModel):
+class LlmApi(_Data):
     """The LLM API's model of a release: ``keys`` are those of model.yaml that may be given, with their types."""
 
-    model_config = CONFIG
     templates: str
     keys: Mapping[str, Literal["str", "int", "float", "bool"]]
 
 
-class Release(BaseModel):
+class Release(_Data):
     """One release of the TensorRT-LLM backend. Paths are those in the image that serves it."""
 
-    model_config = CONFIG
     name: str
     aliases: Names = ()
     image: str
@@ -141,6 +142,36 @@ class Release(BaseModel):
         if self.batching_parameter or wanted == LITERAL_BATCHING_TYPE:
             return []
         return [Replacement("tensorrt_llm/config.pbtxt", LITERAL_BATCHING_TYPE, wanted)]
+
+    def model_yaml(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values, by dotted key, as model.yaml nests them; one that is empty is left to the LLM API.
+
+        Raises LabError, with all that is wrong, for keys that the release does not take and values of the wrong type.
+        """
+        if self.llmapi is None:
+            raise LabError(
+                f"TensorRT-LLM {self.name} is not served by its LLM API here",
+                "Triton's model of it came with 0.19.0",
+                "--release 0.19.0 or 1.2.1",
+            )
+        problems, nested = [], dict[str, Any]()
+        for key, value in ((key, value) for key, value in values.items() if value != ""):
+            kind = self.llmapi.keys.get(key)
+            if kind is None:
+                problems.append(f"{key}={value}: the LLM API of {self.name} takes no such key")
+            elif not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
+                problems.append(f"{key}={value}: it must be of type {kind}")
+            else:
+                *folders, last = key.split(".")
+                functools.reduce(lambda into, name: into.setdefault(name, {}), folders, nested)[last] = value
+        ranks = values.get("tensor_parallel_size", 1) * values.get("pipeline_parallel_size", 1) if not problems else 1
+        if ranks > 1 and values.get("triton_config.decoupled"):
+            problems.append(
+                "triton_config.decoupled=True: the launcher for several GPUs switches off what would set it"
+            )
+        if problems:
+            raise LabError("model.yaml cannot be written", "", "correct what is named above", details=problems)
+        return nested
 
     def check_combination(self, settings: Mapping[str, Any]) -> list[str]:
         """Notices of settings that are not served as written. Raises LabError for those that are not served."""
