@@ -108,7 +108,8 @@ def write(
         listener.done(f"{sum(path.stat().st_size for path in _below([stage / 'wheels'])) / 1e6:,.0f} MB")
         if images:
             listener.step("container images")
-            _save(images, stage / "images.tar", listener)
+            save = Command(["docker", "save", "--output", str(stage / "images.tar"), *images])
+            processes.run_to_end(save, listener, "the container images cannot be saved", "docker info", merged=True)
             listener.done(f"{(stage / 'images.tar').stat().st_size / 1e6:,.0f} MB")
         listener.step(target.name)
         part = stage / "bundle.tar"
@@ -153,11 +154,6 @@ def _wheels(workspace: Workspace, stage: Path, listener: Listener) -> None:
     remedy = "check the network and pip's settings; PyTorch's CPU build may need LABS_TORCH_INDEX"
     command = Command(["sh", str(script), *locks], env, cwd=stage)
     processes.run_to_end(command, listener, "the wheels cannot be downloaded", remedy, merged=True)
-
-
-def _save(images: Sequence[str], target: Path, listener: Listener) -> None:
-    command = Command(["docker", "save", "--output", str(target), *images])
-    processes.run_to_end(command, listener, "the container images cannot be saved", "docker info", merged=True)
 
 
 def _below(places: Iterable[Path]) -> list[Path]:

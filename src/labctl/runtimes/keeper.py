@@ -30,7 +30,12 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
 LONGEST_LOG = 64 * 2**20  # bytes; the older half of a longer log is dropped
 LAST_WORDS_S = 2.0  # for what a server that has ended still has in the pipe
-_LIBC = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None)  # loaded before fork: the child may only call it
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent has ended."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 def describe_exit(code: int) -> str:
@@ -116,7 +121,7 @@ class Keeper:
 
     def _limit(self) -> None:
         """Of the server, before it begins: it ends with its keeper, and no region of its shared memory is larger."""
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        die_with_parent()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then what goes beyond it fails, and nobody dies of it
         resource.setrlimit(resource.RLIMIT_FSIZE, (self._options.largest, self._options.largest))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import os
 import queue
 import signal
@@ -24,13 +23,11 @@ from labctl.runtimes import keeper
 from labkit import nofollow
 from labkit.errors import LabError
 
-PR_SET_PDEATHSIG = 1
 LOOK_S = 0.02
 LOOK_ABOVE = "the last lines show why"
 TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
 LAST_LINE_S = 10.0  # a process that has its last line, and has worked on it, ends within
 describe_exit = keeper.describe_exit  # of a module that starts quickly
-_LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before fork: the child may only call it
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -66,10 +63,6 @@ class Action(Generic[T_co]):
     expected: Any = None
 
 
-def _die_with_parent() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
     """Start a server in a group of its own, its output appended to ``log``; what it writes is its owner's alone."""
     with nofollow.appending(log) as stream:
@@ -82,14 +75,14 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, out
             stderr=subprocess.STDOUT,
             start_new_session=True,
             umask=0o077,
-            preexec_fn=None if outlive else _die_with_parent,
+            preexec_fn=None if outlive else keeper.die_with_parent,
         )
 
 
 @contextlib.contextmanager
 def _child(command: Command, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """A process in a group of its own, so that Ctrl-C reaches us first; it ends with us, and with the block."""
-    own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": _die_with_parent}
+    own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": keeper.die_with_parent}
     env = {**os.environ, **command.env}
     with subprocess.Popen(command.argv, env=env, cwd=command.cwd, **own | options) as process:
         try:

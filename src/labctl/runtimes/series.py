@@ -7,7 +7,6 @@ importing the MODULEs is most of what a short client takes: here it is done once
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -21,13 +20,11 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import processes
+from labctl.runtimes import keeper, processes
 from labctl.runtimes.processes import Action, Command
 from labkit import script
 from labkit.disk import atomic_write
 
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 # What such a process imports before its first client: with Python's own start this is 0.6 s of each client else.
 PROGRAM = (
     "-m",
@@ -64,7 +61,7 @@ def main() -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    keeper.die_with_parent(signal.SIGKILL)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

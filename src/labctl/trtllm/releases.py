@@ -155,15 +155,19 @@ class Release(_Data):
                 "--release 0.19.0 or 1.2.1",
             )
         problems, nested = [], dict[str, Any]()
-        for key, value in ((key, value) for key, value in values.items() if value != ""):
+        given = {key: value for key, value in values.items() if value != ""}
+        for key, value in given.items():
             kind = self.llmapi.keys.get(key)
             if kind is None:
                 problems.append(f"{key}={value}: the LLM API of {self.name} takes no such key")
             elif not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
                 problems.append(f"{key}={value}: it must be of type {kind}")
             else:
-                *folders, last = key.split(".")
-                functools.reduce(lambda into, name: into.setdefault(name, {}), folders, nested)[last] = value
+                *above, last = key.split(".")
+                into = nested
+                for name in above:
+                    into = into.setdefault(name, {})
+                into[last] = value
         ranks = values.get("tensor_parallel_size", 1) * values.get("pipeline_parallel_size", 1) if not problems else 1
         if ranks > 1 and values.get("triton_config.decoupled"):
             problems.append(
