@@ -71,16 +71,11 @@ def _address() -> str:
 @functools.cache
 def _of_context(name: str) -> str:
     """The address of a context of the docker command ("" for its current one)."""
-    return _docker_says("context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+    from docker.context import ContextAPI
 
-
-def _docker_says(*words: str) -> str:
-    """What a docker command prints; "" where there is none, it fails, or is silent for too long."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = ["docker", *words]
-        return subprocess.run(
-            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S, check=True
-        ).stdout.strip()
+    with contextlib.suppress(*engine_errors()):
+        if context := ContextAPI.get_context(name or None):
+            return str(context.Host)
     return ""
 
 
@@ -121,7 +116,12 @@ def require_plugin() -> None:
 
 def _missing_plugin() -> str:
     """What is wrong with the plugin; "" if nothing is."""
-    version = _docker_says("compose", "version", "--short").removeprefix("v")
+    version, asked = "", ["docker", "compose", "version", "--short"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S, check=True
+        )
+        version = done.stdout.strip().removeprefix("v")
     numbers: tuple[int, ...] = ()
     with contextlib.suppress(ValueError):
         numbers = tuple(int(part) for part in version.split(".")[:2])
