@@ -20,7 +20,7 @@ from labctl.runtimes.nvidia import MIG
 from labctl.runtimes.record import Choices
 from labctl.texts import Replacement
 from labctl.triton.arguments import receiver, trace_arguments
-from labctl.trtllm import llmapi, releases
+from labctl.trtllm import releases
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -181,8 +181,10 @@ def make_plan(
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
         family=PurePosixPath(_templates(release, stack)).name if release else "",
-        documents={llmapi.FILE: llmapi.document(release, document)} if release and document else {},
-        arguments={VLLM_FILE: {key: value for key, value in arguments.items() if value != ""}} if arguments else {},
+        documents={
+            **({releases.MODEL_YAML: release.model_yaml(document)} if release and document else {}),
+            **({VLLM_FILE: {key: value for key, value in arguments.items() if value != ""}} if arguments else {}),
+        },
         spare=not given,
         lenient=bool(fetched),
         hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or "

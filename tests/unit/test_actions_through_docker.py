@@ -45,7 +45,7 @@ class Docker:
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setattr(ComposeRuntime, "check", lambda self, profile: None)
-        monkeypatch.setattr(images, "exists", self.exists)
+        monkeypatch.setattr(images, "digest", lambda image: "sha256:0" if self.exists(image) else "")
         monkeypatch.setattr(docker_engine, "containers", self.containers)
         for name in ("networks", "volumes"):
             monkeypatch.setattr(docker_engine, name, lambda *asked: [])

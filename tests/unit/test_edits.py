@@ -234,7 +234,8 @@ def test_a_reload_that_fails_says_which_version_serves(
     runtime = LocalRuntime(session.workspace)
     record = bring_up(Stack(session, lab, stack, runtime, UpOptions()), free_endpoints(1)[0]).record
     plan = make_plan(session.workspace, lab, stack, Choices(), runtime.server_path)
-    served = repository.render(plan.request).path / "simple-gpt2" / "config.pbtxt"
+    repository.render(plan.request)
+    served = plan.request.output / "simple-gpt2" / "config.pbtxt"
     served.write_text(f"{served.read_text()}# as it was loaded\n")
     loads: list[str] = []
 

@@ -204,8 +204,6 @@ class Gone(ComposeRuntime):
     def leftovers(self, stack: str) -> list[str]:
         return ["container c"]
 
-    def _sweep(self, stack: str) -> None: ...
-
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(
@@ -221,7 +219,6 @@ def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(
     nofollow.give_all(run_dir, 65534)
     before = contents(outside)
     monkeypatch.setattr("labctl.runtimes.processes.run_tool", lambda *arguments: (0, "", []))
-    monkeypatch.setattr("labctl.runtimes.compose_server.keep_log", lambda *arguments: None)
     Gone(session.workspace).stop("s", force=True).do(session.listener)
     assert {path.lstat().st_uid for path in (run_dir, *run_dir.rglob("*"))} == {0}
     assert contents(outside) == before

@@ -145,7 +145,8 @@ def _render_fresh(plan: Plan) -> Iterator[Path]:
     """The repository as it would be rendered now, beside the one that is served (one rename away)."""
     output = plan.request.output
     with unfinished.making(output) as folder:
-        yield repository.render(dataclasses.replace(plan.request, output=folder / output.name)).path
+        repository.render(dataclasses.replace(plan.request, output=folder / output.name))
+        yield folder / output.name
 
 
 def _differences(plan: Plan, fresh: Path) -> list[Edited]:
