@@ -35,7 +35,7 @@ def test_the_end_of_a_rescheduled_request_is_no_failure() -> None:
     counted = metrics.parse(PAGE).models["it"]
     assert (counted.succeeded, counted.failed, counted.rejected, counted.canceled) == (35, 3, 2, 3)
     text = command.describe_snapshot(metrics.parse(PAGE))
-    assert text.splitlines()[3].split()[:3] == ["it", "35", "3"]
+    assert text.splitlines()[2].split()[:3] == ["it", "35", "3"]
     assert "canceled: 3 of it" in text
     assert "every hand-over counted by Triton as a request" in text
 
