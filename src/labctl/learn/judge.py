@@ -45,8 +45,17 @@ class Outcome:
     checks: Sequence[Check]
     sentence: str
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def verdict(self) -> str:
+        return f"{'passed' if self.passed else 'not yet'}: {self.sentence}"
+
+    def rows(self) -> list[str]:
+        """A line for each expectation, and for what it measured in more than one."""
+        return [
+            f"{'ok' if check.ok else 'NO'}  {check.name}: expected {check.expected}, measured "
+            + "\n    ".join(check.measured.splitlines())
+            for check in self.checks
+        ]
 
 
 def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Sequence[int] = ()) -> Outcome:
@@ -75,7 +84,7 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
         clean.parent.mkdir(parents=True, exist_ok=True)
         clean.touch() if outcome.passed else clean.unlink(missing_ok=True)
         Progress(workspace).record_check(exercise.id, outcome.passed)
-        atomic_write(_outcome_file(workspace, exercise.id), json.dumps(outcome.to_json()))
+        atomic_write(_outcome_file(workspace, exercise.id), json.dumps(asdict(outcome)))
         return outcome
 
 
