@@ -64,8 +64,7 @@ def fitting(text: str) -> str:
 def describe_snapshot(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     """A snapshot as one table of Triton's counters and one of what our models count themselves.
 
-    Args:
-        busy: leave out the models that did nothing and have nothing to do.
+    ``busy``: leave out the models that did nothing and have nothing to do.
     """
     models = {
         name: m

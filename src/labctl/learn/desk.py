@@ -39,11 +39,7 @@ def reset(exercise: Exercise, workspace: Workspace) -> Path | None:
 
 
 def files(exercise: Exercise, workspace: Workspace) -> dict[str, Path]:
-    """The learner's files by name.
-
-    Raises:
-        LabError: the exercise was not begun, or a file of it is gone.
-    """
+    """The learner's files by name. Raises LabError: the exercise was not begun, or a file of it is gone."""
     folder = exercise.yours(workspace)
     if not folder.is_dir():
         raise LabError(f"exercise {exercise.id} was not started yet", "", f"labctl exercise start {exercise.id}")

@@ -98,11 +98,8 @@ class Exercise:
 def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], None] | None = None) -> list[Exercise]:
     """Every exercise of the checkout, in the order of their ids.
 
-    Args:
-        leave_out: called with each problem; the exercises that have one are left out.
-
-    Raises:
-        LabError: some are broken, and nobody leaves them out; all problems are listed.
+    ``leave_out``: called with each problem; the exercises that have one are left out. Raises LabError: some are broken,
+    and nobody leaves them out; all problems are listed.
     """
     exercises: list[Exercise] = []
     problems: list[str] = []

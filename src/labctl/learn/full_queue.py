@@ -88,12 +88,8 @@ class Engine:
     def await_arrived(self, count: int, client: InFlight, records: Sequence[RequestRecord] = ()) -> None:
         """Until so many requests are in the engine, by its own account.
 
-        Args:
-            client: the connection on which ``records`` were sent.
-
-        Raises:
-            Stuck: they did not arrive.
-            LabError: one of them was refused, or the connection broke.
+        ``client``: the connection on which ``records`` were sent. Raises Stuck: they did not arrive. Raises LabError:
+        one of them was refused, or the connection broke.
         """
         deadline = time.monotonic() + THERE_S
         while self._there() < count:

@@ -61,12 +61,8 @@ class Outcome:
 def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Sequence[int] = ()) -> Outcome:
     """Judge the learner's files.
 
-    Args:
-        seeds: one trial each; none means two that are drawn now.
-
-    Raises:
-        LabError: it was not begun, another check is in progress, or the server cannot be brought up for a reason that
-            is not the learner's.
+    ``seeds``: one trial each; none means two that are drawn now. Raises LabError: it was not begun, another check is in
+    progress, or the server cannot be brought up for a reason that is not the learner's.
     """
     workspace = session.workspace
     files = files_of(exercise, workspace)

@@ -30,8 +30,7 @@ json.dump(getattr(module, function)(*arguments), out)
 def call(path: Path, function: str, arguments: Sequence[Any], seconds: float) -> Any:
     """``function(*arguments)`` of the file; arguments and result as JSON knows them.
 
-    Raises:
-        LabError: it raised, with the learner's own file and line; it took too long or too much memory.
+    Raises LabError: it raised, with the learner's own file and line; it took too long or too much memory.
     """
     argv = [sys.executable, "-c", RUNNER.format(memory=MEMORY_BYTES), str(path), function]
     ended = processes.run_short(argv, cwd=path.parent, seconds=seconds, given=json.dumps(list(arguments)))
@@ -51,12 +50,8 @@ def call(path: Path, function: str, arguments: Sequence[Any], seconds: float) ->
 def script(path: Path, arguments: Sequence[str], patience: float) -> Any:
     """What the learner's script prints, as JSON knows it.
 
-    Args:
-        patience: seconds; it has twice as many.
-
-    Raises:
-        Stuck: it has not ended in time.
-        LabError: its own last words, with file and line.
+    ``patience``: seconds; it has twice as many. Raises Stuck: it has not ended in time. Raises LabError: its own last
+    words, with file and line.
     """
     argv = [sys.executable, str(path), *arguments]
     ended = processes.run_short(argv, cwd=path.parent, seconds=2 * patience)

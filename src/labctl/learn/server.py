@@ -55,11 +55,8 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
 def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> tuple[Runtime, Record]:
     """The exercise's stack, up, with the learner's files as they are now.
 
-    Args:
-        runtime: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
-
-    Raises:
-        LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
+    ``runtime``: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
+    Raises LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
     """
     workspace, folder = session.workspace, session.workspace.folder(STACK)
     lab = lab_with(exercise, workspace)
@@ -90,10 +87,8 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
 def _ended_by_a_loop(session: Session) -> Iterator[None]:
     """Take the server down when a model says that its import or ``initialize`` does not come back.
 
-    Triton has no way to end such a load, and would load nothing else after it.
-
-    Raises:
-        LabError: the file and the line, in the place of what the load says.
+    Triton has no way to end such a load, and would load nothing else after it. Raises LabError: the file and the line,
+    in the place of what the load says.
     """
     loops: list[str] = []
     end = threading.Event()

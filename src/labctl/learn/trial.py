@@ -87,8 +87,7 @@ class Trial:
     def users(self, count: int, model: str, requests: Sequence[tuple[str, int]]) -> list[RequestRecord]:
         """``count`` users, each of whom asks again when it is answered, until all requests (prompt, tokens) are.
 
-        Raises:
-            LabError: an answer was an error, or did not come within ``patience`` seconds.
+        Raises LabError: an answer was an error, or did not come within ``patience`` seconds.
         """
 
         def send(stream: TextStream, number: int) -> RequestRecord:
@@ -104,9 +103,7 @@ class Trial:
     def answers(self, model: str, requests: Sequence[tuple[str, int]], **parameters: Any) -> list[RequestRecord]:
         """All requests (prompt, max_tokens) at once on one connection; returns when all have ended.
 
-        Raises:
-            Stuck: not all of them within ``patience`` seconds.
-            LabError: an answer was an error.
+        Raises Stuck: not all of them within ``patience`` seconds. Raises LabError: an answer was an error.
         """
         with self.stream() as stream:
             records = [stream.send(model, prompt, max_tokens=n, **parameters) for prompt, n in requests]
@@ -130,10 +127,8 @@ class Trial:
     ) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """Requests (prompt ids, tokens) to ``tensorrt_llm``, all there before the first one joins; and their steps.
 
-        A third element holds a request's parameters, such as its tenant. Raises as :meth:`answers`.
-
-        Args:
-            later: other requests, each with the number of steps after which it arrives.
+        A third element holds a request's parameters, such as its tenant. Raises as :meth:`answers`. ``later``: other
+        requests, each with the number of steps after which it arrives.
         """
         return self._engine().send_queued(requests, later)
 
@@ -179,9 +174,7 @@ class Trial:
     def client(self, script: str, *arguments: str) -> Any:
         """Run the learner's script with the endpoints as arguments before ``arguments``; what it prints, as JSON.
 
-        Raises:
-            Stuck: it has not ended in time.
-            LabError: its own last words, with file and line.
+        Raises Stuck: it has not ended in time. Raises LabError: its own last words, with file and line.
         """
         value = sandbox.script(
             self.folder / script, (self.endpoints.http, self.endpoints.grpc, *arguments), self.patience
@@ -248,8 +241,7 @@ class Trial:
     def explain_errors(self, sentence: str, because: str = "") -> Iterator[None]:
         """An error inside the block fails the trial with ``sentence``; what was really said is shown as measured.
 
-        Args:
-            because: a regular expression; any other error than one that it is found in is told as it is.
+        ``because``: a regular expression; any other error than one that it is found in is told as it is.
         """
         try:
             yield

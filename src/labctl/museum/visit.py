@@ -51,11 +51,8 @@ class Visit:
 def run(workspace: Workspace, exhibit: Exhibit, workaround: bool = False, image: str = "") -> Visit:
     """Start the exhibit's server, run its ``reproduce.py``, kill the server, judge.
 
-    Args:
-        image: a Docker image on this machine that has ``tritonserver``; "" for Triton from the wheel.
-
-    Raises:
-        LabError: no server can be started here at all.
+    ``image``: a Docker image on this machine that has ``tritonserver``; "" for Triton from the wheel. Raises LabError:
+    no server can be started here at all.
     """
     began, version = time.monotonic(), ""
     try:

@@ -51,8 +51,7 @@ def of(workspace: Workspace, stack: str, page: str) -> str:
 def listening(host: str, port: int | None, page: str) -> socket.socket:
     """A bound socket for a page. Without a ``port`` it has the page's usual one, or a free one if that is taken.
 
-    Raises:
-        LabError: the port is taken.
+    Raises LabError: the port is taken.
     """
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -73,11 +73,7 @@ class Scheduler(NamedTuple):
 
 
 class Page:
-    """The page of one stack.
-
-    Args:
-        models: those of the stack; the ones that continue texts can be chosen.
-    """
+    """The page of one stack. ``models``: those of the stack; the ones that continue texts can be chosen."""
 
     def __init__(
         self,
@@ -187,8 +183,7 @@ def fence(text: str) -> str:
 def serve(page: Page, address: str, port: int | None = None) -> Iterator[str]:
     """The page for the time of a block; yields where it is. Without a ``port``: its usual one, or a free one.
 
-    Raises:
-        LabError: the port is taken.
+    Raises LabError: the port is taken.
     """
     gr = _gradio()
     with listening(address, port, CHAT) as probe:

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 def objection(headers: Mapping[str, str], exposed: bool) -> str:
     """Why a request with these headers (names in lower case) is refused; "" where it is not.
 
-    Args:
-        exposed: the page listens on every address of the machine, not only on loopback.
+    ``exposed``: the page listens on every address of the machine, not only on loopback.
     """
     host = headers.get("host", "")
     if not is_own(host, exposed):

@@ -71,8 +71,7 @@ class Asker:
     def send(self, model: str, prompt: str, tokens: int, count: int = 1) -> list[str]:
         """Ask ``count`` times for ``tokens`` tokens; gives the requests' numbers at once.
 
-        Raises:
-            LabError: too many are in flight.
+        Raises LabError: too many are in flight.
         """
         with self._lock:
             if len(self._open) + count > MOST:

@@ -30,8 +30,7 @@ class _Lane:
 class Feed:
     """Takes lines in order of time; keeps what it needs to name things.
 
-    Args:
-        notes: by model, a sentence that stands under its name.
+    ``notes``: by model, a sentence that stands under its name.
     """
 
     def __init__(self, notes: Mapping[str, str] | None = None) -> None:

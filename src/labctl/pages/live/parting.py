@@ -41,10 +41,8 @@ class Parting:
 def parting(one: Lane, other: Lane) -> Parting:
     """The first step at which the batches differ, or the tokens that are computed for a request.
 
-    Requests are paired by their labels, or else by their order in the log.
-
-    Raises:
-        LabError: the two runs did not have the same number of requests.
+    Requests are paired by their labels, or else by their order in the log. Raises LabError: the two runs did not have
+    the same number of requests.
     """
     names = _pair_requests(one, other)
     first, second = ([line for line in lane.lines if line["kind"] not in (CHANGE, HELD)] for lane in (one, other))
@@ -61,8 +59,7 @@ def parting(one: Lane, other: Lane) -> Parting:
 def pair_lanes(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane, Lane]]:
     """The lanes of two runs that belong together: by phase and model, or by model where each has one phase of it.
 
-    Raises:
-        LabError: there are none.
+    Raises LabError: there are none.
     """
     for key in (lambda lane: (lane.phase, lane.replica, lane.model, lane.instance), lambda lane: lane.model):
         known = {key(lane): lane for lane in others}

@@ -23,8 +23,7 @@ NO_TEXTS = "texts were not recorded: labctl run --texts records them"
 def recording(folder: Path) -> dict[str, Any]:
     """What the page takes of a run's folder: every step of every phase, warm-up left out.
 
-    Raises:
-        LabError: the run has left no step log.
+    Raises LabError: the run has left no step log.
     """
     feed, packing, lines = Feed(), Packing(), 0
     shift, end = 0.0, 0.0
@@ -56,8 +55,7 @@ def recording(folder: Path) -> dict[str, Any]:
 def page(folder: Path) -> str:
     """The page of a run: ``timeline.html`` as the run has left it, or made now.
 
-    Raises:
-        LabError: the run has left no step log.
+    Raises LabError: the run has left no step log.
     """
     try:
         return (folder / NAME).read_text(encoding="utf-8")

@@ -17,11 +17,7 @@ from labctl.workspace import Workspace
 
 
 def page_of_stack(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> WatchServer:
-    """The server of a stack's page, not started yet.
-
-    Raises:
-        LabError: the stack does not answer.
-    """
+    """The server of a stack's page, not started yet. Raises LabError: the stack does not answer."""
     limit = pause_limit(workspace.folder(record.stack).repository)
     run_dir = workspace.folder(record.stack).run_dir(record.folder(record.servers[0].number))
     clock = Clock(run_dir, tuple(record.models), limit)
@@ -42,9 +38,5 @@ def page_of_stack(workspace: Workspace, lab: Lab, record: Record, exposed: bool)
 
 
 def page_of_run(folder: Path, exposed: bool) -> WatchServer:
-    """The server of a finished run's page, not started yet.
-
-    Raises:
-        LabError: it has no step log.
-    """
+    """The server of a finished run's page, not started yet. Raises LabError: it has no step log."""
     return WatchServer(replay.page(folder), None, {}, exposed)

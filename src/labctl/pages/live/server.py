@@ -120,8 +120,7 @@ class WatchServer:
     def serving(self, port: int | None = None) -> Iterator[str]:
         """For the time of a block; yields the page's address. Without a ``port``: its usual one, or a free one.
 
-        Raises:
-            LabError: the port is taken.
+        Raises LabError: the port is taken.
         """
         with address.listening("0.0.0.0" if self._exposed else "127.0.0.1", port, address.WATCH) as listening:
             listening.listen()

@@ -80,8 +80,7 @@ class Row:
 def of_result(path: Path) -> list[Lane]:
     """The lanes of a run, by its folder, or of one of its phases, by its ``steps-PHASE.jsonl``. Warm-up is left out.
 
-    Raises:
-        LabError: there is no step log, or it cannot be read.
+    Raises LabError: there is no step log, or it cannot be read.
     """
     folder = path if path.is_dir() else path.parent
     lanes: dict[tuple[str, ...], Lane] = {}
