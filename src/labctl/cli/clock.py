@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -35,6 +36,7 @@ def clock_command(
     run          as fast as the machine allows
     """
     from labctl.clock.clock import Clock, pause_limit
+    from labctl.pages.live.lines import held_steps
 
     number = _amount(action, amount)
     session = opt.open_session()
@@ -53,7 +55,7 @@ def clock_command(
             clock.slow(number, model)
         case "run":
             clock.run(model)
-    waits = {one: state for one in record.models for state in clock.states(one) if state["state"] == "held"}
+    waits = {state["model"]: state for state in held_steps(clock)}
     if json_output:
         click.echo(json.dumps({"stack": name, "clock": clock.modes(), "steps": done, "held": waits}, indent=2))
         return
@@ -88,7 +90,7 @@ def _amount(action: str, amount: str | None) -> float:
     return number
 
 
-def _waiting(model: str, state: dict[str, Any]) -> str:
+def _waiting(model: str, state: Mapping[str, Any]) -> str:
     from labctl.pages.live.story import refusal
 
     line = f"{model}: the next step is of {', '.join(state.get('ids', [])) or 'nobody'}"

@@ -102,6 +102,7 @@ def _lanes(source: str) -> list[Lane]:
             raise LabError(f"{source} does not exist", "", "name a folder below results/, or a stack")
         return story.of_result(path)
     from labctl.clock.clock import Clock
+    from labctl.pages.live.lines import held_steps
 
     session = opt.open_session()
     _, name = session.catalog.stack(source)
@@ -112,9 +113,7 @@ def _lanes(source: str) -> list[Lane]:
     held = [
         {**state, "replica": story.replica_of(folder, run_dir)}
         for folder in nofollow.folders(run_dir)
-        for model in models
-        for state in Clock(folder, models).states(model)
-        if state["state"] == "held"
+        for state in held_steps(Clock(folder, models))
     ]
     lanes = story.of_stack(run_dir, held)
     if not lanes:

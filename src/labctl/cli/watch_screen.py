@@ -14,6 +14,7 @@ from rich.text import Text
 from labctl.cli import fullscreen
 from labctl.clock import texts
 from labctl.clock.clock import Clock, PauseLimit
+from labctl.pages.live.lines import held_steps
 from labctl.pages.live.state import State
 from labctl.pages.live.tail import Tail
 from labctl.pages.live.terminal import STRIP, Screen
@@ -57,8 +58,7 @@ class WatchScreen:
             click.echo(f"its clock still stands still: labctl clock {self._screen.title} run", err=True)
 
     def _look_at_the_clock(self) -> None:
-        states = [state for model in self._models for state in self._clock.states(model)] if self._clock.modes() else []
-        held = {(state["model"], state["instance"]): state for state in states if state["state"] == "held"}
+        held = {(state["model"], state["instance"]): state for state in held_steps(self._clock)}
         for view in (*self._state.models.values(), *(self._state.of(*key) for key in held)):
             view.mode, view.held = self._clock.mode(view.model)["mode"], held.get((view.model, view.instance))
         left = self._clock.until and self._clock.until - time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import socket
 from collections.abc import Mapping
@@ -36,17 +35,10 @@ def is_own(host: str, exposed: bool) -> bool:
 
     An address is always good where the page listens on every one: only a name can be made to point elsewhere.
     """
-    with contextlib.suppress(ValueError):
+    try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         if name == "localhost" or (exposed and name == socket.gethostname().lower()):
             return True
-        return exposed or ipaddress.ip_address(name).is_loopback if _is_address(name) else False
-    return False
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
+        return ipaddress.ip_address(name).is_loopback or exposed
+    except ValueError:  # neither an address nor a name of ours
         return False
-    return True

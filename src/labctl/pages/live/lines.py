@@ -6,9 +6,15 @@ gets it by way of :mod:`labctl.pages.live.feed`, and a test holds the two equal 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from labctl.clock.clock import Clock
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.evidence.steplog import parsed
 
 Line = Mapping[str, Any]
 
@@ -97,6 +103,21 @@ class Whole:
         ``ids``), ``seats``, ``slots``, ``waiting``, ``queue``, ``why``, ``kv_blocks`` and ``kv_blocks_used`` in it.
         """
         return self._instances.setdefault((line["model"], line["instance"]), _Instance()).whole(line)
+
+
+def read(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines of one step log, without the warm-up. Raises LabError: it cannot be read."""
+    try:
+        with nofollow.reading(log) as stream:
+            yield from (line for text in stream if (line := parsed(text)) is not None and not line.get("warm_up"))
+    except OSError as error:
+        raise LabError(f"{log} cannot be read", str(error), "name a folder below results/, or a stack") from error
+
+
+def held_steps(clock: Clock) -> list[Line]:
+    """What each instance says whose next step waits for the clock."""
+    states = [state for model in clock.models for state in clock.states(model)] if clock.modes() else []
+    return [state for state in states if state["state"] == "held"]
 
 
 def why(line: Line) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import uvicorn
@@ -19,6 +19,7 @@ from starlette.routing import Route
 from labctl.clock.clock import Clock
 from labctl.pages import address, gate
 from labctl.pages.live.asking import Asker
+from labctl.pages.live.events import Event
 from labctl.pages.live.hub import Hub
 from labkit.errors import LabError
 
@@ -188,5 +189,5 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _message(events: list[dict[str, Any]]) -> str:
+def _message(events: Sequence[Event]) -> str:
     return f"data: {json.dumps(events, separators=(',', ':'))}\n\n"
