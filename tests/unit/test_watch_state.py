@@ -172,10 +172,10 @@ STACK = """
 import sys
 from pathlib import Path
 from labctl.cli.watch_screen import WatchScreen
-from labctl.clock.clock import PauseLimit
+from labctl.clock.clock import Clock, PauseLimit
 from labctl.runtimes.record import Endpoints, Record
 record = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
-WatchScreen(Path(sys.argv[1]), record, PauseLimit(76.0, "forgets")).run()
+WatchScreen(Clock(Path(sys.argv[1]), ("m",), PauseLimit(76.0, "forgets")), record).run()
 """
 
 

@@ -35,16 +35,13 @@ def clock_command(
     slow FACTOR  each step takes FACTOR times as long
     run          as fast as the machine allows
     """
-    from labctl.clock.clock import Clock, pause_limit
-    from labctl.pages.live.lines import held_steps
+    from labctl.pages.live.lines import clock_of, held_steps
 
     number = _amount(action, amount)
     session = opt.open_session()
     _, name = session.catalog.stack(stack)
     record = session.require_up(name)[1].one(replica)
-    limit = pause_limit(session.workspace.folder(name).repository)
-    run_dir = session.workspace.folder(name).run_dir(record.folder(record.servers[0].number))
-    clock = Clock(run_dir, tuple(record.models), limit)
+    clock = clock_of(session.workspace, record)
     done: dict[str, int] = {}
     match action:
         case "pause":
@@ -67,8 +64,8 @@ def clock_command(
     for one, state in waits.items():
         say(printable(_waiting(one, state)))
     left = clock.until - time.monotonic() if clock.until else math.inf
-    if limit and (left < SOON_S or (action == "pause" and left < math.inf)):
-        say(f"It goes on by itself in {left:,.0f} s: {limit.why}")
+    if clock.limit and (left < SOON_S or (action == "pause" and left < math.inf)):
+        say(f"It goes on by itself in {left:,.0f} s: {clock.limit.why}")
 
 
 def _amount(action: str, amount: str | None) -> float:

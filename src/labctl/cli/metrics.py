@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 import time
+from contextlib import nullcontext
 
 import click
 
@@ -40,25 +40,23 @@ def metrics_command(stack: str, replica: int | None, follow: bool) -> None:
     endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
     before = metrics.scrape(endpoint)
     say(describe_snapshot(before), hanging="")
-    drawn = 0
-    while follow:
-        time.sleep(1.0)
-        now = metrics.scrape(endpoint)
-        text = fitting(f"\nin the last second\n{describe_snapshot(now.since(before), busy=True)}\n")
-        # In place: up to where the last one began, and away with it. A pipe gets one below the other.
-        back = f"\x1b[{drawn}F\x1b[J" if drawn and sys.stdout.isatty() else ""
-        click.echo(back + text, nl=False)
-        drawn = text.count("\n")
-        before = now
+    if follow:
+        _follow(endpoint, before)
 
 
-def fitting(text: str) -> str:
-    """The text cut to the terminal's height: what is taller cannot be drawn over."""
-    lines, height = text.splitlines(), shutil.get_terminal_size().lines
-    if not sys.stdout.isatty() or len(lines) < height:
-        return text
-    kept = height - 2
-    return "\n".join([*lines[:kept], f"... {len(lines) - kept} more lines: a taller terminal, or without --watch\n"])
+def _follow(endpoint: str, before: metrics.Snapshot) -> None:
+    """What each second changes: in place on a terminal, which a table that is too tall ends in "..."."""
+    from rich.live import Live
+    from rich.text import Text
+
+    live = Live(auto_refresh=False, redirect_stdout=False, redirect_stderr=False) if sys.stdout.isatty() else None
+    with live or nullcontext():
+        while True:
+            time.sleep(1.0)
+            now = metrics.scrape(endpoint)
+            text = f"\nin the last second\n{describe_snapshot(now.since(before), busy=True)}"
+            live.update(Text(text), refresh=True) if live else click.echo(f"{text}\n")
+            before = now
 
 
 def describe_snapshot(snapshot: metrics.Snapshot, busy: bool = False) -> str:

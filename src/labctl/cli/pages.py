@@ -97,11 +97,8 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
 
 def _in_terminal(stack: str, replica: int | None) -> None:
     from labctl.cli.watch_screen import WatchScreen
-    from labctl.clock.clock import pause_limit
+    from labctl.pages.live.lines import clock_of
 
     session = opt.open_session()
-    _, name = session.catalog.stack(stack)
-    record = session.require_up(name)[1].one(replica)
-    limit = pause_limit(session.workspace.folder(name).repository)
-    folder = record.folder(record.servers[0].number)
-    WatchScreen(session.workspace.folder(name).run_dir(folder), record, limit).run()
+    record = session.require_up(session.catalog.stack(stack)[1])[1].one(replica)
+    WatchScreen(clock_of(session.workspace, record), record).run()

@@ -6,14 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import click
 from rich.text import Text
 
 from labctl.cli import fullscreen
 from labctl.clock import texts
-from labctl.clock.clock import Clock, PauseLimit
+from labctl.clock.clock import Clock
 from labctl.pages.live.lines import held_steps
 from labctl.pages.live.state import State
 from labctl.pages.live.tail import Tail
@@ -31,11 +30,9 @@ PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
 class WatchScreen:
     """Reads the log as it grows, draws, listens to keys; steps are taken in a thread, so that keys are always heard."""
 
-    def __init__(self, run_dir: Path, record: Record, limit: PauseLimit | None = None) -> None:
-        self._run_dir, self._endpoint = run_dir, record.endpoints.metrics
-        self._models = tuple(record.models)
-        self._clock = Clock(run_dir, self._models, limit)
-        self._tail, self._state = Tail(run_dir), State()
+    def __init__(self, clock: Clock, record: Record) -> None:
+        self._clock, self._endpoint = clock, record.endpoints.metrics
+        self._tail, self._state = Tail(clock.run_dir), State()
         self._screen = Screen(record.stack)
         self._stepping: threading.Thread | None = None
         self._factor = 0  # its place in FACTORS
@@ -49,7 +46,7 @@ class WatchScreen:
             while (key := fullscreen.key(TICK_S)) != "q":
                 if time.monotonic() - renewed > texts.RENEW_S:
                     renewed = time.monotonic()
-                    texts.ask_for_texts(self._run_dir)
+                    texts.ask_for_texts(self._clock.run_dir)
                 self._state.feed(self._tail.read())
                 self._look_at_the_clock()
                 self._act(key)

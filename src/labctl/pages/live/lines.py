@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labctl.clock.clock import Clock
+from labctl.clock.clock import Clock, pause_limit
+from labctl.runtimes.record import Record
+from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import parsed
@@ -112,6 +114,13 @@ def read(log: Path) -> Iterator[dict[str, Any]]:
             yield from (line for text in stream if (line := parsed(text)) is not None and not line.get("warm_up"))
     except OSError as error:
         raise LabError(f"{log} cannot be read", str(error), "name a folder below results/, or a stack") from error
+
+
+def clock_of(workspace: Workspace, record: Record) -> Clock:
+    """The clock of a stack that is up: that of its first server."""
+    folder = workspace.folder(record.stack)
+    run_dir = folder.run_dir(record.folder(record.servers[0].number))
+    return Clock(run_dir, tuple(record.models), pause_limit(folder.repository))
 
 
 def held_steps(clock: Clock) -> list[Line]:
