@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
 import random
-import sys
+import runpy
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -204,22 +202,5 @@ def explain_unreadable(error: Exception, exercise: Exercise, trial: Trial) -> st
 
 
 def _load(exercise: Exercise) -> Any:
-    """The function ``check`` of the exercise's ``check.py``."""
-    path = exercise.folder / "check.py"
-    spec = importlib.util.spec_from_file_location(f"exercise_{exercise.id}", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    with _bytecode_kept_out():
-        spec.loader.exec_module(module)
-    return module.check
-
-
-@contextlib.contextmanager
-def _bytecode_kept_out() -> Iterator[None]:
-    """No ``__pycache__`` beside the exercise."""
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
+    """The function ``check`` of the exercise's ``check.py``; nothing compiled is left beside it."""
+    return runpy.run_path(str(exercise.folder / "check.py"))["check"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
+import runpy
 import shutil
 import sys
 import time
@@ -159,11 +159,7 @@ def _judge(exhibit: Exhibit, server: Server) -> Found:
 
 def _program(exhibit: Exhibit) -> Callable[[Server], Found]:
     """The function ``reproduce`` of an exhibit's ``reproduce.py``."""
-    spec = importlib.util.spec_from_file_location(f"museum_{exhibit.name}", exhibit.folder / "reproduce.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    program: Callable[[Server], Found] = module.reproduce
+    program: Callable[[Server], Found] = runpy.run_path(str(exhibit.folder / "reproduce.py"))["reproduce"]
     return program
 
 
