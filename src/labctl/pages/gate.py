@@ -5,7 +5,13 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 
 def objection(headers: Mapping[str, str], exposed: bool) -> str:
@@ -20,6 +26,16 @@ def objection(headers: Mapping[str, str], exposed: bool) -> str:
     if origin is not None and _place(origin) != host:
         return "this page takes no calls from other pages"
     return ""
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body of a request. Raises LabError: it has more than so many bytes."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise LabError(f"the page takes up to {most:,} bytes")
+    return bytes(body)
 
 
 def _place(origin: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -56,8 +57,7 @@ class WatchServer:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        why, status = gate.objection(headers, self._exposed), 403
+        why, status = gate.objection(Headers(scope=scope), self._exposed), 403
         first, _, rest = scope["path"].lstrip("/").partition("/")
         if not why and not secrets.compare_digest(first.encode(), self.token.encode()):
             why, status = "there is nothing here: the whole address of the page is in the terminal", 404
@@ -108,7 +108,7 @@ class WatchServer:
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return JSONResponse({"detail": "this page takes JSON"}, 415)
         try:
-            call = json.loads(await _body(request))
+            call = json.loads(await gate.read_body(request, MAX_BODY))
             if not isinstance(call, dict):
                 raise ValueError("no object")
             return JSONResponse(await asyncio.to_thread(act, call))
@@ -178,15 +178,6 @@ def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
         return {}
 
     return {"send": send, "cancel": cancel, "clock": turn}
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise LabError(f"the page takes up to {MAX_BODY:,} bytes")
-    return bytes(body)
 
 
 def _message(events: Sequence[Event]) -> str:
