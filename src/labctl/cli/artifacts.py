@@ -48,8 +48,7 @@ def engines_command() -> None:
 @opt.verbose
 def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) -> None:
     """Build the engines of STACK for its settings, and make the weights that they need."""
-    session = opt.open_session(verbose, dry=dry)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     paths = build_engines(session, lab, name, choices, runtime)
     if session.todo is not None:
         show(session.todo)

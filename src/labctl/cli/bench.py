@@ -136,8 +136,7 @@ def bench_command(
     arrivals = _read_trace(trace, request_count, speed, random_seed) if trace else []
     if against_engine and (other := [word for word in NOT_WITH_ENGINE if _is_given(word)]):
         raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
-    session = opt.open_session(verbose, dry=dry)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     prompts = prompts_from(dataset) if dataset else None
     compared: AgainstResult | None = None
     outcome: AgainstResult | BenchResult

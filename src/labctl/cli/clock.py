@@ -38,8 +38,7 @@ def clock_command(
     from labctl.pages.live.lines import clock_of, held_steps
 
     number = _amount(action, amount)
-    session = opt.open_session()
-    _, name = session.catalog.stack(stack)
+    session, _, name = opt.open_stack(stack)
     record = session.require_up(name)[1].one(replica)
     clock = clock_of(session.workspace, record)
     done: dict[str, int] = {}

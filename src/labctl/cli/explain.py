@@ -104,8 +104,7 @@ def _lanes(source: str) -> list[Lane]:
     from labctl.clock.clock import Clock
     from labctl.pages.live.lines import held_steps
 
-    session = opt.open_session()
-    _, name = session.catalog.stack(source)
+    session, _, name = opt.open_stack(source)
     running = session.find(name)
     if not running:
         raise LabError(f"{name} is not up", "", f"labctl up {name}, or name a folder below results/")

@@ -36,8 +36,7 @@ def build(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool)
 
     Images that are already on this Docker engine are not built again. Give `render` the same --profile and --set.
     """
-    session = opt.open_session(verbose)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose)
     todo, names = images_to_build(session, lab, name, choices, registry.rstrip("/"))
     if dry:
         show(todo)

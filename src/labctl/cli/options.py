@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.cli.console import Console
+from labkit.errors import LabError
 
 if TYPE_CHECKING:
+    from labctl.manifest.schema import Lab
     from labctl.runtimes.record import Choices
     from labctl.stack.session import Session
 
@@ -179,3 +181,17 @@ def open_session(show_commands: bool = False, whatever_is_broken: bool = False, 
     from labctl.stack.session import Session
 
     return Session.open(Console(show_commands), whatever_is_broken, dry)
+
+
+def open_stack(stack: str, show_commands: bool = False, dry: bool = False) -> tuple[Session, Lab, str]:
+    """The session, and the stack that a word names: its lab and its whole name."""
+    session = open_session(show_commands, dry=dry)
+    return session, *session.catalog.stack(stack)
+
+
+def text_model(session: Session, lab: Lab, stack: str, command: str, what: str, why: str = "") -> str:
+    """The text model of a stack that is asked unless another is named. Raises LabError: the stack has none."""
+    if entry := lab.stacks[stack].bench:
+        return entry.model
+    first, *others = (name for other in session.catalog.labs for name, s in other.stacks.items() if s.bench)
+    raise LabError(f"{stack} has no {what}", why, f"labctl {command.format(first)} (or {', '.join(others)})")

@@ -32,8 +32,7 @@ def render_command(stack: str, choices: Choices, runtime: str, output: Path | No
     With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand. With --target, what
     `docker stack deploy` or `kubectl apply -k` takes (docs/operate/swarm.md, docs/operate/kubernetes.md).
     """
-    session = opt.open_session()
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack)
     place = output and output.absolute()
     if target == "triton":
         todo = render_repository(session, lab, name, choices, session.runtime(runtime), place)
