@@ -16,7 +16,7 @@ from labkit.tables import table
 
 @click.command("compare")
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--all", "every", is_flag=True, help="Every metric, not only the ten that matter most.")
+@click.option("--all", "every", is_flag=True, help="Show every metric, not only the ten that matter most.")
 @opt.as_json
 def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -> None:
     """Show RESULTS (folders or result.json files) side by side, with ratios to the first."""

@@ -86,7 +86,7 @@ def choices(command: Command) -> Command:
     @click.option(
         "--templates",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        default=None,
+        metavar="FOLDER",
         help="Take the model templates from this folder.",
     )
     @click.option(
