@@ -33,16 +33,10 @@ def account(found: Comparison) -> str:
     through, bare = found.means
     lost = found.differences
     whole = sum(lost.values())
-    rows = [
-        (
-            title,
-            f"{through.parts[part]:.3f}",
-            f"{bare.parts[part]:.3f}",
-            f"{lost[part]:+.3f}",
-            f"{lost[part] / whole:.0%}" if whole > 0 else "",
-        )
-        for part, title in PARTS.items()
-    ]
+    rows = []
+    for part, title in PARTS.items():
+        share = f"{lost[part] / whole:.0%}" if whole > 0 else ""
+        rows.append((title, f"{through.parts[part]:.3f}", f"{bare.parts[part]:.3f}", f"{lost[part]:+.3f}", share))
     rows.append(("all", f"{through.seconds:.3f}", f"{bare.seconds:.3f}", f"{whole:+.3f}", ""))
     steps = [
         f"{name}: {one.steps:.0f} steps of {one.step_ms:.1f} ms in the engine, {one.scheduling_share:.1%} of a step is "

@@ -74,40 +74,20 @@ def describe_snapshot(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     rows = []
     for name, m in models.items():
         requests = max(1.0, m.succeeded + m.failed)
-        rows.append(
-            (
-                name,
-                f"{m.succeeded:.0f}",
-                f"{m.failed:.0f}",
-                f"{m.inferences:.0f}",
-                f"{m.exec_count:.0f}",
-                f"{m.mean_batch:.2f}",
-                f"{m.queue_us / requests / 1e3:.2f}",
-                f"{m.compute_us / requests / 1e3:.2f}",
-                f"{m.pending:.0f}",
-            )
-        )
+        counts = [f"{count:.0f}" for count in (m.succeeded, m.failed, m.inferences, m.exec_count)]
+        times = [f"{us / requests / 1e3:.2f}" for us in (m.queue_us, m.compute_us)]
+        rows.append((name, *counts, f"{m.mean_batch:.2f}", *times, f"{m.pending:.0f}"))
     parts = [table(rows, HEADER, right=range(1, len(HEADER)))]
     if canceled := [f"{m.canceled:.0f} of {name}" for name, m in models.items() if m.canceled]:
         parts.append(f"canceled: {', '.join(canceled)}\n{CANCELED}")
-    own = [
-        (model, _words(metric), f"{value:.0f}")
-        for (model, metric), value in sorted(snapshot.own.items())
-        if model in models
-    ]
-    if own:
+    counted = [(*key, value) for key, value in sorted(snapshot.own.items()) if key[0] in models]
+    if own := [(model, _words(metric), f"{value:.0f}") for model, metric, value in counted]:
         parts.append(table(own, ("model", "its scheduler", "value"), right=(2,)))
-    seen = [
-        (
-            model,
-            _words(metric),
-            f"{each.count:.0f}",
-            _format_value(metric, each.mean),
-            *(_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)),
-        )
-        for (model, metric), each in sorted(snapshot.histograms.items())
-        if model in models and each.count
-    ]
+    seen = []
+    for (model, metric), each in sorted(snapshot.histograms.items()):
+        if model in models and each.count:
+            shares = [_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)]
+            seen.append((model, _words(metric), f"{each.count:.0f}", _format_value(metric, each.mean), *shares))
     if seen:
         parts.append(table(seen, ("model", "as it saw", "seen", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
         parts.append(SAMPLED)

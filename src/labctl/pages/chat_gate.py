@@ -29,18 +29,8 @@ Field = Callable[[Any], bool]
 JOIN = "/gradio_api/queue/join"
 SCHEDULER = "/scheduler"  # leads to the live page
 POSTS = (JOIN, "/gradio_api/cancel", "/gradio_api/reset")
-GETS = (
-    "/",
-    "/config",
-    "/theme.css",
-    "/favicon.ico",
-    "/manifest.json",
-    "/robots.txt",
-    "/gradio_api/info",
-    "/gradio_api/queue/data",
-    "/gradio_api/startup-events",
-    "/gradio_api/app_id",
-)
+FILES = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
+GETS = (*FILES, *(f"/gradio_api/{name}" for name in ("info", "queue/data", "startup-events", "app_id")))
 FOLDERS = ("/assets/", "/static/", "/svelte/", "/pwa_icon", "/gradio_api/heartbeat/")
 KEPT = ("data", "event_data", "fn_index", "trigger_id", "session_hash")
 LEADING = {"cache-control": "no-store", "referrer-policy": "no-referrer"}

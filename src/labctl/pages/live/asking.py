@@ -84,17 +84,8 @@ class Asker:
             ]
             self._open |= {asked.number: asked for asked in made}
         for asked in made:
-            self._tell(
-                {
-                    "k": "ask",
-                    "n": asked.number,
-                    "name": asked.name,
-                    "model": model,
-                    "prompt": prompt,
-                    "at": time.monotonic(),
-                    "state": SENT,
-                }
-            )
+            event = AskEvent(k="ask", n=asked.number, name=asked.name, model=model, prompt=prompt)
+            self._tell({**event, "at": time.monotonic(), "state": SENT})
             threading.Thread(target=self._run, args=(asked, tokens), name=f"ask {asked.number}", daemon=True).start()
         return [asked.number for asked in made]
 

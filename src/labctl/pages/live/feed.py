@@ -77,17 +77,8 @@ class Feed:
         tables = [[number(name), ids] for name, ids in zip(line["ids"], line.get("block_ids", ()), strict=False)]
         for name in line.get("ended", {}):
             lane.requests.pop(name, None)
-        event = _lean(
-            m=lane.number,
-            q=new,
-            w=waiting,
-            y=line["why"] if waiting else None,
-            v=evicted,
-            b=before,
-            e=ended,
-            z=line["slots"],
-            more=max(0, line["queue"] - len(waiting)),
-        )
+        why, more = line["why"] if waiting else None, max(0, line["queue"] - len(waiting))
+        event = _lean(m=lane.number, q=new, w=waiting, y=why, v=evicted, b=before, e=ended, z=line["slots"], more=more)
         if line["kv_blocks"]:
             event["kv"] = [line["kv_blocks_used"], line["kv_blocks"]]
         if tables:

@@ -21,6 +21,7 @@ from labkit.evidence.steplog import parsed
 Line = Mapping[str, Any]
 
 CHANGE, HELD = "change", "held"  # kinds of a line that is no step; HELD tells of one that waits for the clock
+_COLUMNS = {"tokens": 0, "made": 1, "texts": "", "blocks": 0}  # an entry for each request; these where none is given
 _STAYS = ("slots", "kv_blocks", "kv_blocks_used")  # what holds until a line says otherwise
 
 
@@ -44,15 +45,9 @@ class _Instance:
         if kind == CHANGE and "kv_blocks_used" not in line and not any(seats):
             self.last["kv_blocks_used"] = 0
         self.steps += kind not in (CHANGE, HELD)
-        columns = {
-            "rows": rows,
-            "phase": _phases(line),
-            "tokens": _each(line, "tokens", 0),
-            "made": _each(line, "made", 1),
-            "texts": _each(line, "texts", ""),
-            "blocks": _each(line, "blocks", 0),
-        }
-        return {"n": self.steps, **line, **self.last, **waits, **columns, "kind": kind, "seats": seats}
+        columns = {name: _each(line, name, usual) for name, usual in _COLUMNS.items()}
+        own = {"rows": rows, "phase": _phases(line), "kind": kind, "seats": seats}
+        return {"n": self.steps, **line, **self.last, **waits, **columns, **own}
 
     def _waits(self, line: Line, kind: str) -> Line:
         """Who waits, how many, and why. A change that does not say leaves them as they were, but for those who left."""
