@@ -67,7 +67,7 @@ def table(
         longest = max(map(len, header))
         return "\n\n".join("\n".join(f"{t:<{longest}}  {c}" for t, c in zip(header, row, strict=True)) for row in cells)
     fits = sum(max(map(len, column)) for column in every) + gaps <= width
-    titles = [[title] if fits else title.split() for title in header]
+    titles = [[title] if fits or words else title.split() for title, words in zip(header, in_words, strict=True)]
     deep = max(map(len, titles))
     grid = Table(box=Box(RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for number, (title, words) in enumerate(zip(titles, in_words, strict=True)):

@@ -22,21 +22,16 @@ PLAIN = Theme({"markdown.code": "bold", "markdown.item.bullet": "none", "markdow
 
 @dataclass(frozen=True)
 class View:
-    """What is to be seen.
-
-    Attributes:
-        task: as Markdown, "" to leave its room to what is below; ``whole_task`` is where it can be read whole.
-        below: lines of any length; ``page`` says which part of them is shown.
-    """
+    """What is to be seen."""
 
     title: str
     state: str
     progress: str
-    task: str
+    task: str  # as Markdown, "" to leave its room to what is below
     files: str
-    whole_task: str
-    below: Sequence[str]
-    page: int = 0
+    whole_task: str  # where the task can be read whole
+    below: Sequence[str]  # of any length,
+    page: int = 0  # of which this part is shown
 
 
 def lines(view: View, width: int, height: int) -> list[Text]:

@@ -14,12 +14,14 @@ from labctl.cli.console import say
 from labkit.evidence import metrics
 from labkit.tables import table
 
-CANCELED = """\
-A model that gives requests back after each step has every hand-over counted by Triton as a request, also of those
-that found no slot: its mean batch may be larger than what fits (see batch size below), and the end of each request
-counts as canceled. Of any other model, a canceled request is one whose client went away."""
-SAMPLED = """\
-seen: samples, at most 16 in a quarter of a second; p50 and p99 are estimates within the histogram's buckets."""
+CANCELED = (
+    "A model that gives requests back after each step has every hand-over counted by Triton as a request, also of "
+    "those that found no slot: its mean batch may be larger than what fits (see batch size below), and the end of each "
+    "request counts as canceled. Of any other model, a canceled request is one whose client went away."
+)
+SAMPLED = (
+    "seen: samples, at most 16 in a quarter of a second; p50 and p99 are estimates within the histogram's buckets."
+)
 HEADER = ("model", "requests", "failed", "count", "exec count", "mean batch", "queue ms", "compute ms", "pending")
 
 

@@ -33,30 +33,20 @@ QUIET_S, LATE_S = 0.1, 2.0  # nothing new in the step log for so long; waited fo
 
 @dataclass
 class Trial:
-    """One run of a check with one seed. Clients and prompts must come from ``rng``, so that no answer can be learnt.
-
-    Attributes:
-        patience: seconds after which a request without an answer counts as stuck.
-        run_dir: where the models write their step logs, on this machine.
-        folder: the learner's files.
-        settings: those of the stack, with defaults.
-        key: opens the server's model control.
-        since: time.monotonic() at the trial's beginning; :meth:`steps` reads from there on.
-        given: what the learner's script or function gave last, and its name; None before that.
-    """
+    """One run of a check with one seed. Clients and prompts must come from ``rng``, so that no answer can be learnt."""
 
     seed: int
     endpoints: Endpoints
-    run_dir: Path
-    folder: Path
-    settings: Mapping[str, Any]
+    run_dir: Path  # where the models write their step logs, on this machine
+    folder: Path  # the learner's files
+    settings: Mapping[str, Any]  # of the stack, with defaults
     tokenizer_dir: str
-    patience: float
-    key: str = ""
+    patience: float  # seconds after which a request without an answer counts as stuck
+    key: str = ""  # opens the server's model control
     checks: list[Check] = field(default_factory=list)
     Error: ClassVar[type[LabError]] = LabError  # what every way of asking raises
-    since: float = field(default_factory=time.monotonic)
-    given: tuple[str, Any] | None = None
+    since: float = field(default_factory=time.monotonic)  # its beginning: `steps` reads from there on
+    given: tuple[str, Any] | None = None  # what the learner's script or function gave last, and its name
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)

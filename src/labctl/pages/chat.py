@@ -59,17 +59,11 @@ def _gradio() -> Any:
 
 
 class Scheduler(NamedTuple):
-    """The scheduler of the same stack.
+    """The scheduler of the same stack."""
 
-    Attributes:
-        command: opens its live page.
-        address: where that page is; "" while it is not open.
-        still: says that its clock stands still; "" while it runs.
-    """
-
-    command: str
-    address: Callable[[], str]
-    still: Callable[[], str] = str
+    command: str  # opens its live page
+    address: Callable[[], str]  # of that page; "" while it is not open
+    still: Callable[[], str] = str  # says that its clock stands still; "" while it runs
 
 
 class Page:

@@ -38,13 +38,9 @@ MAX_BODY, MAX_TEXT, MAX_TURNS = 4 * 2**20, 2**20, 1000
 
 
 class Gate:
-    """An ASGI middleware.
+    """An ASGI middleware. ``calls`` gives for each of the page's functions, by its number, what its inputs may be.
 
-    Args:
-        calls: for each of the page's functions by its number, what its inputs may be.
-        exposed: the machine's own names are good hosts too, not only loopback.
-        scheduler: the stack's live page, to which ``SCHEDULER`` leads; its address holds a secret, so that it leads
-            there only whoever is the same user of this machine.
+    ``SCHEDULER`` leads to the stack's live page, whose address holds a secret: only the same user of this machine.
     """
 
     def __init__(

@@ -32,12 +32,7 @@ class _Asked:
 
 
 class Asker:
-    """Sends texts to the models of one server that continue texts.
-
-    Args:
-        endpoint: of gRPC.
-        tell: is given what the page is to take, from any thread.
-    """
+    """Sends texts to the models of one server that continue texts; ``tell`` hears what the page is to take."""
 
     def __init__(self, endpoint: str, models: Sequence[str], tell: Callable[[AskEvent], None]) -> None:
         self._endpoint, self._tell = endpoint, tell

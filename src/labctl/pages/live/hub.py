@@ -27,20 +27,11 @@ Message = tuple[Sequence[Line], Sequence[Event]]  # lines, and events that are n
 
 
 class Hub:
-    """One for a server; all of it but ``tell`` runs in the server's loop.
-
-    Args:
-        clock: of the stack.
-        endpoint: of Triton's metrics.
-
-    Attributes:
-        head: what a page is told first.
-        chat: gives the address of the stack's chat page, "" where there is none.
-    """
+    """One for a server; all of it but ``tell`` runs in the server's loop. ``endpoint`` is of Triton's metrics."""
 
     def __init__(self, clock: Clock, endpoint: str) -> None:
-        self.head: Head = {}
-        self.chat: Callable[[], str] = str
+        self.head: Head = {}  # what a page is told first
+        self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
         self._tail = Tail(clock.run_dir)
         self._chat = ""

@@ -15,17 +15,12 @@ Names = Mapping[str, str]  # the names that both runs share, by the names in one
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs at the step at which they part. Requests have the names that both runs share.
+    """One of two runs at the step at which they part. Requests have the names that both runs share."""
 
-    Attributes:
-        step: the step's number in the log; 0: the run has no more steps.
-        reasons: by request, what this run did with each request that the other run treats in another way.
-    """
-
-    step: int
+    step: int  # in the log; 0: the run has no more steps
     batch: tuple[str, ...]
     waiting: tuple[str, ...]
-    reasons: Mapping[str, str]
+    reasons: Mapping[str, str]  # what this run did with each request that the other run treats in another way
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,8 @@ Act = Callable[[Mapping[str, Any]], Any]
 class WatchServer:
     """Serves one page below an address that holds a secret of its own; whoever does not know it gets nothing.
 
-    Args:
-        html: the page.
-        hub: what it is told; None for a run that is over.
-        acts: what can be done by name ("send"), each given the call's JSON object.
-        exposed: it listens on every address of the machine.
+    ``hub`` tells it what happens (None for a run that is over); ``acts`` are what can be done, by name, each given the
+    call's JSON object; ``exposed``: it listens on every address of the machine.
     """
 
     def __init__(self, html: str, hub: Hub | None, acts: Mapping[str, Act], exposed: bool) -> None:

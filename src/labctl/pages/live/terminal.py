@@ -14,8 +14,12 @@ from string import ascii_lowercase
 from labctl.pages.live.lines import Line
 from labctl.pages.live.state import ModelView, State
 from labkit.printable import printable
+from labkit.tables import fitted
 
-KEYS = "p pause or run  s step  t ten steps  r run  + slower  - faster  m model  q quit"
+# A key stays beside what it does, also where the line is broken.
+KEYS = (
+    "p\xa0pause\xa0or\xa0run  s\xa0step  t\xa0ten\xa0steps  r\xa0run  +\xa0slower  -\xa0faster  m\xa0model  q\xa0quit"
+)
 KNOWN = 2000  # requests whose letters are remembered
 LEAST_STRIP = 16  # columns
 NAME = 9
@@ -24,20 +28,13 @@ STRIP = 3 + 1 + NAME + 1  # the column in which a slot's strip begins
 
 @dataclass
 class Screen:
-    """What stands on the screen beside the state itself.
-
-    Attributes:
-        chosen: the model that the keys mean; "" for all.
-        note: what the last key did.
-        warning: stands before the note.
-        now: on the clock of the log; None: the time of each model's last line.
-    """
+    """What stands on the screen beside the state itself."""
 
     title: str
-    chosen: str = ""
-    note: str = ""
-    warning: str = ""
-    now: float | None = None
+    chosen: str = ""  # the model that the keys mean; "" for all
+    note: str = ""  # what the last key did
+    warning: str = ""  # before the note
+    now: float | None = None  # on the clock of the log; None: the time of each model's last line
     _letters: dict[tuple[str, str], str] = field(default_factory=dict)
     _turn: Iterator[str] = field(default_factory=lambda: itertools.cycle(ascii_lowercase))
 
@@ -47,7 +44,8 @@ class Screen:
         modes = sorted({view.mode for view in views} or {"run"})
         head = f"{self.title}  {'/'.join(modes)}" + (f"  keys mean {self.chosen}" if self.chosen else "")
         body: list[str] = []
-        room = height - 4
+        keys = fitted(KEYS, width, "").replace("\xa0", " ").split("\n")
+        room = height - 3 - len(keys)
         if not views:
             body = ["", "no step yet: send a request, or wait for one"]
         # Those with several slots are what there is to see; of the others a line each is enough.
@@ -58,7 +56,7 @@ class Screen:
             body += self._model(view, width, share)
         body += [_head(view, self.now)[:width] for view in others]
         said = "  ".join(filter(None, (self.warning, self.note)))
-        rows = [head, "-" * width, *body[:room], *[""] * (room - len(body[:room])), said, KEYS]
+        rows = [head, "-" * width, *body[:room], *[""] * (room - len(body[:room])), said, *keys]
         return [printable(row.replace("\n", " ").replace("\t", " "))[:width] for row in rows]
 
     def _model(self, view: ModelView, width: int, height: int) -> list[str]:
