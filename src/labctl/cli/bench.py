@@ -39,16 +39,11 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.command("bench")
 @opt.stack_argument
 @opt.up_options
-@click.option("-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own.")
-@click.option(
-    "--dataset",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="A JSON file with the prompts to send.",
-)
+@opt.model_option
+@click.option("--dataset", type=opt.A_FILE, metavar="FILE", help="A JSON file with the prompts to send.")
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=opt.FILE,
     metavar="FILE|agents",
     help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Azure, BurstGPT or "
     "BLIS, or made-up coding agents. All lengths are divided by 16.",

@@ -22,12 +22,8 @@ def images_command() -> None:
 @images_command.command("build")
 @opt.stack_argument
 @opt.choices
-@click.option(
-    "--push",
-    "registry",
-    default="",
-    metavar="REGISTRY",
-    help="Also push every image to this registry (registry.example.com/labs).",
+@opt.text_option(
+    "--push", "registry", metavar="REGISTRY", help="Also push every image to this registry (registry.example.com/labs)."
 )
 @dry_option
 @opt.verbose

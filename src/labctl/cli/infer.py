@@ -14,7 +14,7 @@ from labkit.printable import printable
 
 @click.command("infer")
 @opt.stack_argument
-@click.option("-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own.")
+@opt.model_option
 @click.option("-p", "--prompt", required=True, metavar="TEXT", help="The text to continue.")
 @click.option("-o", "--output-tokens", type=int, default=32, show_default=True, metavar="N", help="Tokens to generate.")
 @opt.replica_option

@@ -18,10 +18,7 @@ from labctl.stack.build import render_repository
 @opt.choices
 @opt.choice_option("--runtime", ("compose", "local"), "Write the paths that a server on this runtime will see.")
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Write to this folder. The default is the stack's own.",
+    "--output", type=opt.FOLDER, metavar="FOLDER", help="Write to this folder. The default is the stack's own."
 )
 @opt.choice_option(
     "--target", ("triton", "swarm", "kubernetes"), "Only the model repository, or the whole stack for many machines."
