@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -19,28 +18,20 @@ INDENT = "      "
 
 
 @click.command("list")
-@click.argument("lab", required=False, metavar="[LAB|STACK]")
+@click.argument("word", required=False, metavar="[LAB|STACK]")
 @opt.as_json
-def list_command(lab: str | None, json_output: bool) -> None:
+def list_command(word: str | None, json_output: bool) -> None:
     """List the labs; with the name of one, or of a stack, its settings."""
     catalog = load(Workspace.find())
-    chosen = catalog.lab(lab) if lab else None
+    chosen = catalog.lab(word) if word else None
     if json_output:
-        shown = [_object(one) for one in ([chosen] if chosen else catalog.labs)]
+        shown = [one.model_dump(by_alias=True, mode="json") for one in ([chosen] if chosen else catalog.labs)]
         click.echo(json.dumps(shown[0] if chosen else shown, indent=2))
     elif chosen:
         say(_settings(chosen), hanging="")
     else:
-        click.echo(_labs(catalog.labs))
-
-
-def _object(lab: Lab) -> dict[str, Any]:
-    return lab.model_dump(by_alias=True, mode="json")
-
-
-def _labs(labs: tuple[Lab, ...]) -> str:
-    rows = [(lab.number, lab.short, ", ".join(lab.stacks), lab.title) for lab in labs]
-    return table(rows, ("lab", "name", "stacks", "title")) + "\n\nlabctl list LAB shows a lab's settings"
+        rows = [(lab.number, lab.short, ", ".join(lab.stacks), lab.title) for lab in catalog.labs]
+        click.echo(f"{table(rows, ('lab', 'name', 'stacks', 'title'))}\n\nlabctl list LAB shows a lab's settings")
 
 
 def _settings(lab: Lab) -> str:

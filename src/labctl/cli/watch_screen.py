@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import click
 from rich.text import Text
@@ -50,7 +50,8 @@ class WatchScreen:
                 self._state.feed(self._tail.read())
                 self._look_at_the_clock()
                 self._act(key)
-                draw(self._lines)
+                self._screen.now = time.monotonic()
+                draw(lambda *size: [_colour_strip(line) for line in self._screen.lines(self._state, *size)])
         if self._clock.paused:
             click.echo(f"its clock still stands still: labctl clock {self._screen.title} run", err=True)
 
@@ -103,10 +104,6 @@ class WatchScreen:
 
         self._stepping = threading.Thread(target=work, name="step", daemon=True)
         self._stepping.start()
-
-    def _lines(self, width: int, height: int) -> Sequence[Text]:
-        self._screen.now = time.monotonic()
-        return [_colour_strip(line) for line in self._screen.lines(self._state, width, height)]
 
 
 def _colour_strip(line: str) -> Text:

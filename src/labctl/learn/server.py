@@ -31,6 +31,7 @@ from labkit.evidence import metrics
 
 STACK = EXERCISE
 LOOK_S = 0.5
+LOAD_S = 60.0  # a model may take so long to load, at least
 STUCK_S = 3.0  # an execution that takes longer is named where an answer is missing; nothing is asked here that takes it
 
 
@@ -74,7 +75,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
                 if folder.used_file.exists() and not folder.clean_file.exists():
                     anew += [m for m in overlay.touched_models(exercise) if m not in anew]
                 if anew:
-                    reload(session, lab, STACK, anew, patience=_patience(exercise))
+                    reload(session, lab, STACK, anew, patience=max(LOAD_S, 3 * manifest.patience))
                 return there[0], record
             stop(session)
         started = up(session, lab, STACK, options)
@@ -162,10 +163,6 @@ def _kept_to(workspace: Workspace, runtime: str) -> str:
         return runtime
     atomic_write(workspace.folder(STACK).asked_runtime, runtime)
     return runtime
-
-
-def _patience(exercise: Exercise) -> float:
-    return max(60.0, 3 * exercise.manifest.patience)
 
 
 def _for_this(
