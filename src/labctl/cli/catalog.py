@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import click
 
@@ -31,7 +32,9 @@ def list_command(word: str | None, json_output: bool) -> None:
         say(_settings(chosen), hanging="")
     else:
         rows = [(lab.number, lab.short, ", ".join(lab.stacks), lab.title) for lab in catalog.labs]
-        click.echo(f"{table(rows, ('lab', 'name', 'stacks', 'title'))}\n\nlabctl list LAB shows a lab's settings")
+        width = shutil.get_terminal_size().columns  # also in a pipe
+        click.echo(table(rows, ("lab", "name", "stacks", "title"), width=width))
+        click.echo("\nlabctl list LAB shows a lab's settings")
 
 
 def _settings(lab: Lab) -> str:
