@@ -78,7 +78,9 @@ def table(
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as drawn:
         console.print(grid)
-    return "\n".join(line.rstrip() for line in drawn.get().rstrip("\n").split("\n"))
+    lines = [line.rstrip() for line in drawn.get().rstrip("\n").split("\n")]
+    # rich's rule also stands below the gap between two columns.
+    return "\n".join(line if line.strip("- ") else line.replace("- -", "  -") for line in lines)
 
 
 def _least(column: Sequence[str], words: bool) -> int:

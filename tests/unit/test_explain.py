@@ -82,7 +82,7 @@ def test_why_a_request_waited_is_told_step_by_step_with_the_numbers_of_each_refu
         "b in engine, phase load: waited 1 step, 0.010 s; preempted 1 time",
         "",
         "step  seconds  it         reason or tokens",
-        "----- -------- ---------- ----------------------------------------------",
+        "----  -------  ---------  ----------------------------------------------",
         "   1    0.010  joins      2 computed, 1 new",
         "   2    0.010  decode     1 computed, 1 new",
         "   3    0.010  preempted  the batch would hold 6 blocks of 5",
