@@ -25,25 +25,16 @@ WRITTEN_S = 10.0  # a step is written down by then
 HELD = PauseLimit(400.0, "would wait for ever")  # should nobody be there any more to let the clock go on
 # Token ids of the prompt, tokens to generate; and parameters of the request, where it has any.
 Request = tuple[Sequence[int], int] | tuple[Sequence[int], int, Mapping[str, Any]]
-Steps = Callable[[], Sequence[Step]]
-Wait = Callable[[TextStream, RequestRecord], None]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The engine of the server that runs.
+    """The engine of the server that runs."""
 
-    Args:
-        endpoint: Triton's, for gRPC.
-        clock: the server's.
-        steps: reads the engine's step log.
-        wait: for one request to end.
-    """
-
-    endpoint: str
+    endpoint: str  # Triton's, for gRPC
     clock: Clock
-    steps: Steps
-    wait: Wait
+    steps: Callable[[], Sequence[Step]]  # reads the engine's step log
+    wait: Callable[[TextStream, RequestRecord], None]  # for one request to end
 
     def send_queued(
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
@@ -88,12 +79,8 @@ class Engine:
     def await_arrived(self, count: int, client: InFlight, records: Sequence[RequestRecord] = ()) -> None:
         """Until so many requests are in the engine, by its own account.
 
-        Args:
-            client: the connection on which ``records`` were sent.
-
-        Raises:
-            Stuck: they did not arrive.
-            LabError: one of them was refused, or the connection broke.
+        ``client``: the connection on which ``records`` were sent. Raises Stuck: they did not arrive. Raises LabError:
+        one of them was refused, or the connection broke.
         """
         deadline = time.monotonic() + THERE_S
         while self._there() < count:

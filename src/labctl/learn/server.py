@@ -32,6 +32,7 @@ from labkit.evidence import metrics
 
 STACK = EXERCISE
 LOOK_S = 0.5
+LOAD_S = 60.0  # a model may take so long to load, at least
 STUCK_S = 3.0  # an execution that takes longer is named where an answer is missing; nothing is asked here that takes it
 
 
@@ -56,11 +57,8 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
 def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> tuple[Runtime, Record]:
     """The exercise's stack, up, with the learner's files as they are now.
 
-    Args:
-        runtime: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
-
-    Raises:
-        LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
+    ``runtime``: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
+    Raises LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
     """
     workspace, folder = session.workspace, session.workspace.folder(STACK)
     lab = lab_with(exercise, workspace)
@@ -78,7 +76,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
                 if folder.used_file.exists() and not folder.clean_file.exists():
                     anew += [m for m in overlay.touched_models(exercise) if m not in anew]
                 if anew:
-                    reload(session, lab, STACK, anew, patience=_patience(exercise))
+                    reload(session, lab, STACK, anew, patience=max(LOAD_S, 3 * manifest.patience))
                 return there[0], record
             stop(session)
         started = up(session, lab, STACK, options)
@@ -91,10 +89,8 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
 def _ended_by_a_loop(session: Session) -> Iterator[None]:
     """Take the server down when a model says that its import or ``initialize`` does not come back.
 
-    Triton has no way to end such a load, and would load nothing else after it.
-
-    Raises:
-        LabError: the file and the line, in the place of what the load says.
+    Triton has no way to end such a load, and would load nothing else after it. Raises LabError: the file and the line,
+    in the place of what the load says.
     """
     loops: list[str] = []
     end = threading.Event()
@@ -169,10 +165,6 @@ def _kept_to(workspace: Workspace, runtime: str) -> str:
         return runtime
     atomic_write(workspace.folder(STACK).asked_runtime, runtime)
     return runtime
-
-
-def _patience(exercise: Exercise) -> float:
-    return max(60.0, 3 * exercise.manifest.patience)
 
 
 def _for_this(
