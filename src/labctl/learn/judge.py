@@ -107,6 +107,7 @@ def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
 def _judge(
     session: Session, exercise: Exercise, files: dict[str, Path], runtime: str, seeds: Sequence[int]
 ) -> list[Check]:
+    server.refuse_runtime(session, exercise, runtime)
     try:
         running = server.serve(session, exercise, files, runtime)
     except LabError as error:

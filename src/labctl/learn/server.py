@@ -22,7 +22,7 @@ from labctl.stack.edits import find_edits, reload
 from labctl.stack.faults import Explain
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import up
+from labctl.stack.up import refuse, up
 from labctl.triton import server_api
 from labctl.workspace import Workspace
 from labkit import nofollow
@@ -83,6 +83,14 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     atomic_write(folder.purpose_file, json.dumps(_purpose(exercise, started.plan)))
     idle.watch(workspace)
     return started.runtime, started.record
+
+
+def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
+    """Raises LabError where an engine of its own cannot be served, whatever the learner has written."""
+    choices = Choices(set=exercise.manifest.settings)
+    plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, choices, str)
+    if plan.stack.packages:
+        refuse(plan, session.choose(_kept_to(session.workspace, runtime), "cpu"), session.workspace)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -121,6 +121,10 @@ class Trial:
         requests, each with the number of steps after which it arrives.
         """
         return self._engine().send_queued(requests, later)
+
+    def stepping(self, requests: Sequence[full_queue.Request]) -> AbstractContextManager[full_queue.Stepped]:
+        """The same requests, in an engine that stands still but for the steps that the check grants: see there."""
+        return self._engine().stepping(requests)
 
     def in_turn(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """The same requests, but each is sent when the one before it is answered. Raises as :meth:`answers`."""

@@ -19,7 +19,8 @@ PROFILES: tuple[Profile, ...] = ("cpu", "gpu")
 FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "vllm", "server")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Folders = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-Act = Literal["kill", "restart", "roll", "scale", "follow"]
+Act = Literal["kill", "restart", "roll", "scale", "follow", "pause", "run"]
+CLOCK_ACTS = {"pause", "run"}  # of the schedulers' clock; the others are about replicas
 
 
 def _fill_names(value: Any) -> Any:

@@ -27,6 +27,7 @@ from labctl.triton import readiness, server_api
 from labkit.errors import LabError
 
 LOAD_S = 60.0  # a model that is not loaded by then will not be
+LAYER_S = 300.0  # one with a layer of packages: vLLM's import takes 8 s on a quiet machine, and minutes on a busy one
 UNDO_S = 15.0  # for the former version, on each server, where a person has interrupted or Triton does not answer
 
 
@@ -135,7 +136,7 @@ def load_differing(
         wanted = list(models) or [edit.model for edit in _differences(plan, fresh)]
         for model in wanted:
             session.listener.step(f"loading {model}")
-            _load(session, plan, runtime, record, fresh, model, patience)
+            _load(session, plan, runtime, record, fresh, model, max(patience, LAYER_S if plan.stack.packages else 0.0))
             session.listener.done("READY")
     return wanted
 

@@ -84,8 +84,9 @@ def _pair_requests(one: Lane, other: Lane) -> tuple[Names, Names]:
 
 
 def _computed(line: Line | None, called: Names) -> dict[str, int]:
-    """The tokens that a step computed, by request."""
-    return {called[name]: count for name, count in zip(line["ids"], line["tokens"], strict=True)} if line else {}
+    """The tokens that a step computed, by request. One that has joined and must wait for the next step has none."""
+    counts = zip(line["ids"], line["tokens"], strict=True) if line else ()
+    return {called[name]: count for name, count in counts if count}
 
 
 def _side(lines: Sequence[Line], at: int, called: Names, differ: Sequence[str]) -> Side:
