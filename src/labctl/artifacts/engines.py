@@ -10,7 +10,7 @@ from typing import Any
 
 from labctl.artifacts import weights
 from labctl.artifacts.exports import Onnx, OpenVino, TorchScript
-from labctl.artifacts.protocol import Builder, Engine, Tell
+from labctl.artifacts.protocol import Builder, Engine, Facts, Tell
 from labctl.artifacts.store import ENGINES as STORE
 from labctl.artifacts.store import Artifact, key_of
 from labctl.artifacts.tensorrt_llm import TensorRtLlm
@@ -64,7 +64,7 @@ class Build(Artifact):
         self.source.make(workspace, tell)
         return super().make(workspace, tell, builder)
 
-    def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Mapping[str, Any]:
+    def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Facts:
         try:
             facts = self.engine.make(self.source.locate(workspace), self.options, fresh, tell, builder)
         except OSError as error:

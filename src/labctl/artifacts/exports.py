@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.protocol import Builder, Engine, Option, Options, Tell
+from labctl.artifacts.protocol import Builder, Engine, Facts, Option, Options, Tell
 from labkit.disk import need_space
 from labkit.errors import LabError
 
@@ -39,9 +39,7 @@ class OpenVino(Engine):
         "tokenizer.json",
     )
 
-    def make(
-        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
-    ) -> Mapping[str, Any]:
+    def make(self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None) -> Facts:
         """Trace, convert and save, right here: needs torch, transformers and optimum-intel, and no ``builder``."""
         with _libraries("engines cannot be built in this environment"):
             from openvino import save_model
@@ -101,9 +99,7 @@ class Gpt2Export(Engine):
     def file(self) -> str:
         return self.essential[0]
 
-    def make(
-        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
-    ) -> Mapping[str, Any]:
+    def make(self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None) -> Facts:
         """Export, then compare at several shapes. Needs torch and transformers, and no ``builder``.
 
         Raises:

@@ -11,6 +11,7 @@ from labkit.errors import LabError
 
 Tell = Callable[[str], None]
 Options = Mapping[str, Any]
+Facts = Mapping[str, Any]  # what an artifact's manifest says of how it was made
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,6 @@ class Engine:
     options: Mapping[str, Option] = {}
     essential: Sequence[str]
 
-    def make(
-        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
-    ) -> Mapping[str, Any]:
+    def make(self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None) -> Facts:
         """Build into the empty folder ``target``; the result goes into the manifest. Raises LabError."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl.artifacts.protocol import Builder, Tell
+from labctl.artifacts.protocol import Builder, Facts, Tell
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock, sha256
 from labkit.disk import atomic_write
@@ -168,7 +168,7 @@ class Artifact(ABC):
         return path
 
     @abstractmethod
-    def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Mapping[str, Any]:
+    def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Facts:
         """Write its files into the empty folder ``fresh``; the result goes into the manifest."""
 
 

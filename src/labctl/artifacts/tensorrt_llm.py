@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.protocol import Builder, Engine, GpuInfo, Option, Options, Tell
+from labctl.artifacts.protocol import Builder, Engine, Facts, GpuInfo, Option, Options, Tell
 from labctl.artifacts.random_weights import SHAPES
 from labctl.artifacts.weights import Source
 from labctl.trtllm import releases
@@ -46,9 +46,7 @@ class TensorRtLlm(Engine):
     }
     essential = ("config.json", "*.engine")
 
-    def make(
-        self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
-    ) -> Mapping[str, Any]:
+    def make(self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None) -> Facts:
         """Run the release's commands; the checkpoint between them lives beside the engine and is removed."""
         if builder is None:
             raise LabError(

@@ -16,13 +16,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labctl.artifacts import hub, random_weights
-from labctl.artifacts.protocol import Builder, Tell
+from labctl.artifacts.protocol import Builder, Facts, Tell
 from labctl.artifacts.store import PARTIAL, WEIGHTS, Artifact, digest, key_of
 from labctl.workspace import Workspace, sha256
 from labkit.errors import LabError
@@ -99,7 +97,7 @@ class Source(Artifact):
             tell("offline: the cached copy is used, without asking the hub")
         return super().make(workspace, tell, builder)
 
-    def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Mapping[str, Any]:
+    def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Facts:
         revision = self.revision
         if self.kind == "random":
             random_weights.make(self.name, fresh, workspace.models, tell, self.revision)
