@@ -210,6 +210,24 @@ def test_a_tools_output_and_lines_are_kept_apart() -> None:
     assert lines == tail == ["one", "two", "three"]
 
 
+def test_a_tool_that_still_works_when_its_command_is_cut_short_is_asked_to_end(tmp_path: Path) -> None:
+    """Closing its pipes alone would not end it: it may not write for long."""
+    asked = tmp_path / "asked"
+    tool = (
+        "import pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(asked)!r}).touch(), sys.exit()))\n"
+        "print('works', file=sys.stderr, flush=True)\n"
+        "time.sleep(20)\n"
+    )
+
+    def cut_short(line: str) -> None:
+        raise SystemExit  # as SIGTERM does
+
+    with pytest.raises(SystemExit):
+        processes.run_tool(Command([sys.executable, "-c", tool]), Silent(), cut_short)
+    assert asked.exists()
+
+
 def test_a_program_that_is_not_there_is_told() -> None:
     with pytest.raises(LabError, match="cannot run /nowhere"):
         processes.run_tool(Command(["/nowhere"]), Silent(), lambda line: None)
