@@ -148,7 +148,7 @@ def test_the_loop_waits_for_a_replica_that_goes_as_long_as_drain_says_and_writes
 ) -> None:
     listener = Heard()
     with two_replicas(tmp_path, monkeypatch, listener) as (session, _):
-        monkeypatch.setattr(options, "open_session", lambda verbose: session)
+        monkeypatch.setattr(options, "open_session", lambda *_, **__: session)
         done = CliRunner().invoke(scale_command, ["iterative", "--auto", "1:1", *words])
     assert isinstance(done.exception, LabError), done.output  # the loop ends where the stack does
     assert listener.words == [said]
