@@ -77,7 +77,9 @@ def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) 
     try:
         engine = open_engine(settings.arguments | own, threads, beside)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{ARGUMENTS}: {error}" if own else str(error)) from error
+        if not own:
+            raise
+        raise ValueError(f"{ARGUMENTS}: {error}") from error
     if own:
         settings = Settings.of_engine(settings.arguments | own, engine.vllm_config)
     return VllmSetup(shape, settings, VllmScheduler(engine, settings))
