@@ -65,14 +65,10 @@ def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) 
 def install(name: str, dry: bool, verbose: bool) -> None:
     """Install an engine that is a set of packages of its own: NAME is vllm (local runtime)."""
     session = opt.open_session(verbose, dry=dry)
-    runtime = session.choose("local", "cpu")
-    action = layer(name, session.workspace).install()
+    session.choose("local", "cpu")
+    session.carry_out([layer(name, session.workspace).install()])
     if session.todo is not None:
-        session.todo.prepare([action])
         show(session.todo)
-        return
-    assert runtime.name == "local"
-    session.carry_out([action])
 
 
 def _add_list_and_prune(group: click.Group, store: Store, columns: Mapping[str, str], empty: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -88,7 +89,7 @@ def _amount(action: str, amount: str | None) -> float:
     return number
 
 
-def _waiting(model: str, state: dict[str, Any]) -> str:
+def _waiting(model: str, state: Mapping[str, Any]) -> str:
     from labctl.pages.live.story import refusal
 
     line = f"{model}: the next step is of {', '.join(state.get('ids', [])) or 'nobody'}"

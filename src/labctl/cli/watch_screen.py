@@ -64,7 +64,7 @@ class WatchScreen:
             for state in (state for model in self._models for state in self._clock.states(model)):
                 view = self._state.of(state["model"], state["instance"])
                 view.mode = self._clock.mode(view.model)["mode"]
-                view.held = state if state["state"] == "held" else None
+                view.held = {**state} if state["state"] == "held" else None
         left = self._clock.until and self._clock.until - time.monotonic()
         self._screen.warning = f"it goes on by itself in {left:.0f} s" if left and left < WARN_S else ""
 

@@ -139,8 +139,9 @@ class Servers:
         with wanted.lock("reload"):
             if session.todo is not None or not all(step.ready() for step in wanted.plan.steps):
                 session.carry_out(steps.prepare)
-            if session.todo is None:  # planned again, now that the weights are here: see bring_up
-                edits.load_differing(session, wanted.planned_again(), runtime, old)
+            wanted.planned_again()  # now that the weights are here: see bring_up
+            if session.todo is None:
+                edits.load_differing(RunningStack(session, self._lab, stack, runtime, options, old))
             else:
                 session.do(replace(steps.render, title=f"the models of {stack} that differ, loaded anew"))
             plan = wanted.plan

@@ -91,38 +91,36 @@ def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, a
             listed.
     """
     labs: list[Lab] = []
-    every: list[str] = []
+    problems: list[str] = []
     unchecked: dict[str, Callable[[], list[str]]] = {}
     owners: dict[str, str] = {}
     for path in sorted(workspace.labs.glob("*/lab.yaml")):
         where = path.relative_to(workspace.root).as_posix()
-        problems: list[str] = []
         try:
             texts = file_text(path), shared_texts(workspace.labs / FOLDER)
             lab = _read(*texts)
         except ValidationError as error:
-            every += [f"{where}: {_where(item)}{item['msg']}" for item in error.errors()]
+            problems += [f"{where}: {_where(item)}{item['msg']}" for item in error.errors()]
             continue
-        except (ValueError, OSError) as error:
-            every.append(f"{where}: {error}")
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
             continue
-        find = functools.partial(_problems, workspace, path, *texts)
-        if at_use:
-            unchecked[lab.folder] = find
-        else:
-            problems += find()
-        for word in {lab.short, *lab.stacks, lab.number}:
-            if word in owners and owners[word] != lab.folder:
-                problems.append(f"{where}: the name '{word}' is already taken by {owners[word]}")
-            owners[word] = lab.folder
-        every += problems
-        if not problems or leave_out is None:
+        words = {lab.short, *lab.stacks, lab.number}
+        found = [
+            f"{where}: the name '{word}' is already taken by {owners[word]}"
+            for word in words
+            if owners.setdefault(word, lab.folder) != lab.folder
+        ]
+        unchecked[lab.folder] = functools.partial(_problems, workspace, path, *texts)
+        found += [] if at_use else unchecked.pop(lab.folder)()
+        problems += found
+        if not found or leave_out is None:
             labs.append(lab)
-    if leave_out is None:
-        _refuse(every)
-    for problem in every:
-        assert leave_out
-        leave_out(problem)
+    if leave_out:
+        for problem in problems:
+            leave_out(problem)
+    else:
+        _refuse(problems)
 
     def check(labs: Sequence[Lab]) -> None:
         _refuse([problem for lab in labs if lab.folder in unchecked for problem in unchecked[lab.folder]()])

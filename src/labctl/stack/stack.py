@@ -13,7 +13,7 @@ from labctl import repository
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Endpoints, Launch, Record, Replica, UpOptions
+from labctl.runtimes.record import CLIENT, Launch, Record, Replica, UpOptions
 from labctl.stack.session import Session
 from labctl.workspace import StackFolder
 from labkit.errors import LabError
@@ -50,7 +50,7 @@ class Stack:
         """Hold the stack against other commands. Raises Busy where another command holds it."""
         return self.session.lock(self.name, action)
 
-    def launch(self, record: Record, only: tuple[int, ...] = ()) -> Launch:
+    def launch(self, record: Record, only: Sequence[int] = ()) -> Launch:
         """All that the runtime needs to start the stack's servers, or only those of these numbers."""
         return launch_of(self.folder, self.plan, record, only)
 
@@ -67,7 +67,7 @@ class RunningStack(Stack):
         return cls(session, lab, record.stack, runtime, record.asked, record, already)
 
 
-def launch_of(folder: StackFolder, plan: Plan, record: Record, only: tuple[int, ...] = ()) -> Launch:
+def launch_of(folder: StackFolder, plan: Plan, record: Record, only: Sequence[int] = ()) -> Launch:
     """All that a runtime needs to start the servers of a plan, or only those of these numbers."""
     server = plan.stack.server
     return Launch(
@@ -119,9 +119,12 @@ def has_sequences(plan: Plan) -> bool:
     return False
 
 
-def gathered_endpoints(endpoints: Endpoints, servers: Sequence[Replica]) -> Endpoints:
-    """Endpoints for clients that spread their requests themselves: gRPC's name for several addresses."""
-    return replace(endpoints, grpc="ipv4:" + ",".join(server.endpoints.grpc for server in servers))
+def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
+    """The record with these servers; clients that spread their requests themselves have all of them as an endpoint."""
+    endpoints = record.endpoints
+    if record.balance == CLIENT:  # gRPC's name for several addresses
+        endpoints = replace(endpoints, grpc="ipv4:" + ",".join(server.endpoints.grpc for server in servers))
+    return replace(record, servers=servers, endpoints=endpoints)
 
 
 def settle_options(options: UpOptions, plan: Plan) -> UpOptions:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from labctl import repository
 from labctl.artifacts.engines import Build
 from labctl.artifacts.tensorrt_llm import GpuInfo, check_target, commands
-from labctl.clock.clock import Clock
 from labctl.doctor.gpu import gpu_checks
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
@@ -25,7 +24,7 @@ from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep, take_down
 from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack, balancing_policy, differences, gathered_endpoints, settle_options
+from labctl.stack.stack import RunningStack, Stack, balancing_policy, differences, settle_options, with_servers
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -58,28 +57,17 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         check_machine(session, wanted.plan, runtime)
         session.say_how_long(steps.prepare, options.runtime, wanted.plan.profile)
         session.carry_out([*steps.prepare, steps.render])
-        record = _start_on_free_ports(wanted, steps)
+        for left in reversed(range(TRIES)):
+            try:
+                record = session.do(steps.start)
+                break
+            except LabError as error:
+                if not (left and lost_port(error)):
+                    raise
+            session.listener.note("another program took a port before the server listened on it: started again")
+            endpoints = claim_endpoints(options.ports, options.bind, [record for _, record in session.running()])
+            steps = bring_up(wanted, endpoints, steps.record.owner)
         return RunningStack(session, lab, stack, runtime, record.asked, record)
-
-
-def _start_on_free_ports(stack: Stack, steps: BringUp) -> Record:
-    """Start the server; again on other ports where a program has taken one between our look and the server's.
-
-    Raises:
-        LabError: the start failed for another reason, ``TRIES`` times for this one, or a port that was asked for by
-            its number is taken.
-    """
-    session, options = stack.session, stack.options
-    for _ in range(TRIES - 1):
-        try:
-            return session.do(steps.start)
-        except LabError as error:
-            if not lost_port(error):
-                raise
-        session.listener.note("another program took a port before the server listened on it: started again")
-        endpoints = claim_endpoints(options.ports, options.bind, [record for _, record in session.running()])
-        steps = bring_up(stack, endpoints, steps.record.owner)
-    return session.do(steps.start)
 
 
 @dataclass(frozen=True)
@@ -113,10 +101,9 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
 
     prepare = preparations(plan, runtime, stack.session.workspace, options.fronted)
     policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
-    own_ports = bool(policy) or _needs_ports(runtime, options)
-    servers = [Replica(i, place) for i, place in enumerate(free_endpoints(options.replicas or 1), 1) if own_ports]
-    if policy == "client":
-        endpoints = gathered_endpoints(endpoints, servers)
+    # Behind the guard a process needs ports of its own; a container has an address of its own.
+    own_ports = policy or (options.expose and runtime.name == "local")
+    places = free_endpoints(options.replicas or 1) if own_ports else ()
     record = Record(
         stack=stack.name,
         lab=stack.lab.folder,
@@ -129,20 +116,11 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
         effective=plan.effective,
         owner=owner,
         balance=policy,
-        servers=servers,
         options=settle_options(options, plan),
     )
-    return BringUp(
-        prepare, Action("model repository", render, files=plan.files(), expected=""), _start(stack, record), record
-    )
-
-
-def _needs_ports(runtime: Runtime, options: UpOptions) -> bool:
-    """Whether the server needs ports of its own because the guard is on those that were asked for.
-
-    A container has an address of its own.
-    """
-    return options.expose and runtime.name == "local"
+    record = with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
+    rendered = Action("model repository", render, files=plan.files(), expected="")
+    return BringUp(prepare, rendered, _start(stack, record), record)
 
 
 def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bool = False) -> list[Action[str]]:
@@ -235,7 +213,7 @@ def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: W
 def _start(stack: Stack, record: Record) -> Action[Record]:
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
     session, runtime, plan, folder = stack.session, stack.runtime, stack.plan, stack.folder
-    workspace, run_dir, log_file = session.workspace, folder.run_dir(), folder.log_file()
+    run_dir, log_file = folder.run_dir(), folder.log_file()
     count = f"{replicas.counted(len(record.servers))} of " if record.balance else ""
     title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
     server_start = runtime.start(stack.launch(record))
@@ -246,19 +224,20 @@ def _start(stack: Stack, record: Record) -> Action[Record]:
         atomic_write(log_file, b"", mode=0o600)
         for path in folder.replica_logs:
             path.unlink()
-        replicas.make_room(workspace, record, record.servers)
+        replicas.make_room(session.workspace, record, record.servers)
         folder.make_secret()
         listener.step(title)
         began = time.monotonic()
         try:
             server = server_start.do(listener)
             session.remember(server.record)
-            replicas.await_ready(session, runtime, plan, server, record.servers, stack.options.patience)
+            replicas.await_ready(stack, server.record, record.servers, server.exited)
+            server.serves()
             if record.balance:
                 replicas.await_balancer(runtime, record)
         except BaseException as error:
             if isinstance(error, LabError):  # while its log is there
-                error = faults.explain_error(error, faults.explainer(plan, runtime))
+                error = faults.explain_error(error, faults.stack_explainer(stack))
                 if edits.not_shipped(session, plan):
                     undo = f"labctl undo {stack.name} puts the shipped files back"
                     error.remedy = "; ".join(filter(None, (error.remedy, undo)))
@@ -286,24 +265,22 @@ def death(session: Session, stack: str) -> LabError | None:
 
 def _already(there: RunningStack, options: UpOptions) -> RunningStack:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
-    session, runtime, record, stack = there.session, there.runtime, there.record, there.name
-    plan = replace(there, options=options).plan
-    differing = differences(plan, options, record)
-    if differing:
+    runtime, record, stack = there.runtime, there.record, there.name
+    wanted = replace(there, options=options)
+    if differing := differences(wanted.plan, options, record):
         raise LabError(
             f"{stack} is already up with other settings",
             f"on the {runtime.name} runtime, profile {record.profile}",
             f"labctl down {stack}",
             details=differing,
         )
-    folders = [there.folder.run_dir(record.folder(server.number)) for server in record.servers]
-    if still := [name for folder in folders for name in Clock(folder, tuple(record.models)).paused]:
+    if still := faults.paused_models(there.session, record):
         raise LabError(
             f"{stack} is up, but its clock stands still", f"of {', '.join(still)}", f"labctl clock {stack} run"
         )
     try:
-        replicas.await_ready(session, runtime, plan, replicas.There(runtime, record), record.servers, options.patience)
+        replicas.await_ready(wanted, record, record.servers, lambda: replicas.absent(runtime, record))
     except LabError as error:
-        mine = faults.explain_error(error, faults.explainer(plan, runtime))
+        mine = faults.explain_error(error, faults.stack_explainer(wanted))
         raise LabError(f"{stack} is up but not ready: {mine.what}", mine.why, f"labctl down {stack}") from error
     return there
