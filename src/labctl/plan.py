@@ -113,8 +113,7 @@ class Plan:
     def files(self) -> list[str]:
         """The rendered repository, file by file; where its templates are yet to be fetched, model by model.
 
-        Raises:
-            LabError: it cannot be rendered.
+        Raises LabError: it cannot be rendered.
         """
         waiting = self.fetched is not None and not self.fetched.is_dir()
         names = [f"{model}/" for model in self.stack.models] if waiting else repository.listing(self.request)
@@ -130,8 +129,7 @@ def make_plan(
         server_path: how the server will see a path of this machine.
         output: where the repository is rendered; default: the stack's own folder.
 
-    Raises:
-        LabError: unknown or bad settings, an unknown model source, a reference to nothing.
+    Raises LabError: unknown or bad settings, an unknown model source, a reference to nothing.
     """
     stack = lab.stacks[name]
     settings = resolve(lab.settings, choices.profile, stack.settings, choices.set, what=f"stack {name}")
@@ -222,11 +220,7 @@ def make_plan(
 def _require_choice(gpus: Sequence[str], ranks: int) -> None:
     """Refuse a choice of GPUs that does not hold an engine of that many ranks.
 
-    Args:
-        gpus: numbers or UUIDs; () is no choice.
-
-    Raises:
-        LabError: too few, or slices for more than one rank.
+    ``gpus``: numbers or UUIDs; () is no choice. Raises LabError: too few, or slices for more than one rank.
     """
     if gpus and len(gpus) < ranks:
         raise LabError(
@@ -289,5 +283,10 @@ def _step(artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wa
             options |= wanted
         build = engines.request(str(expand(artifact.engine, scope)), spec, options)
         return Step(build.title, build.locate(workspace), build.argv, lambda: build.ready(workspace), spec, build)
+    return weights_step(spec, workspace)
+
+
+def weights_step(spec: str, workspace: Workspace) -> Step:
+    """What makes the weights of a model source. Raises LabError where it is none."""
     source = weights.parse(spec)
     return Step(source.title, source.locate(workspace), source.argv, lambda: source.ready(workspace), spec)

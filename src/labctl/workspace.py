@@ -26,14 +26,15 @@ INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl
 MARKER = "model_repos"  # a folder that only a checkout of the labs has beside pyproject.toml
 
 
-class _Own:
-    """A path by its name; ``kind`` (file or folder) is what must be there, if anything is."""
+class _In:
+    """A path by its name, below a folder of its owner's; ``kind`` (file or folder) is what may be there."""
 
-    def __init__(self, name: str, kind: str = "file") -> None:
-        self.name, self.kind = name, kind
+    def __init__(self, folder: str, name: str, kind: str = "file") -> None:
+        self.folder, self.name, self.kind = folder, name, kind
 
-    def __get__(self, folder: StackFolder, owner: type) -> Path:
-        return folder.path / self.name
+    def __get__(self, owner: StackFolder | Workspace, kind: type) -> Path:
+        folder: Path = getattr(owner, self.folder)
+        return folder / self.name
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,13 @@ class StackFolder:
 
     path: Path
 
-    lock, lock_note, state_file = _Own("lock"), _Own("lock.json"), _Own("state.json")
-    compose_file, envoy_file, secret = _Own("compose.json"), _Own("envoy.json"), _Own("secret")
-    scale_log, idle_log = _Own("scale.log"), _Own("idle.log")
-    asked_runtime, purpose_file = _Own("runtime"), _Own("purpose.json")
-    used_file, clean_file = _Own("used"), _Own("clean")
-    repository, front = _Own("repository", "folder"), _Own("front", "folder")
-    observe, overlay = _Own("observe", "folder"), _Own("overlay", "folder")
+    lock, lock_note, state_file = _In("path", "lock"), _In("path", "lock.json"), _In("path", "state.json")
+    compose_file, envoy_file, secret = _In("path", "compose.json"), _In("path", "envoy.json"), _In("path", "secret")
+    scale_log, idle_log = _In("path", "scale.log"), _In("path", "idle.log")
+    asked_runtime, purpose_file = _In("path", "runtime"), _In("path", "purpose.json")
+    used_file, clean_file = _In("path", "used"), _In("path", "clean")
+    repository, front = _In("path", "repository", "folder"), _In("path", "front", "folder")
+    observe, overlay = _In("path", "observe", "folder"), _In("path", "overlay", "folder")
 
     @property
     def name(self) -> str:
@@ -129,14 +130,13 @@ class StackFolder:
     def require_own(self) -> None:
         """Refuse a folder in which something is not the caller's own file or folder.
 
-        Raises:
-            LabError: a link, a FIFO, a folder in a file's place, or another user's file; it is named, and nothing is
-                touched.
+        Raises LabError: a link, a FIFO, a folder in a file's place, or another user's file; it is named, and
+        nothing is touched.
         """
         for path in (self.path.parent, self.path, self.run_dir()):
             require_own(path, "folder")
         for own in vars(StackFolder).values():
-            if isinstance(own, _Own) and own.name != "secret":  # a server in a container may own it
+            if isinstance(own, _In) and own.name != "secret":  # a server in a container may own it
                 require_own(self.path / own.name, own.kind)
         for path in (self.log_file(), *self.replica_logs):
             require_own(path, "file")
@@ -146,10 +146,18 @@ class StackFolder:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A checkout and the cache it shares with other clones."""
+    """A checkout and the cache it shares with other clones.
+
+    Attributes:
+        backends_cache: backend folders for Triton's wheel, one per wheel and Python.
+        templates_cache: model templates copied out of the images that serve them, one folder per release.
+    """
 
     root: Path
     cache: Path
+
+    labs, model_repos, models, state = (_In("root", name) for name in ("labs", "model_repos", "models", ".labs"))
+    backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
@@ -157,8 +165,7 @@ class Workspace:
 
         Where the current folder is in none, it is the checkout that labctl is installed from (``make setup``).
 
-        Raises:
-            LabError: none of these is a checkout.
+        Raises LabError: none of these is a checkout.
         """
         asked = os.environ.get("LABS_ROOT") or start
         try:
@@ -176,35 +183,9 @@ class Workspace:
             "cd into your clone, or set LABS_ROOT to it",
         )
 
-    @property
-    def labs(self) -> Path:
-        return self.root / "labs"
-
-    @property
-    def model_repos(self) -> Path:
-        return self.root / "model_repos"
-
     def templates(self, lab: str, folder: str) -> Path:
         """A folder of model templates: ``./x`` is the lab's own, another stands in ``model_repos``."""
         return self.labs / lab / folder if folder.startswith("./") else self.model_repos / folder
-
-    @property
-    def models(self) -> Path:
-        return self.root / "models"
-
-    @property
-    def state(self) -> Path:
-        return self.root / ".labs"
-
-    @property
-    def backends_cache(self) -> Path:
-        """Backend folders for Triton's wheel, one per wheel and Python."""
-        return self.cache / "triton"
-
-    @property
-    def templates_cache(self) -> Path:
-        """Model templates copied out of the images that serve them, one folder per release."""
-        return self.cache / "templates"
 
     @property
     def caches(self) -> list[Path]:

@@ -177,14 +177,8 @@ class Clock:
         Returns when they are done, or when nothing waits any more; what was not used is taken back. It also returns
         when the clock is set otherwise meanwhile, and then leaves it so.
 
-        Args:
-            endpoint: Triton's metrics endpoint, for what waits in its own queues.
-
-        Returns:
-            the steps that each model has done.
-
-        Raises:
-            LabError: a step did not end.
+        ``endpoint``: Triton's metrics endpoint, for what waits in its own queues. Returns the steps that each
+        model has done. Raises LabError: a step did not end.
         """
         grant = secrets.token_hex(4)
         wanted = [model] if model else list(self.models)

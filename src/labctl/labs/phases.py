@@ -46,8 +46,7 @@ def resolve_phases(
     A phase's own settings are what the phase is about: they win over a person's, who is told. Those that mean nothing
     with what the person chose are left out; a phase of which nothing remains is left out itself.
 
-    Raises:
-        LabError: a phase cannot be served, or no phase heeds what was asked.
+    Raises LabError: a phase cannot be served, or no phase heeds what was asked.
     """
     choices = options.choices
     phases = chosen_phases(lab, choices.profile, quick, only)

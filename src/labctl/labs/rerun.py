@@ -182,8 +182,7 @@ class Rerun:
 def run(session: Session, recording: Recording, assignments: Mapping[str, str], in_flight: int) -> Rerun:
     """Bring up the recording's stack with other settings, send its requests again, and take the stack down.
 
-    Raises:
-        LabError: the recording does not say which stack it is of, or a request failed.
+    Raises LabError: the recording does not say which stack it is of, or a request failed.
     """
     source = Path(recording.source)
     phase = source.name.removeprefix("steps-").removesuffix(".jsonl")

@@ -76,8 +76,7 @@ def run(
         texts: the step log has every request's text, which takes a model up to 0.1 ms a step.
         replica: the clients talk to this server alone.
 
-    Raises:
-        LabError: a phase failed; nothing is left and nothing is averaged.
+    Raises LabError: a phase failed; nothing is left and nothing is averaged.
     """
     runtime = session.choose(options.runtime, options.choices.profile)
     phases = resolve_phases(session, lab, options, runtime, quick, only)

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from labctl.manifest.schema import Lab
 from labctl.runtimes.record import Choices, Record, UpOptions
@@ -83,42 +81,30 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     return before.launch(old) == wanted.launch(old) and before.plan.stack.models == plan.stack.models
 
 
-class Servers:
-    """Use as a context manager: leaving it takes down what is up."""
+class Servers(ExitStack):
+    """Leaving it takes down what is up."""
 
     def __init__(self, session: Session, lab: Lab) -> None:
-        self._session = session
-        self._lab = lab
-        self._open = ExitStack()
+        super().__init__()
+        self._session, self._lab = session, lab
         self._now: RunningStack | None = None
         self.clients: Series | None = None  # of the server that is up, where phases share them
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.__exit__(kind, error, trace)
 
     def next(self, stack: str, options: UpOptions, keep: bool = False) -> RunningStack:
         """The stack with these options, ready; the server before it goes on, or is taken down.
 
-        Args:
-            keep: it stays up when all is over; a server of its own, which carries its own settings.
-
-        Raises:
-            LabError: it cannot be brought up, or a model cannot be loaded.
+        ``keep``: it stays up when all is over; a server of its own, which carries its own settings. Raises
+        LabError: it cannot be brought up, or a model cannot be loaded.
         """
         now = self._now
         if now and not keep and not now.already and (turned := self._reuse(now, stack, options)) is not None:
             return turned
         self._now = self.clients = None
-        self._open.close()
-        fresh = self._open.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
+        self.close()
+        fresh = self.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
         self._now = fresh
         if shares_server(self._lab):
-            self.clients = self._open.enter_context(fresh.runtime.clients(stack))
+            self.clients = self.enter_context(fresh.runtime.clients(stack))
             self._session.do(self.clients.start())
         return fresh
 

@@ -52,8 +52,7 @@ class Catalog:
     def lab(self, word: str) -> Lab:
         """The lab of a number (``02`` or ``2``), a folder name, a short name or the name of one of its stacks.
 
-        Raises:
-            LabError: there is none, or its manifest is broken.
+        Raises LabError: there is none, or its manifest is broken.
         """
         for lab in self.every:
             if word in (lab.number, lab.number.lstrip("0"), lab.folder, lab.name, lab.short) or word in lab.stacks:
@@ -86,9 +85,8 @@ def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, a
             does without the others'.
         leave_out: called with each problem; the labs that have one are left out.
 
-    Raises:
-        LabError: some manifest is broken, or two of them use one name, and nobody leaves them out; all problems are
-            listed.
+    Raises LabError: some manifest is broken, or two of them use one name, and nobody leaves them out; all problems
+    are listed.
     """
     labs: list[Lab] = []
     problems: list[str] = []
@@ -137,8 +135,7 @@ def _refuse(problems: Sequence[str]) -> None:
 def _read(text: str, common: tuple[tuple[str, str], ...]) -> Lab:
     """One manifest; once in a process for the same texts.
 
-    Raises:
-        ValueError: it has not the shape of a manifest (pydantic's ValidationError is one).
+    Raises ValueError: it has not the shape of a manifest (pydantic's ValidationError is one).
     """
     manifest = parse_file("lab.yaml", text) or {}
     lab = Lab.model_validate(with_shared(manifest, dict(common)))
@@ -195,8 +192,7 @@ def _unread(name: str, error: Exception) -> ValueError:
 def with_shared(manifest: Any, common: Mapping[str, str]) -> Any:
     """A manifest with what it includes of the shared files' texts filled in.
 
-    Raises:
-        ValueError: it includes what is not there or is not a shared file, or a stack's base is unknown.
+    Raises ValueError: it includes what is not there or is not a shared file, or a stack's base is unknown.
     """
     if not isinstance(manifest, dict):
         return manifest

@@ -28,8 +28,7 @@ SPACED = ("{ settings.", "{ artifacts.", "{ run_dir ", "{ profile ", "{ stack ",
 def problems(lab: Lab, folder: str) -> list[str]:
     """Everything that is wrong with a manifest of the right shape, one line each: key, then reason.
 
-    Args:
-        folder: the name of the lab's own.
+    ``folder``: the name of the lab's own.
     """
     problems = [] if folder == lab.folder else [f"number and name say {lab.folder}, the folder is {folder}"]
     problems += (bad_values := list(value_problems(lab)))

@@ -135,11 +135,8 @@ def resolve(
 ) -> dict[str, Any]:
     """Every declared setting with its value: the profile's default, then each layer in turn.
 
-    Args:
-        what: whose settings they are, in a refusal: ``lab batching``, ``stack static-batching``.
-
-    Raises:
-        LabError: unknown keys and bad values, each with what would be good.
+    ``what``: whose settings they are, in a refusal: ``lab batching``, ``stack static-batching``. Raises LabError:
+    unknown keys and bad values, each with what would be good.
     """
     values = {key: setting.parse(setting.default_for(profile)) for key, setting in declared.items()}
     problems = []
@@ -193,8 +190,7 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
 
     ``{setting: x, map: {...}}`` becomes the map's entry for that setting's value.
 
-    Raises:
-        LabError: ``scope`` has no such name, or the map no such value.
+    Raises LabError: ``scope`` has no such name, or the map no such value.
     """
     if isinstance(value, dict):
         if value.keys() == CHOICE:

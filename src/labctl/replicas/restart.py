@@ -24,8 +24,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Where replicas or their balancer have died, only they are started; the others serve on.
 
-    Raises:
-        LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
+    Raises LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
     there = RunningStack.of(session, lab, *session.require_up(stack))
     record = there.record
@@ -46,8 +45,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 def heal(stack: RunningStack) -> bool:
     """Start what of a stack has died: replicas, and what stands before them. False where nothing has.
 
-    Raises:
-        LabError: a replica does not become ready; the others serve on.
+    Raises LabError: a replica does not become ready; the others serve on.
     """
     runtime, record, listener = stack.runtime, stack.record, stack.session.listener
     with stack.lock("restart"):
@@ -64,11 +62,8 @@ def heal(stack: RunningStack) -> bool:
 def start(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     """Start those replicas of a stack that is up, wait until they are ready, and let the balancer have them.
 
-    Returns:
-        the record with the places that they have now.
-
-    Raises:
-        LabError: one does not become ready; nothing of it is left.
+    Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
+    is left.
     """
     session, runtime, before, name = stack.session, stack.runtime, stack.record, stack.name
 
@@ -106,11 +101,8 @@ def start(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
 def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     """One replica after the other: nothing new for it, what it has is answered, it ends, it starts again, it is ready.
 
-    Args:
-        patience: seconds to wait until a replica has answered all; then its streams are cut.
-
-    Raises:
-        LabError: it is not up or has no balancer; a replica does not come back; the others serve on.
+    ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
+    not up or has no balancer; a replica does not come back; the others serve on.
     """
     there = RunningStack.of(session, lab, *session.require_up(stack))
     runtime, record = there.runtime, there.record

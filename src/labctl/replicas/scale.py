@@ -25,11 +25,8 @@ LOOK_S = 1.0
 def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = replicas.DRAIN_S) -> Record:
     """Have ``count`` replicas: new ones are ready before they get requests, old ones answer all before they end.
 
-    Args:
-        patience: seconds to wait until those that go have answered all; then their streams are cut.
-
-    Raises:
-        LabError: it is not up or has no balancer; a new one does not become ready: then the others serve on.
+    ``patience``: seconds to wait until those that go have answered all; then their streams are cut. Raises
+    LabError: it is not up or has no balancer; a new one does not become ready: then the others serve on.
     """
     there = RunningStack.of(session, lab, *session.require_up(stack))
     record = there.record
@@ -134,12 +131,9 @@ def follow(
 ) -> Iterator[str]:
     """Scale for ever; yields a line for each decision.
 
-    Args:
-        patience: seconds to wait until a replica that goes has answered all; then its streams are cut.
-
-    Raises:
-        LabError: the stack is not up or has no balancer, or a new replica does not become ready. While another
-            command changes the stack, the loop waits for it.
+    ``patience``: seconds to wait until a replica that goes has answered all; then its streams are cut. Raises
+    LabError: the stack is not up or has no balancer, or a new replica does not become ready. While another command
+    changes the stack, the loop waits for it.
     """
     gone = False
     while True:

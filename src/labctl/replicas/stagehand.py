@@ -107,9 +107,8 @@ class Stage:
 class Stagehand:
     """Use as a context manager around the client of one phase.
 
-    Args:
-        hands: two threads that live as long as the servers do. A server that must not outlive labctl is ended by the
-            kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
+    ``hands``: two threads that live as long as the servers do. A server that must not outlive labctl is ended by
+    the kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
     """
 
     def __init__(

@@ -23,8 +23,7 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
 
     Ctrl-C or SIGTERM meanwhile makes it forceful. A forceful end is bounded, so it is not interrupted.
 
-    Raises:
-        LabError: something of it is still there; it is named.
+    Raises LabError: something of it is still there; it is named.
     """
     if session.todo is not None:
         session.do(runtime.stop(stack, force))
@@ -74,11 +73,8 @@ def down(session: Session, stack: str) -> bool:
 def sweep(session: Session, but_for: str = "") -> list[str]:
     """Take down the stacks whose ``run`` or ``bench`` died without doing so (kill -9).
 
-    Args:
-        but_for: the stack whose lock the caller holds. A stack of another name that cannot be taken down stays.
-
-    Raises:
-        LabError: ``but_for`` cannot be taken down.
+    ``but_for``: the stack whose lock the caller holds. A stack of another name that cannot be taken down stays.
+    Raises LabError: ``but_for`` cannot be taken down.
     """
     swept = []
     for stack in [record.stack for _, record in session.running() if record.orphaned()]:

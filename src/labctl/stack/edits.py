@@ -108,12 +108,8 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
         models: these, edited or not.
         patience: seconds that one model may take.
 
-    Returns:
-        the models that were loaded.
-
-    Raises:
-        LabError: it is not up, a template is wrong (nothing is loaded), or a model cannot be loaded: then its former
-            version serves on.
+    Returns the models that were loaded. Raises LabError: it is not up, a template is wrong (nothing is loaded), or
+    a model cannot be loaded: then its former version serves on.
     """
     with stack_lock(session.workspace, stack, "reload"):
         there = RunningStack.of(session, lab, *session.require_up(stack))
@@ -240,11 +236,7 @@ def _make_newer(folder: Path, than: int) -> None:
 def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool, timeout: float = LOAD_S) -> int:
     """Load or unload a model on every server of a stack, one after the other: the others serve meanwhile.
 
-    Returns:
-        the number of servers.
-
-    Raises:
-        LabError: some of them did not; it says which, and why.
+    Returns the number of servers. Raises LabError: some of them did not; it says which, and why.
     """
     there = RunningStack.of(session, lab, *session.require_up(stack))
     record, key, failed = there.record, there.folder.read_secret(), dict[int, str]()

@@ -18,7 +18,7 @@ from labctl.clock.clock import Clock
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack.session import Session
-from labctl.stack.stack import Stack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.triton import server_api
 from labctl.triton.readiness import LOG_TAIL
 from labkit import nofollow
@@ -84,8 +84,7 @@ def entries(log: Iterable[str]) -> list[str]:
 def stack_files(stack: Stack, names: Mapping[str, str] | None = None) -> Explain:
     """A function that replaces the paths of the rendered repository by those that a person edits.
 
-    Args:
-        names: other names for files, by their path in the repository; else paths below the checkout.
+    ``names``: other names for files, by their path in the repository; else paths below the checkout.
     """
     try:
         request = stack.plan.request
@@ -167,11 +166,12 @@ def paused_models(session: Session, record: Record) -> list[str]:
     return list(dict.fromkeys(name for one in folders for name in Clock(one, tuple(record.models)).paused))
 
 
-def refuse_stuck(session: Session, record: Record, explain: Explain) -> None:
+def refuse_stuck(stack: RunningStack) -> None:
     """Raise LabError where an execution of the stack does not come back: a measurement of it would have no end."""
-    for server in record.servers:
-        if stuck := stuck_models(session, record.stack, explain, record.folder(server.number)):
-            raise LabError(stuck[0], "nothing is averaged", f"correct it, then labctl restart {record.stack}")
+    for server in stack.record.servers:
+        if stuck := stuck_sentences(stack.folder.run_dir(stack.record.folder(server.number))):
+            what = stack_explainer(stack)(stuck[0])
+            raise LabError(what, "nothing is averaged", f"correct it, then labctl restart {stack.name}")
 
 
 def watched(session: Session, stack: str, explain: Explain) -> AbstractContextManager[None]:

@@ -40,11 +40,8 @@ def cut_off(streams: int) -> str:
 def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, asked: str) -> Record:
     """Have requests spread in another way: the servers stay, and their balancer is started anew.
 
-    Args:
-        asked: the ports that the stack was given ("auto" or three). Under ``client`` nobody listens for gRPC.
-
-    Returns:
-        the record as it is then. Raises LabError where the balancer does not find every server.
+    ``asked``: the ports that the stack was given ("auto" or three). Under ``client`` nobody listens for gRPC.
+    Returns the record as it is then. Raises LabError where the balancer does not find every server.
     """
     session.listener.step(f"the balancer of {record.stack}, {policy}")
     front = record.endpoints
@@ -153,11 +150,8 @@ def let_go(runtime: Runtime, record: Record, numbers: Collection[int]) -> None:
 def drain(runtime: Runtime, record: Record, numbers: Collection[int], patience: float = DRAIN_S) -> int:
     """Give those servers nothing new, and wait until they have answered all.
 
-    Returns:
-        requests (streams; connections under l4) that were still open after ``patience`` seconds.
-
-    Raises:
-        LabError: the balancer does not answer. Whatever ends the wait, Ctrl-C too: they get requests again.
+    Returns requests (streams; connections under l4) that were still open after ``patience`` seconds. Raises
+    LabError: the balancer does not answer. Whatever ends the wait, Ctrl-C too: they get requests again.
     """
     runtime.spread(record, numbers)
     try:

@@ -44,9 +44,8 @@ class Session:
     def open(cls, listener: Listener, whatever_is_broken: bool = False, dry: bool = False) -> Session:
         """The session of the current folder.
 
-        Args:
-            whatever_is_broken: a lab whose manifest is broken is left out, with a note, instead of refused: what runs
-                can be looked at and taken down while somebody writes a lab.
+        ``whatever_is_broken``: a lab whose manifest is broken is left out, with a note, instead of refused:
+        what runs can be looked at and taken down while somebody writes a lab.
         """
         workspace = Workspace.find()
         leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
@@ -82,8 +81,7 @@ class Session:
     def stacks_named(self, word: str) -> list[str]:
         """The stacks of a lab, or the one of that name: also one that was brought up and is in no manifest (any more).
 
-        Raises:
-            LabError: there is none.
+        Raises LabError: there is none.
         """
         try:
             lab = self.catalog.lab(word)
@@ -110,8 +108,7 @@ class Session:
     def choose(self, wanted: str, profile: str) -> Runtime:
         """The runtime to start on: as wanted, or with ``auto`` compose if a Docker engine answers, else local.
 
-        Raises:
-            LabError: the runtime cannot serve that profile here. A dry run does not ask that.
+        Raises LabError: the runtime cannot serve that profile here. A dry run does not ask that.
         """
         runtime = self._choose_itself(profile) if wanted == "auto" else self.runtime(wanted)
         if self.todo is not None:

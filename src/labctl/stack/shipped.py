@@ -24,11 +24,8 @@ GIT_S = 30.0
 def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]:
     """Put the shipped file in the place of each edited one; yours is renamed, never lost.
 
-    Returns:
-        where yours is kept, by the file; None for a file that was gone. Files that are as shipped are left out.
-
-    Raises:
-        LabError: this checkout does not know what was shipped.
+    Returns where yours is kept, by the file; None for a file that was gone. Files that are as shipped are left out.
+    Raises LabError: this checkout does not know what was shipped.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     done: dict[Path, Path | None] = {}

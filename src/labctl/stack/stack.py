@@ -90,8 +90,7 @@ def launch_of(folder: StackFolder, plan: Plan, record: Record, only: Sequence[in
 def balancing_policy(plan: Plan, count: int | None, asked: str, exposed: bool) -> str:
     """How requests are spread; "" for a stack that is one server and has no balancer.
 
-    Raises:
-        LabError: strangers would get past the guard, or GPUs would be shared.
+    Raises LabError: strangers would get past the guard, or GPUs would be shared.
     """
     chosen = asked or (("hash" if has_sequences(plan) else "l7") if (count or 1) > 1 else "")
     if chosen and plan.profile == "gpu":

@@ -86,8 +86,7 @@ class _Server:
 def status(session: Session, stack: str, ask: bool = True) -> Status:
     """The state of one stack.
 
-    Args:
-        ask: ask the models of an idle stack for a tiny answer each; else what Triton says of them is believed.
+    ``ask``: ask the models of an idle stack for a tiny answer each; else what Triton says of them is believed.
     """
     _, action = holder(session.workspace, stack)
     server = session.find(stack)

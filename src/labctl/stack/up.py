@@ -35,11 +35,8 @@ TRIES = 3  # starts on ports that nobody had a moment before
 def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bool = False) -> RunningStack:
     """Bring one stack up and return when every model answers.
 
-    Args:
-        ephemeral: the stack must not outlive this process (``run``, ``bench``).
-
-    Raises:
-        LabError: with nothing left behind.
+    ``ephemeral``: the stack must not outlive this process (``run``, ``bench``). Raises LabError with nothing left
+    behind.
     """
     with session.lock(stack, "up"):
         if session.todo is None:
@@ -81,11 +78,7 @@ class BringUp:
 
 
 def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> BringUp:
-    """What brings a stack up on its runtime; nothing is made yet.
-
-    Raises:
-        LabError: whatever can be known to fail.
-    """
+    """What brings a stack up on its runtime; nothing is made yet. Raises LabError for whatever can be known to fail."""
     plan, runtime, options = stack.plan, stack.runtime, stack.options
 
     def render(listener: Listener) -> str:
@@ -126,8 +119,7 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
 def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bool = False) -> list[Action[str]]:
     """What makes the serving environment and every artifact that is not there yet.
 
-    Raises:
-        LabError: the runtime cannot serve it, or something that is there is damaged.
+    Raises LabError: the runtime cannot serve it, or something that is there is damaged.
     """
     refuse(plan, runtime, workspace)
     actions = [*runtime.prepare(plan.profile, plan.image, guarded)]
@@ -135,7 +127,7 @@ def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bo
         title = f"templates of TensorRT-LLM {plan.release.name}"
         actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched))
     return actions + [
-        _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else _artifact(step, runtime)
+        _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else make_artifact(step, runtime)
         for step in plan.steps
     ]
 
@@ -152,7 +144,8 @@ def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
                 session.listener.note(f"{check.name}: {check.found}; {check.remedy}")
 
 
-def _artifact(step: Step, runtime: Runtime) -> Action[str]:
+def make_artifact(step: Step, runtime: Runtime) -> Action[str]:
+    """Make what a step makes in the serving environment, where it is not there yet."""
     if step.ready():
         return Action(step.title, lambda listener: "cached")
     tool = runtime.tool(step.title, step.argv)
