@@ -20,6 +20,7 @@ from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit import stage
 from labkit.errors import LabError
@@ -82,7 +83,8 @@ def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
 
         def begin(*acts: str) -> Stagehand:
             wanted = phase.model_copy(update={"acts": list(acts)})
-            return Stagehand(hands, session, lab, wanted, stood, STACK, tmp_path)  # type: ignore[arg-type]
+            up = RunningStack.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
+            return Stagehand(hands, up, wanted, tmp_path)
 
         yield begin
 

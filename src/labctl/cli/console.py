@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from labctl.listener import Listener
 from labkit.errors import LabError
 from labkit.printable import printable
 from labkit.tables import HANGING, columns, fitted
@@ -21,8 +22,8 @@ LEAST = 24  # of a title, where the progress is long
 _working: list[Console] = []  # whose line stands unfinished on the terminal
 
 
-class Console:
-    """The :class:`labctl.listener.Listener` of the command line. Everything goes to stderr: stdout is for results."""
+class Console(Listener):
+    """The listener of the command line. Everything goes to stderr: stdout is for results."""
 
     def __init__(self, verbose: bool = False) -> None:
         self.verbose = verbose
