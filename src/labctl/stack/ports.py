@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK, Endpoints, Record
+from labctl.runtimes.record import LOOPBACK, Endpoints, Record
+from labctl.stack.stack import named_endpoints
 from labkit.errors import LabError
 
 NAMES = ("HTTP", "gRPC", "metrics")
@@ -27,25 +28,9 @@ _reserved: deque[socket.socket] = deque()
 MOST_RESERVED = 128  # more than the 32 replicas of one stack and its own three need
 
 
-def parse_ports(text: str) -> tuple[int, ...] | None:
-    """``8000,8001,8002``; None for ``auto``. Raises LabError."""
-    if text == "auto":
-        return None
-    with contextlib.suppress(ValueError):
-        numbers = tuple(int(item) for item in text.split(","))
-        if len(numbers) == 3 and len(set(numbers)) == 3 and all(0 < n < 65536 for n in numbers):
-            return numbers
-    raise LabError(
-        f"--ports {text} cannot be used",
-        "it takes three different ports (HTTP, gRPC, metrics) or auto",
-        "--ports 8000,8001,8002, or --ports auto",
-    )
-
-
 def chosen_endpoints(wanted: str, bind: str) -> Endpoints:
     """The endpoints that ``--ports`` stands for, taken or not. Raises LabError for a text that is no three ports."""
-    host = LOOPBACK if bind == ANY_ADDRESS else bind
-    return Endpoints(*(f"{host}:{port}" for port in parse_ports(wanted) or free_ports(bind, 3)))
+    return named_endpoints(wanted, bind) or free_endpoints(1, bind)[0]
 
 
 def claim_endpoints(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
@@ -82,9 +67,9 @@ def _is_free(bind: str, port: int) -> bool:
     return True
 
 
-def free_endpoints(count: int) -> list[Endpoints]:
-    """Endpoints on loopback for that many servers, no port twice."""
-    picked = iter(free_ports(LOOPBACK, 3 * count))
+def free_endpoints(count: int, bind: str = LOOPBACK) -> list[Endpoints]:
+    """Endpoints on loopback, and on that address, for so many servers, no port twice."""
+    picked = iter(free_ports(bind, 3 * count))
     return [Endpoints(*(f"{LOOPBACK}:{next(picked)}" for _ in NAMES)) for _ in range(count)]
 
 

@@ -118,18 +118,19 @@ class Session:
         return runtime
 
     def _choose_itself(self, profile: str) -> Runtime:
-        local, compose = self.runtimes
+        compose = self.runtime("compose")
         if self.todo is not None:
             with contextlib.suppress(LabError):
                 compose.check("cpu")
                 return compose
-            return compose if profile == "gpu" else local
+            return self.runtime("compose" if profile == "gpu" else "local")
         try:
             compose.check(profile)
         except LabError as error:
             # A dead DOCKER_HOST is somebody's intent: say what it was, not only that nothing answers.
             host = os.environ.get("DOCKER_HOST")
             asked = f" at DOCKER_HOST={host}" if host else ""
+            local = self.runtime("local")
             try:
                 local.check(profile)
             except LabError as missing:

@@ -13,7 +13,7 @@ from labctl import repository
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import CLIENT, Launch, Record, Replica, UpOptions
+from labctl.runtimes.record import ANY_ADDRESS, CLIENT, LOOPBACK, Endpoints, Launch, Record, Replica, UpOptions
 from labctl.stack.session import Session
 from labctl.workspace import StackFolder
 from labkit.errors import LabError
@@ -84,6 +84,22 @@ def launch_of(folder: StackFolder, plan: Plan, record: Record, only: Sequence[in
         launcher=plan.release.launcher if plan.release else "",
         only=only,
         packages=plan.stack.packages,
+    )
+
+
+def named_endpoints(ports: str, bind: str) -> Endpoints | None:
+    """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError for a text that is no three ports."""
+    if ports == "auto":
+        return None
+    host = LOOPBACK if bind == ANY_ADDRESS else bind
+    with contextlib.suppress(ValueError):
+        numbers = [int(item) for item in ports.split(",")]
+        if len(numbers) == 3 and len(set(numbers)) == 3 and all(0 < n < 65536 for n in numbers):
+            return Endpoints(*(f"{host}:{number}" for number in numbers))
+    raise LabError(
+        f"--ports {ports} cannot be used",
+        "it takes three different ports (HTTP, gRPC, metrics) or auto",
+        "--ports 8000,8001,8002, or --ports auto",
     )
 
 

@@ -22,9 +22,17 @@ from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Proc, Record, Replica, UpOptions
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep, take_down
-from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
+from labctl.stack.ports import claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack, balancing_policy, differences, settle_options, with_servers
+from labctl.stack.stack import (
+    RunningStack,
+    Stack,
+    balancing_policy,
+    differences,
+    named_endpoints,
+    settle_options,
+    with_servers,
+)
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -46,7 +54,7 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         runtime = session.choose(options.runtime, options.choices.profile)
         if session.todo is None and runtime.leftovers(stack):  # its server died: what stood around it has its ports
             take_down(session, runtime, stack, force=True)
-        endpoints = chosen_endpoints(options.ports, options.bind)
+        endpoints = named_endpoints(options.ports, options.bind) or free_endpoints(1, options.bind)[0]
         wanted = Stack(session, lab, stack, runtime, options)
         steps = bring_up(wanted, endpoints, Proc.current() if ephemeral else None)
         if session.todo is None:
