@@ -55,9 +55,8 @@ def resolve_phases(
     # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
     usual = {key: setting.parse(setting.default_for(choices.profile)) for key, setting in lab.settings.items()}
     for phase in phases:
-        asked = usual | resolve(
-            lab.settings, choices.profile, lab.stacks[phase.stack].settings, choices.set, what=_of(phase)
-        )
+        own_defaults, what = lab.stacks[phase.stack].settings, f"stack {phase.stack}"
+        asked = usual | resolve(lab.settings, choices.profile, own_defaults, choices.set, what=what)
         if not holds(phase.settings_when, asked):
             said = ", ".join(f"{key}={as_text(asked.get(key))}" for key in phase.settings_when)
             session.listener.note(f"phase {phase.name} is left out: it means nothing with {said}")
@@ -111,7 +110,3 @@ def _is_overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> b
 
 def _why(lab: Lab, key: str, asked: Mapping[str, Any]) -> str:
     return ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].when)
-
-
-def _of(phase: Phase) -> str:
-    return f"stack {phase.stack}"

@@ -30,7 +30,9 @@ def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: 
         yield handle
     finally:
         if not handle.already and not keep:
-            force = ends_at_once(handle.record.profile) or sys.exc_info()[0] is not None
+            # Nothing is in flight, and Triton takes seconds to unload models for nobody. On a GPU it may have them, for
+            # what its engine holds there.
+            force = handle.record.profile != "gpu" or sys.exc_info()[0] is not None
             take_down(session, handle.runtime, stack, force=force)
 
 
@@ -52,19 +54,6 @@ def as_it_runs(session: Session, stack: str, options: UpOptions) -> UpOptions:
     )
 
 
-def ends_at_once(profile: str) -> bool:
-    """Whether a stack whose clients have ended is killed: nothing is in flight any more.
-
-    Triton takes seconds to unload models for nobody. On a GPU it may have them, for what its engine holds there.
-    """
-    return profile != "gpu"
-
-
-def shares_server(lab: Lab) -> bool:
-    """Whether phases that follow each other share what they can."""
-    return lab.run is not None and lab.run.share_server
-
-
 def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     """Whether the servers of ``before`` can serve what is wanted with no more than other files of their models.
 
@@ -72,7 +61,7 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     server behind the guard, go on only with the same files; of those, only the balancer may differ.
     """
     old, plan = before.record, wanted.plan
-    if not shares_server(plan.lab) or plan.name != before.name or plan.release:
+    if not (plan.lab.run and plan.lab.run.share_server) or plan.name != before.name or plan.release:
         return False
     if (old.front, old.bind, len(old.servers)) != (new.front, new.bind, len(new.servers)):
         return False
@@ -103,7 +92,7 @@ class Servers(ExitStack):
         self.close()
         fresh = self.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
         self._now = fresh
-        if shares_server(self._lab):
+        if self._lab.run and self._lab.run.share_server:
             self.clients = self.enter_context(fresh.runtime.clients(stack))
             self._session.do(self.clients.start())
         return fresh

@@ -98,7 +98,9 @@ def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, a
             texts = file_text(path), shared_texts(workspace.labs / FOLDER)
             lab = _read(*texts)
         except ValidationError as error:
-            problems += [f"{where}: {_where(item)}{item['msg']}" for item in error.errors()]
+            for item in error.errors():
+                key = ".".join(map(str, item["loc"]))
+                problems.append(f"{where}: {key}{': ' if key else ''}{item['msg']}")
             continue
         except ValueError as error:
             problems.append(f"{where}: {error}")
@@ -109,7 +111,7 @@ def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, a
             for word in words
             if owners.setdefault(word, lab.folder) != lab.folder
         ]
-        unchecked[lab.folder] = functools.partial(_problems, workspace, path, *texts)
+        unchecked[lab.folder] = functools.partial(_problems, workspace, path, texts)
         found += [] if at_use else unchecked.pop(lab.folder)()
         problems += found
         if not found or leave_out is None:
@@ -142,25 +144,17 @@ def _read(text: str, common: tuple[tuple[str, str], ...]) -> Lab:
     return lab.model_copy(update={"settings": {**lab.settings, **EVERYWHERE}})
 
 
-def _problems(workspace: Workspace, path: Path, text: str, common: tuple[tuple[str, str], ...]) -> list[str]:
+def _problems(workspace: Workspace, path: Path, texts: tuple[str, tuple[tuple[str, str], ...]]) -> list[str]:
     """Everything that is wrong with a manifest of the right shape, each with the file that it is in."""
     where = path.relative_to(workspace.root).as_posix()
-    wrong = _wrong(path.parent.name, text, common)
-    missing = checks.missing_files(_read(text, common), path.parent, workspace)
-    return [f"{where}: {problem}" for problem in dict.fromkeys((*wrong, *missing))]
+    missing = checks.missing_files(_read(*texts), path.parent, workspace)
+    return [f"{where}: {problem}" for problem in dict.fromkeys((*_wrong(path.parent.name, *texts), *missing))]
 
 
 @functools.lru_cache(maxsize=64)
 def _wrong(folder: str, text: str, common: tuple[tuple[str, str], ...]) -> list[str]:
     """What is wrong with a manifest wherever it stands; once in a process for the same texts."""
-    lab = _read(text, common)
-    own = {key: setting for key, setting in lab.settings.items() if key not in EVERYWHERE}
-    return checks.problems(lab.model_copy(update={"settings": own}), folder)
-
-
-def _where(item: Mapping[str, Any]) -> str:
-    key = ".".join(str(part) for part in item["loc"])
-    return f"{key}: " if key else ""
+    return checks.problems(_read(text, common), folder)
 
 
 def file_text(path: Path) -> str:
@@ -225,11 +219,9 @@ def _shared_file(name: str, common: Mapping[str, str]) -> dict[str, Any]:
 def _lay_over_base(key: str, stack: Any, bases: Mapping[str, Any]) -> Any:
     if not isinstance(stack, dict) or "base" not in stack:
         return stack
-    stack = dict(stack)
-    name = stack.pop("base")
-    if name not in bases:
+    if (name := stack["base"]) not in bases:
         raise ValueError(f"stacks.{key}.base: no base '{name}' is included; there are: {', '.join(bases) or 'none'}")
-    return lay_over(bases[name], stack)
+    return lay_over(bases[name], {own: value for own, value in stack.items() if own != "base"})
 
 
 def lay_over(lower: Any, upper: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -78,7 +78,9 @@ class Setting(BaseModel):
             raise ValueError(f"must not be empty ({self.describe()})")
         match self.type:
             case "bool":
-                return self._bool(text)
+                if text.lower() not in _TRUE | _FALSE:
+                    raise ValueError(f"'{text}' is not one of: true, false")
+                return text.lower() in _TRUE
             case "int" | "float":
                 return self._number(text)
             case "choice":
@@ -90,19 +92,13 @@ class Setting(BaseModel):
                 return [self._number(str(item).strip()) for item in items]
         return text
 
-    def _bool(self, text: str) -> bool:
-        if text.lower() not in _TRUE | _FALSE:
-            raise ValueError(f"'{text}' is not one of: true, false")
-        return text.lower() in _TRUE
-
     def _number(self, text: str) -> int | float:
-        kind: Callable[[str], int | float] = float if self.type == "float" else int
         try:
-            number = kind(text)
+            number = float(text) if self.type == "float" else int(text)
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError
         except ValueError:
             raise ValueError(f"'{text}' is not {self.describe()}") from None
-        if isinstance(number, float) and not math.isfinite(number):
-            raise ValueError(f"'{text}' is not {self.describe()}")
         if (self.min is not None and number < self.min) or (self.max is not None and number > self.max):
             raise ValueError(f"{text} is out of range: {self.describe()}")
         return number
@@ -113,16 +109,15 @@ class Setting(BaseModel):
 
     def describe(self) -> str:
         """What a good value is, in words."""
-        match self.type:
-            case "choice":
-                return "one of: " + ", ".join(self.choices)
-            case "bool":
-                return "true or false"
-            case "source":
-                return "a model source: shipped:<name>, random:<shape>, hub:<id>@<revision> or a folder"
-            case "str":
-                return "a text"
-        words = {"int": "a whole number", "float": "a number", "intlist": "whole numbers with commas"}[self.type]
+        words = {
+            "choice": f"one of: {', '.join(self.choices)}",
+            "bool": "true or false",
+            "source": "a model source: shipped:<name>, random:<shape>, hub:<id>@<revision> or a folder",
+            "str": "a text",
+            "int": "a whole number",
+            "float": "a number",
+            "intlist": "whole numbers with commas",
+        }[self.type]
         if self.min is not None and self.max is not None:
             return f"{words} from {plain(self.min)} to {plain(self.max)}"
         if self.min is not None:

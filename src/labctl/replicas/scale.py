@@ -149,14 +149,12 @@ def follow(
             continue
         gone = False
         count, asked = len(record.servers), waiting(record)
-        wanted = scaler.decide(asked, count)
-        if wanted == count:
-            pause(LOOK_S)
-            continue
-        why = f"{asked:.0f} wait for {count}" if wanted > count else f"nothing waits for {count}"
-        yield f"{count} -> {wanted}: {why}"
-        try:
-            scale(session, lab, stack, wanted, patience)
-        except Busy as other:
-            yield f"{count} stay: {other.what}"
-            pause(LOOK_S)
+        if (wanted := scaler.decide(asked, count)) != count:
+            why = f"{asked:.0f} wait for {count}" if wanted > count else f"nothing waits for {count}"
+            yield f"{count} -> {wanted}: {why}"
+            try:
+                scale(session, lab, stack, wanted, patience)
+                continue
+            except Busy as other:
+                yield f"{count} stay: {other.what}"
+        pause(LOOK_S)
