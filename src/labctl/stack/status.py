@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NotRequired, TypedDict
 
 from labctl.clock.clock import Clock, Mode
-from labctl.manifest.schema import Lab, Probe, lay_overlays, probes
+from labctl.manifest.schema import Probe
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
@@ -104,9 +104,12 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     front = "" if action else runtime.front_death(record)
     if front and not record.balance:  # its server can be reached through the guard alone
         return _object(record, "degraded", _unavailable(record, front), ended=front)
-    taught = _lab(session, record)
-    there = RunningStack.of(session, taught, runtime, record) if taught else None
-    explain = faults.stack_explainer(there) if there else str
+    there, probes = None, dict[str, Probe]()
+    explain: faults.Explain = str
+    with contextlib.suppress(LabError):  # a stack that is in no manifest (any more), or has been changed since
+        there = RunningStack.of(session, session.catalog.stack(stack)[0], runtime, record)
+        explain = faults.stack_explainer(there)
+        probes = there.plan.stack.probes
     gone = replicas.missing_replicas(runtime, record) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
     leaving = replicas.leaving_replicas(action, record)
@@ -118,7 +121,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
                 _Server(one.number, vars(one.endpoints), "failed", _unavailable(record, reason), ended=reason)
             )
         else:
-            found = _server(session, record, one, ask, action, explain)
+            found = _server(session, record, one, probes if ask else {}, action, explain)
             servers.append(replace(found, state="stopping") if one.number in leaving else found)
     # One that comes or goes because somebody scales is no fault of the others.
     scaling = action.startswith(replicas.SCALE)
@@ -138,7 +141,12 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
 
 
 def _server(
-    session: Session, record: Record, server: Replica, ask: bool, action: str, explain: Callable[[str], str]
+    session: Session,
+    record: Record,
+    server: Replica,
+    probes: Mapping[str, Probe],
+    action: str,
+    explain: Callable[[str], str],
 ) -> _Server:
     """One server that exists."""
     number = record.folder(server.number)
@@ -150,11 +158,7 @@ def _server(
     watched = live and not action and not paused
     stuck = faults.stuck_models(session, record.stack, explain, number) if watched else []
     stalled = watched and bool(stuck or stalled_models(one))
-    ill = (
-        readiness.failing_models(one.endpoints.http, _probes(session, record))
-        if ask and watched and not stalled
-        else {}
-    )
+    ill = readiness.failing_models(one.endpoints.http, probes) if probes and watched and not stalled else {}
     for row in models:
         if row["name"] in ill:
             row["state"], row["reason"] = "UNAVAILABLE", ill[row["name"]]
@@ -198,13 +202,6 @@ def _replica(one: _Server, seen: Seen | None) -> ReplicaRow:
     return row
 
 
-def _lab(session: Session, record: Record) -> Lab | None:
-    """The lab of a stack; None for one that is in no manifest (any more)."""
-    with contextlib.suppress(LabError):
-        return session.catalog.stack(record.stack)[0]
-    return None
-
-
 def stalled_models(record: Record, window: float = STALL_WINDOW_S) -> list[str]:
     """Models with waiting requests of which none is executed during ``window`` seconds.
 
@@ -240,17 +237,6 @@ def _models(record: Record, key: str) -> list[ModelRow]:
             if s.name in rows:
                 rows[s.name] = {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
     return list(rows.values())
-
-
-def _probes(session: Session, record: Record) -> Mapping[str, Probe]:
-    """The stack's probes with the settings that it runs with."""
-    scope: dict[str, Any] = {f"settings.{key}": value for key, value in record.settings.items()}
-    scope |= {"profile": record.profile, "stack": record.stack}
-    with contextlib.suppress(LabError, KeyError):  # a lab that was changed since
-        stack = session.catalog.stack(record.stack)[0].stacks[record.stack]
-        stack = lay_overlays(stack, record.profile, record.settings)
-        return probes(stack, scope)
-    return {}
 
 
 def _effective(session: Session, record: Record) -> dict[str, Any]:
