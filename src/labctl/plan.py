@@ -136,7 +136,9 @@ def make_plan(
     stack = lay_overlays(stack, choices.profile, settings)
     release = _release(stack, choices)
     usual: list[str] = []
-    if release and (model := _engine_model(stack)):
+    built = [artifact.options for artifact in stack.artifacts.values() if artifact.engine == TensorRtLlm.name]
+    if release and built:
+        model = str(built[0].get("model", TensorRtLlm.options["model"].default))
         settings, usual = release.usual_for(model, settings, choices.set)
     scope: dict[str, Any] = {f"settings.{key}": value for key, value in settings.items()}
     scope |= {"run_dir": server_path(workspace.folder(name).run_dir()), "profile": choices.profile, "stack": name}
@@ -262,12 +264,6 @@ def _templates(release: Release, stack: StackSpec) -> str:
     if stack.llmapi is not None:
         return release.llmapi.templates if release.llmapi else ""
     return release.templates
-
-
-def _engine_model(stack: StackSpec) -> str:
-    """Which architecture the stack's TensorRT-LLM engine is built for; "" where it has none."""
-    built = (a for a in stack.artifacts.values() if a.engine == TensorRtLlm.name)
-    return next((str(a.options.get("model", TensorRtLlm.options["model"].default)) for a in built), "")
 
 
 def _step(artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wanted: Mapping[str, Any]) -> Step:

@@ -186,8 +186,11 @@ class Clock:
         try:
             self._await(wanted, grant, count, endpoint)
         finally:
-            with self._changing():
-                self._take_back(grant)
+            with self._changing():  # stand still again; whoever has set the clock otherwise since has the last word
+                modes = self.modes()
+                mine = {name: self._pause(name) for name, mode in modes.items() if mode.get("grant") == grant}
+                if mine:
+                    self._write({**modes, **mine})
             for one in wanted:  # whoever takes a step holds this lock, and looks again at what is granted
                 with contextlib.suppress(OSError), nofollow.reading(self._claims(one)) as claims:
                     nofollow.lock(claims.fileno(), LOCK_S)
@@ -195,12 +198,6 @@ class Clock:
         while any(self._computing(one, grant) for one in wanted if one in self.paused):
             _not_for_ever(deadline)
         return {one: begun for one in wanted if (begun := self._begun(one, grant))}
-
-    def _take_back(self, grant: str) -> None:
-        """Stand still again where the grant is still in force: whoever has set the clock since has the last word."""
-        modes = self.modes()
-        if again := {name: self._pause(name) for name, mode in modes.items() if mode.get("grant") == grant}:
-            self._write({**modes, **again})
 
     def _await(self, models: list[str], grant: str, count: int, endpoint: str) -> None:
         quiet_since: float | None = None

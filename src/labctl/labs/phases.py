@@ -64,9 +64,10 @@ def resolve_phases(
         known = {**asked, **phase.set, "profile": choices.profile}
         idle = [key for key in phase.set if not holds(lab.settings[key].when, known)]
         own = {key: value for key, value in phase.set.items() if key not in idle}
-        notes = [
-            f"phase {phase.name}: {key} is left out, it has no meaning with {_why(lab, key, asked)}" for key in idle
-        ]
+        notes = []
+        for key in idle:
+            why = ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].when)
+            notes.append(f"phase {phase.name}: {key} is left out, it has no meaning with {why}")
         if phase.set and not own:
             session.listener.note(f"phase {phase.name} is left out: {notes[0].partition(': ')[2]}")
             continue
@@ -106,7 +107,3 @@ def _is_overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> b
         return key in asked and not same(lab.settings[key].parse(asked[key]), lab.settings[key].parse(value))
     except ValueError:
         return False
-
-
-def _why(lab: Lab, key: str, asked: Mapping[str, Any]) -> str:
-    return ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].when)

@@ -150,7 +150,8 @@ def _differences(plan: Plan, fresh: Path) -> dict[str, list[Path]]:
     edited = {}
     for model in plan.stack.models:
         names = sorted({name for root in (fresh, served) for name in _names(root / model)})
-        if changed := [name for name in names if not _same(fresh / model / name, served / model / name)]:
+        _, differing, missing = filecmp.cmpfiles(fresh / model, served / model, names, shallow=False)
+        if changed := sorted(differing + missing):
             edited[model] = [origins.get(f"{model}/{name}", served / model / name) for name in changed]
     return edited
 
@@ -159,10 +160,6 @@ def _names(folder: Path) -> set[str]:
     """Every file below the folder but what Python compiled there."""
     paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(folder).as_posix() for path in paths}
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
 def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None:

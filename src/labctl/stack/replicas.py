@@ -133,12 +133,6 @@ def await_balancer(runtime: Runtime, record: Record) -> None:
     )
 
 
-def leaving_replicas(action: str, record: Record) -> list[int]:
-    """The replicas that the command which holds the stack now (``action``) takes away."""
-    verb, _, count = action.partition(" ")
-    return [one.number for one in record.servers[int(count) :]] if verb == SCALE else []
-
-
 def let_go(runtime: Runtime, record: Record, numbers: Collection[int]) -> None:
     """The balancer forgets servers that are drained: Triton waits at its end for whoever is still connected."""
     runtime.spread(replace(record, servers=[one for one in record.servers if one.number not in numbers]))

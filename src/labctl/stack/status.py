@@ -112,7 +112,10 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
         probes = there.plan.stack.probes
     gone = replicas.missing_replicas(runtime, record) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
-    leaving = replicas.leaving_replicas(action, record)
+    scaling, _, count = action.partition(
+        " "
+    )  # one that comes or goes because somebody scales is no fault of the others
+    leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
     servers = []
     for one in record.servers:
         if one in gone:
@@ -122,11 +125,12 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
             )
         else:
             found = _server(session, record, one, probes if ask else {}, action, explain)
-            servers.append(replace(found, state="stopping") if one.number in leaving else found)
+            servers.append(replace(found, state="stopping") if one in leaving else found)
     # One that comes or goes because somebody scales is no fault of the others.
-    scaling = action.startswith(replicas.SCALE)
-    settled = [one for one in servers if not scaling or one.state not in UNDER_WAY.values()] or servers
-    state = UNDER_WAY.get(action) or _state_of_all([one.state for one in settled])
+    settled = [one for one in servers if scaling != replicas.SCALE or one.state not in UNDER_WAY.values()] or servers
+    states = {one.state for one in settled}
+    mixed = next((state for state in ("stalled", "paused") if states == {state, "ready"}), "degraded")
+    state = UNDER_WAY.get(action) or (mixed if len(states) > 1 else settled[0].state)
     if front and state != "failed":
         state = "degraded"
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
@@ -174,13 +178,6 @@ def _server(
 
 def _unavailable(record: Record, reason: str) -> list[ModelRow]:
     return [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name in record.models]
-
-
-def _state_of_all(states: Sequence[str]) -> str:
-    """Of a stack whose servers are in these states; one server's is the stack's."""
-    if len(set(states)) == 1:
-        return states[0]
-    return next((state for state in ("stalled", "paused") if set(states) == {state, "ready"}), "degraded")
 
 
 def _of_all(model: int, servers: Sequence[_Server], several: bool) -> ModelRow:
