@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say
-from labctl.cli.dry import show
+from labctl.cli.console import say, show_dry_run
 from labctl.manifest.schema import Lab
 from labctl.runtimes.record import UpOptions
 from labctl.stack.session import Session
@@ -62,7 +61,7 @@ def measure_against_engine(
     engine_of(lab, stack, options.choices.profile, model)
     outcome = against_engine(session, lab, stack, options, sent.items, rounds)
     if session.todo is not None:
-        show(session.todo, json_output)
+        show_dry_run(session.todo, json_output)
         return
     opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
     if json_output:

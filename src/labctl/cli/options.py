@@ -27,6 +27,9 @@ Command = Callable[..., Any]
 
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
+dry_option = click.option(
+    "--dry-run", "dry", is_flag=True, help="Print every command, file and container that would be made; do nothing."
+)
 output_option = click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result, as JSON, to FILE."
 )

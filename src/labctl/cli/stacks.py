@@ -9,8 +9,7 @@ from collections.abc import Iterable
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say
-from labctl.cli.dry import dry_option, show
+from labctl.cli.console import say, show_dry_run
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record, UpOptions
@@ -41,7 +40,7 @@ SPREAD = {
 @click.option(
     "--openai", "fronted", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
 )
-@dry_option
+@opt.dry_option
 @opt.as_json
 @opt.verbose
 def up_command(
@@ -62,7 +61,7 @@ def up_command(
         observe.start(session, handle.runtime, handle.record, options)
     address = door.start(session, handle.record, options) if fronted else ""
     if session.todo is not None:
-        show(session.todo, json_output)
+        show_dry_run(session.todo, json_output)
         return
     shown = status(session, name, ask=False)  # they have just answered
     if address:

@@ -112,9 +112,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
         probes = there.plan.stack.probes
     gone = replicas.missing_replicas(runtime, record) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
-    scaling, _, count = action.partition(
-        " "
-    )  # one that comes or goes because somebody scales is no fault of the others
+    scaling, _, count = action.partition(" ")
     leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
     servers = []
     for one in record.servers:
