@@ -39,34 +39,25 @@ class _In:
 
 @dataclass(frozen=True)
 class StackFolder:
-    """The paths of one stack; none of them need exist.
-
-    Attributes:
-        state_file: the record of the stack that was brought up last: a memory of it, never the proof that it runs.
-        lock_note: who holds the lock.
-        secret: the text by which Triton tells labctl from a stranger (``labctl.triton.arguments``).
-        repository: the rendered model repository that the server reads.
-        front: the folder from which a balancer reads its servers.
-        envoy_file: Envoy's configuration (local runtime).
-        compose_file: what this stack has otherwise than the Compose files of the checkout.
-        observe: what Prometheus has, and Grafana's password: gone with the stack.
-        scale_log: the decisions of ``labctl scale --auto``.
-        overlay: the learner's files, as a repository over the lab's (of the exercises' own stack, as all that follow).
-        asked_runtime: the runtime that was asked for last.
-        purpose_file: what the server was brought up for.
-        used_file: touched at every check: the server goes when this is old. Its text says which watcher looks at it.
-        clean_file: exists while the models hold nothing of an earlier check that failed.
-    """
+    """The paths of one stack; none of them need exist."""
 
     path: Path
 
-    lock, lock_note, state_file = _In("path", "lock"), _In("path", "lock.json"), _In("path", "state.json")
-    compose_file, envoy_file, secret = _In("path", "compose.json"), _In("path", "envoy.json"), _In("path", "secret")
-    scale_log, idle_log = _In("path", "scale.log"), _In("path", "idle.log")
-    asked_runtime, purpose_file = _In("path", "runtime"), _In("path", "purpose.json")
-    used_file, clean_file = _In("path", "used"), _In("path", "clean")
-    repository, front = _In("path", "repository", "folder"), _In("path", "front", "folder")
-    observe, overlay = _In("path", "observe", "folder"), _In("path", "overlay", "folder")
+    lock, lock_note = _In("path", "lock"), _In("path", "lock.json")  # the second says who holds it
+    state_file = _In("path", "state.json")  # the record of the stack that was up last: a memory, never the proof
+    secret = _In("path", "secret")  # by which Triton tells labctl from a stranger (labctl.triton.arguments)
+    repository = _In("path", "repository", "folder")  # as rendered; the server reads it
+    front = _In("path", "front", "folder")  # from which a balancer reads its servers
+    envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
+    compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
+    observe = _In("path", "observe", "folder")  # what Prometheus has, and Grafana's password: gone with the stack
+    scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
+    # Of the exercises' own stack: the learner's files, as a repository over the lab's; the runtime that was asked for
+    # last; what the server was brought up for; touched at every check, with the watcher that ends the server when it
+    # is old, and that watcher's log; there while the models hold nothing of an earlier check that failed.
+    overlay, asked_runtime = _In("path", "overlay", "folder"), _In("path", "runtime")
+    purpose_file, used_file = _In("path", "purpose.json"), _In("path", "used")
+    idle_log, clean_file = _In("path", "idle.log"), _In("path", "clean")
 
     @property
     def name(self) -> str:

@@ -44,13 +44,9 @@ Items = Callable[[dataset.Count], Sequence[dataset.Item]]  # a workload, for who
 
 @dataclass(frozen=True)
 class BenchResult:
-    """A measurement.
+    """A measurement: ``metrics`` by the title of each load, ``scheduling`` as :class:`TextModel` has it.
 
-    Attributes:
-        metrics: of each load, by its title.
-        scheduling: the model's, as :class:`TextModel` has it.
-        edited: files that were not as shipped.
-        paced: what to say of times that a model of a GPU made.
+    ``edited``: files that were not as shipped; ``paced``: what to say of times that a model of a GPU made.
     """
 
     folder: Path
@@ -82,13 +78,9 @@ def bench(
     replica: int | None = None,
     traced: str = "",
 ) -> BenchResult:
-    """Measure a model at each concurrency, or at the workload's own rate or times where it has them.
+    """Measure a model (on ``replica`` alone) at each concurrency, or at the workload's own rate or times.
 
-    Args:
-        replica: ask this server alone.
-        traced: which trace the workload has, and how fast, for the result.
-
-    Raises LabError: a request failed; nothing is averaged.
+    ``traced``: which trace the workload has, and how fast. Raises LabError: a request failed; nothing is averaged.
     """
     metrics: dict[str, dict[str, Any]] = {}
     records = []
