@@ -98,14 +98,6 @@ class Plan:
         return _templates(self.release, self.stack)
 
     @property
-    def engines(self) -> list[Step]:
-        """What ``labctl engines build`` makes. Raises LabError where there is nothing to build."""
-        engine_steps = [step for step in self.steps if step.build]
-        if not engine_steps:
-            raise LabError(f"stack {self.name} has no engine", "its models are served from their weights")
-        return engine_steps
-
-    @property
     def stack_settings(self) -> dict[str, Any]:
         """The settings that change what is served (not those that only the lab's clients read)."""
         return {k: v for k, v in self.settings.items() if self.lab.settings[k].scope == "stack"}

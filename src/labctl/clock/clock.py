@@ -63,13 +63,7 @@ class State(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of one stack.
-
-    Args:
-        run_dir: the stack's run folder, on this machine.
-        models: the stack's models.
-        limit: what ends a pause by itself; None: nothing does.
-    """
+    """The clock of one stack; ``limit`` ends a pause by itself, None where nothing does."""
 
     run_dir: Path
     models: tuple[str, ...]
@@ -174,11 +168,9 @@ class Clock:
     def step(self, count: int = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
         """``count`` steps of each model (or of this one) that has something to do, and then the clock stands still.
 
-        Returns when they are done, or when nothing waits any more; what was not used is taken back. It also returns
-        when the clock is set otherwise meanwhile, and then leaves it so.
-
-        ``endpoint``: Triton's metrics endpoint, for what waits in its own queues. Returns the steps that each
-        model has done. Raises LabError: a step did not end.
+        Returns the steps that each model has done: all of them, or those until nothing waited any more (Triton's queues
+        are looked at through ``endpoint``, its metrics), or until the clock was set otherwise, which then stays so.
+        Raises LabError: a step did not end.
         """
         grant = secrets.token_hex(4)
         wanted = [model] if model else list(self.models)

@@ -15,20 +15,14 @@ MET, NOT_MET, UNMEASURED, BUSY = "met", "NOT MET", "unmeasured", "busy"
 
 @dataclass(frozen=True)
 class VerdictResult:
-    """A verdict with its measurement.
-
-    Attributes:
-        value: None where the run did not measure it.
-        word: ``met``, ``NOT MET``, ``unmeasured``, or ``busy``: seconds were measured while other programs computed.
-        bound: what was wanted, in words ("at least 0.5").
-    """
+    """A verdict with its measurement."""
 
     name: str
     text: str
-    value: float | None
+    value: float | None  # None: the run did not measure it
     met: bool
-    word: str
-    bound: str
+    word: str  # `met`, `NOT MET`, `unmeasured`, or `busy`: seconds were measured while other programs computed
+    bound: str  # what was wanted, in words ("at least 0.5")
     taken: float = 0.0  # of this machine's processors by other programs
 
     @property

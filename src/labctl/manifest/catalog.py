@@ -33,12 +33,7 @@ KEYS = {"settings", "bases"}
 
 @dataclass(frozen=True)
 class Catalog:
-    """All labs, and the one namespace of their short names and stack names.
-
-    Attributes:
-        every: the labs, some of which may be broken.
-        check: raises LabError where the manifest of one of these labs is broken.
-    """
+    """All labs, and the one namespace of their short names and stack names; ``check`` refuses broken ones."""
 
     every: tuple[Lab, ...]
     check: Callable[[Sequence[Lab]], None] = lambda labs: None

@@ -26,7 +26,8 @@ def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runt
     """
     runner = session.choose(runtime, choices.profile)
     plan = make_plan(session.workspace, lab, stack, choices, runner.server_path)
-    steps = plan.engines  # refused where there are none
+    if not (steps := [step for step in plan.steps if step.build]):
+        raise LabError(f"stack {stack} has no engine", "its models are served from their weights")
     actions = preparations(plan, runner, session.workspace)
     check_machine(session, plan, runner)
     session.say_how_long(actions, runtime, plan.profile)

@@ -28,11 +28,7 @@ EXERCISE = "exercise"  # the stack that exercises are checked on; it is no lab's
 
 @dataclass(frozen=True)
 class Session:
-    """What one command works with.
-
-    Attributes:
-        todo: what a dry run records. With it, nothing is looked for, locked, started or written.
-    """
+    """What one command works with; with ``todo``, a dry run's record, nothing is looked for, locked or written."""
 
     workspace: Workspace
     catalog: Catalog

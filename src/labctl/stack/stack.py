@@ -154,37 +154,27 @@ def differences(plan: Plan, options: UpOptions, record: Record) -> list[str]:
     What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
     time to wait are no reason to refuse a stack that runs.
     """
-    runs, wanted = record.asked, settle_options(options, plan)
-    settings = plan.stack_settings
-    runs = replace(runs, choices=replace(runs.choices, set={key: runs.choices.set.get(key) for key in settings}))
-    wanted = replace(
-        wanted,
-        choices=replace(wanted.choices, set=settings),
-        ports=runs.ports,
-        timeout=runs.timeout,
-        runtime=runs.runtime if wanted.runtime == "auto" else wanted.runtime,
-        supervise=wanted.supervise or runs.supervise,
-    )
-    if wanted.replicas is None and not wanted.balance:
-        wanted = replace(wanted, replicas=runs.replicas, balance=runs.balance)
-    else:
-        policy = balancing_policy(plan, wanted.replicas, wanted.balance, wanted.expose)
-        wanted = replace(wanted, replicas=wanted.replicas or 1, balance=policy)
-    if runs == wanted:
-        return []
-    now, then = _by_name(runs), _by_name(wanted)
+    wanted, spread = settle_options(options, plan), options.replicas is not None or options.balance != ""
+    if spread:
+        policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
+        wanted = replace(wanted, replicas=options.replicas or 1, balance=policy)
+    now, then = _by_name(record.asked, record.settings), _by_name(wanted, plan.stack_settings)
+    compared = {"--runtime": options.runtime != "auto", "--supervise": options.supervise > 0, "--ports": False}
+    compared |= {"--timeout": False, FLAGS["replicas"]: spread, "--balance": spread}
     return [
-        f"{name}: it runs with {_in_words(now[name])}, you asked for {_in_words(then[name])}"
+        f"{name}: it runs with {_in_words(now.get(name))}, you asked for {_in_words(then[name])}"
         for name in then
-        if now[name] != then[name]
+        if compared.get(name, True) and now.get(name) != then[name]
     ]
 
 
-def _by_name(options: UpOptions) -> Mapping[str, Any]:
+def _by_name(options: UpOptions, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every setting and every option, by its name on the command line."""
     every = {**vars(options.choices), **vars(options)}
-    flags = {FLAGS.get(name, f"--{name}"): every[name] for name in every if name not in ("choices", "set")}
-    return {**options.choices.set, **flags}
+    return {
+        **settings,
+        **{FLAGS.get(name, f"--{name}"): every[name] for name in every if name not in ("choices", "set")},
+    }
 
 
 def _in_words(value: object) -> object:
