@@ -189,7 +189,13 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
     """
     if isinstance(value, dict):
         if value.keys() == CHOICE:
-            return expand(_choose(value["setting"], value["map"], scope), scope)
+            key, options = value["setting"], value["map"]
+            asked = scope.get("profile" if key == "profile" else f"settings.{key}")
+            chosen = [option for written, option in options.items() if same(asked, written)]
+            if not chosen:
+                why = f"it has: {', '.join(options)}"
+                raise LabError(f"the manifest has no text for {key}={as_text(asked)}", why)
+            return expand(chosen[0], scope)
         return {key: expand(item, scope) for key, item in value.items()}
     if isinstance(value, list):
         return [expand(item, scope) for item in value]
@@ -201,14 +207,6 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
     if match := REFERENCE.fullmatch(value):
         return scope[match[1]]
     return REFERENCE.sub(lambda match: as_text(scope[match[1]]), value)
-
-
-def _choose(setting: str, options: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
-    value = scope.get("profile" if setting == "profile" else f"settings.{setting}")
-    for key, chosen in options.items():
-        if same(value, key):
-            return chosen
-    raise LabError(f"the manifest has no text for {setting}={as_text(value)}", f"it has: {', '.join(options)}")
 
 
 def same(value: Any, written: Any) -> bool:
