@@ -8,13 +8,12 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from labctl import repository
-from labctl.artifacts.tensorrt_llm import commands
 from labctl.deploy import kustomize, swarm
 from labctl.deploy.stack import Cluster, Deployment, Server, Serving, Tool
 from labctl.listener import Listener
@@ -28,6 +27,7 @@ from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record
 from labctl.stack.session import Session, Todo
 from labctl.stack.stack import has_sequences, launch_of
+from labctl.stack.up import engine_actions
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labguard import envoy
@@ -170,20 +170,9 @@ def _serving(session: Session, plan: Plan, cluster: Cluster, folder: Path) -> Se
     if plan.fetched is not None and not plan.fetched.is_dir():
         chosen = [word for key, value in plan.stack_settings.items() for word in ("--set", f"{key}={value}")]
         release = plan.release.name if plan.release else ""
-        fill = [
-            "python3",
-            "-m",
-            "labctl",
-            "render",
-            plan.name,
-            "--profile",
-            plan.profile,
-            *chosen,
-            "--release",
-            release,
-        ]
-        fill += ["--templates", "/templates", "--output", "/tmp/rendered"]
-        return Serving(**common, templates=plan.templates, render=fill)
+        render = ["python3", "-m", "labctl", "render", plan.name, "--profile", plan.profile, *chosen]
+        render += ["--release", release, "--templates", "/templates", "--output", "/tmp/rendered"]
+        return Serving(**common, templates=plan.templates, render=render)
     repository.render(replace(plan.request, output=folder))
     return Serving(**common, repository=folder)
 
@@ -216,14 +205,8 @@ def launch_values(session: Session, plan: Plan) -> tuple[Mapping[str, str], dict
 def _tools(session: Session, runtime: ComposeRuntime, plan: Plan, step: Step, cluster: Cluster) -> list[Tool]:
     """What makes an artifact, command by command, as Compose's engine-builder would."""
     workspace, made = session.workspace, runtime.server_path(step.path)
-    if build := step.image_build:
-        temporary = step.path.with_name(f".checkpoint-{step.path.name}")
-        source = build.source.locate(workspace)
-        asked: Sequence[Any] = [
-            runtime.in_image(step.title, argv, plan.image, plan.ranks)
-            for argv in commands(build.options, source, temporary, step.path, build.source)
-        ]
-        program, gpus = "env", plan.ranks
+    if step.image_build:
+        asked, program, gpus = engine_actions(plan, step, runtime, workspace), "env", plan.ranks
     else:
         asked, program, gpus = [runtime.tool(step.title, step.argv)], "python3", 0
     found = []

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labctl import repository
 from labctl.artifacts.engines import Build
@@ -192,11 +193,11 @@ def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: W
     """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
     cached = step.ready()
 
-    def command(argv: Sequence[str]) -> Action[None]:
-        return runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices)
+    def run(argv: Sequence[str], listener: Listener) -> None:
+        runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices).do(listener)
 
     def do(listener: Listener) -> str:
-        builder = ImageBuilder(plan.image, lambda argv: command(argv).do(listener), plan.devices)
+        builder = ImageBuilder(plan.image, lambda argv: run(argv, listener), plan.devices)
         if not cached:
             build.make(workspace, listener.progress, builder)
         check_target(build.manifest(workspace), GpuInfo(**builder.hardware))
@@ -204,11 +205,16 @@ def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: W
 
     if cached:
         return Action(step.title, do)
-    # The builder works in temporary folders beside the place where the engine will be.
-    scratch = step.path.with_name(f".checkpoint-{step.path.name}")
-    source = build.source.locate(workspace)
-    shown = [command(argv) for argv in commands(build.options, source, scratch, step.path, build.source)]
-    return Action(step.title, do, [one for action in shown for one in action.commands], [f"{step.path}/"])
+    shown = [one for action in engine_actions(plan, step, runtime, workspace) for one in action.commands]
+    return Action(step.title, do, shown, [f"{step.path}/"])
+
+
+def engine_actions(plan: Plan, step: Step, runtime: Runtime, workspace: Workspace) -> list[Action[Any]]:
+    """The commands that build an engine in the image that serves it, in temporary folders beside its place."""
+    assert step.image_build
+    scratch, source = step.path.with_name(f".checkpoint-{step.path.name}"), step.image_build.source
+    every = commands(step.image_build.options, source.locate(workspace), scratch, step.path, source)
+    return [runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices) for argv in every]
 
 
 def _start(stack: Stack, record: Record) -> Action[Record]:
