@@ -40,11 +40,6 @@ def making(target: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def aside(target: Path) -> Path:
-    """A new name beside ``target``, for what it was before."""
-    return Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{OLD}"))
-
-
 @contextlib.contextmanager
 def replace_dir(target: Path) -> Iterator[Path]:
     """Yield an empty sibling folder that takes the place of ``target`` on success and vanishes on failure.
@@ -78,7 +73,7 @@ def _swap(fresh: Path, target: Path) -> None:
             return
         if _exchange(fresh, target):
             return  # what was there has the name of ``fresh`` now, and goes with its maker's block
-        old = aside(target)
+        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{OLD}"))
         try:
             target.rename(old)
         except FileNotFoundError:
