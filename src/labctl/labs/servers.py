@@ -106,7 +106,7 @@ class Servers(ExitStack):
             if not found or replicas.missing_replicas(*found):
                 return None
             old = found[1]
-        wanted = Stack(session, self._lab, stack, runtime, options)
+        wanted = RunningStack(session, self._lab, stack, runtime, options, old)
         steps = bring_up(wanted, old.endpoints, old.owner)
         before = replace(before, record=old)
         if not goes_on(before, wanted, steps.record):
@@ -116,7 +116,7 @@ class Servers(ExitStack):
                 session.carry_out(steps.prepare)
             wanted.planned_again()  # now that the weights are here: see bring_up
             if session.todo is None:
-                edits.load_differing(RunningStack(session, self._lab, stack, runtime, options, old))
+                edits.load_differing(wanted)
             else:
                 session.do(replace(steps.render, title=f"the models of {stack} that differ, loaded anew"))
             plan = wanted.plan
