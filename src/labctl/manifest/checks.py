@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from labctl.manifest.schema import FILLED, PROFILES, Lab, StackSpec, lay_overlays
-from labctl.manifest.settings import CHOICE, REFERENCE, Setting, as_text, resolve, strings
+from labctl.manifest.settings import CHOICE, REFERENCE, Setting, as_text, resolve
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -120,23 +120,29 @@ def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
 
 
 def _references(where: str, value: Any, known: set[str]) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _references(f"{where}.{key}", item, known)
-            yield from _references(where, str(key), known)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _references(where, item, known)
-    elif isinstance(value, str):
-        for name in REFERENCE.findall(value):
+    for path, text in _walk(where, value):
+        if not isinstance(text, str):
+            continue
+        for name in REFERENCE.findall(text):
             if name not in known:
                 unknown = name.startswith("settings.") and name != "settings."
-                yield f"{where}: " + (
-                    f"'{{{name}}}' is not a setting of this lab" if unknown else f"there is no '{{{name}}}' here"
-                )
+                what = "'{{{}}}' is not a setting of this lab" if unknown else "there is no '{{{}}}' here"
+                yield f"{path}: {what.format(name)}"
         for start in SPACED:
-            if start in value:
-                yield f"{where}: '{start}...' is no reference: leave out the space"
+            if start in text:
+                yield f"{path}: '{start}...' is no reference: leave out the space"
+
+
+def _walk(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value and every one below it, each with its path; a key has its mapping's."""
+    yield where, value
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield where, str(key)
+            yield from _walk(f"{where}.{key}", item)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _walk(f"{where}.{number}", item)
 
 
 def _places(where: str, place: Mapping[str, str]) -> Iterator[str]:
@@ -169,7 +175,8 @@ def every_case(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
             if any(artifact.kind == "weights" for artifact in whole.artifacts.values()):
                 there.add("vocab_size")
             filled = whole.model_dump(include={*FILLED, "artifacts", "tokenizer", "probes"})
-            named = {name for text in strings(filled) for name in REFERENCE.findall(text)}
+            texts = (text for _, text in _walk("", filled) if isinstance(text, str))
+            named = {name for text in texts for name in REFERENCE.findall(text)}
             condition = " ".join(f"{key}={value}" for key, value in case.items()) or "the default settings"
             yield from (
                 f"{where}: there is no '{{{name}}}' on {profile} with {condition}"
@@ -191,8 +198,9 @@ def value_problems(lab: Lab) -> Iterator[str]:
         for layer, content in stack.layers.items():
             where = f"stacks.{name}{layer}"
             conditions += [(f"{where}.replacements", edit.when) for edit in content.replacements]
-            for path, choice in _choices(where, content.model_dump(include={*FILLED, "artifacts", "probes"})):
-                yield from _map(declared, path, choice)
+            for path, value in _walk(where, content.model_dump(include={*FILLED, "artifacts", "probes"})):
+                if isinstance(value, dict) and "map" in value and (value.keys() >= CHOICE or "setting" not in value):
+                    yield from _map(declared, path, value)
     for phase in lab.run.phases if lab.run else ():
         yield from _values(lab, f"run.phases.{phase.name}.set", phase.set)
         conditions.append((f"run.phases.{phase.name}", phase.when))
@@ -230,18 +238,6 @@ def _written(where: str, setting: Setting, value: Any) -> Iterator[str]:
         return
     if text != as_text(value):
         yield f"{where}: '{as_text(value)}' is written {text}"
-
-
-def _choices(where: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every ``{setting: x, map: {...}}`` below ``value``, with its path."""
-    if isinstance(value, dict):
-        if value.keys() >= CHOICE or ("map" in value and "setting" not in value):
-            yield where, value
-        for key, item in value.items():
-            yield from _choices(f"{where}.{key}", item)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _choices(f"{where}.{number}", item)
 
 
 def _map(declared: Mapping[str, Setting], where: str, choice: Mapping[str, Any]) -> Iterator[str]:
