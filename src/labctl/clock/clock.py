@@ -245,13 +245,10 @@ def _not_for_ever(deadline: float) -> None:
 
 def _pending(endpoint: str, models: list[str]) -> bool:
     """Whether Triton has requests for one of them that it has not handed over."""
-    if not endpoint:
-        return False
-    try:
-        counted = metrics.scrape(endpoint).models
-    except LabError:
-        return False
-    return any(counted[model].pending > 0 for model in models if model in counted)
+    with contextlib.suppress(LabError):
+        counted = metrics.scrape(endpoint).models if endpoint else {}
+        return any(counted[model].pending > 0 for model in models if model in counted)
+    return False
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,11 +51,6 @@ class _Unmeasured:
         return UNMEASURED
 
 
-class _Numbers(dict[str, Any]):
-    def __missing__(self, key: str) -> _Unmeasured:
-        return _Unmeasured()
-
-
 def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> VerdictResult:
     """Compare one verdict with the measured numbers. A missing number is never 'met'.
 
@@ -73,7 +69,8 @@ def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> Verd
     met = (verdict.at_least is None or value >= verdict.at_least) and (
         verdict.at_most is None or value <= verdict.at_most
     )
-    numbers = _Numbers({key: number for key, number in flat.items() if number is not None})
+    known = {key: number for key, number in flat.items() if number is not None}
+    numbers: defaultdict[str, Any] = defaultdict(_Unmeasured, known)
     try:
         text = verdict.text.format(value=value, m=numbers)
     except (KeyError, ValueError, IndexError, TypeError, AttributeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -113,11 +114,9 @@ def waiting(record: Record) -> float:
     """Requests that wait in the replicas that answer: in our models, and in Triton's queues before the others."""
     total = 0.0
     for server in record.servers:
-        try:
+        with contextlib.suppress(LabError):
             seen = metrics.scrape(server.endpoints.metrics)
-        except LabError:
-            continue
-        total += sum(seen.waiting(model) for model in record.models)
+            total += sum(seen.waiting(model) for model in record.models)
     return total
 
 
