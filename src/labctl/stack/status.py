@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from labctl.clock.clock import Clock, Mode
@@ -15,7 +15,6 @@ from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
-from labguard.admin import Seen
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence import metrics
@@ -74,13 +73,10 @@ class Status(TypedDict):
 class _Server:
     """One server with its models, and what of them stands still."""
 
-    number: int
-    endpoints: dict[str, str]
-    state: str
+    row: ReplicaRow
     models: list[ModelRow]
     clock: Mapping[str, Mode] = field(default_factory=dict)
     stuck: Sequence[str] = ()
-    ended: str = ""
 
 
 def status(session: Session, stack: str, ask: bool = True) -> Status:
@@ -118,17 +114,17 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     for one in record.servers:
         if one in gone:
             reason = runtime.death_of(stack, one.number) or "it ended, and nobody saw how"
-            servers.append(
-                _Server(one.number, vars(one.endpoints), "failed", _unavailable(record, reason), ended=reason)
-            )
+            servers.append(_Server(_row(one.number, one.endpoints, "failed", reason), _unavailable(record, reason)))
         else:
-            found = _server(session, record, one, probes if ask else {}, action, explain)
-            servers.append(replace(found, state="stopping") if one in leaving else found)
+            servers.append(_server(session, record, one, probes if ask else {}, action, explain))
+            if one in leaving:
+                servers[-1].row["state"] = "stopping"
     # One that comes or goes because somebody scales is no fault of the others.
-    settled = [one for one in servers if scaling != replicas.SCALE or one.state not in UNDER_WAY.values()] or servers
-    states = {one.state for one in settled}
+    comes_or_goes = UNDER_WAY.values() if scaling == replicas.SCALE else ()
+    settled = [one for one in servers if one.row["state"] not in comes_or_goes] or servers
+    states = {one.row["state"] for one in settled}
     mixed = next((state for state in ("stalled", "paused") if states == {state, "ready"}), "degraded")
-    state = UNDER_WAY.get(action) or (mixed if len(states) > 1 else settled[0].state)
+    state = UNDER_WAY.get(action) or (mixed if len(states) > 1 else settled[0].row["state"])
     if front and state != "failed":
         state = "degraded"
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
@@ -138,7 +134,12 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     if there:
         with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
             shown["edited"] = edits.edit_report(there)
-    shown["replicas"] = [_replica(one, seen.get(one.number)) for one in servers]
+    shown["replicas"] = rows = [server.row for server in servers]
+    for row in rows:
+        if (at := row["number"]) in seen:
+            row |= {"serving": seen[at].healthy, "in_flight": seen[at].active, "requests": seen[at].total}
+            if seen[at].draining and row["state"] in ("ready", "stopping"):
+                row["state"] = "draining"
     return shown
 
 
@@ -171,7 +172,11 @@ def _server(
         state = "degraded"
     else:
         state = "paused" if paused else "stalled" if stalled else "ready"
-    return _Server(server.number, vars(one.endpoints), state, models, clock.modes(), stuck)
+    return _Server(_row(server.number, one.endpoints, state), models, clock.modes(), stuck)
+
+
+def _row(number: int, endpoints: Endpoints, state: str, ended: str = "") -> ReplicaRow:
+    return {"number": number, "endpoints": vars(endpoints), "state": state, "ended": ended}
 
 
 def _unavailable(record: Record, reason: str) -> list[ModelRow]:
@@ -180,21 +185,11 @@ def _unavailable(record: Record, reason: str) -> list[ModelRow]:
 
 def _of_all(model: int, servers: Sequence[_Server], several: bool) -> ModelRow:
     """A model's row: it is READY where every server's is; else it says whose is not, and why."""
-    rows = [(one.number, one.models[model]) for one in servers]
+    rows = [(one.row["number"], one.models[model]) for one in servers]
     number, worst = next(((n, row) for n, row in rows if row["state"] != "READY"), rows[0])
     if worst["state"] == "READY" or not several:
         return worst
     return {**worst, "reason": f"replica {number}: {worst['reason']}"}
-
-
-def _replica(one: _Server, seen: Seen | None) -> ReplicaRow:
-    """A server with what the balancer counts of it."""
-    row: ReplicaRow = {"number": one.number, "endpoints": one.endpoints, "state": one.state, "ended": one.ended}
-    if seen:
-        row |= {"serving": seen.healthy, "in_flight": seen.active, "requests": seen.total}
-        if seen.draining and one.state in ("ready", "stopping"):
-            row["state"] = "draining"
-    return row
 
 
 def stalled_models(record: Record, window: float = STALL_WINDOW_S) -> list[str]:
