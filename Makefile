@@ -26,7 +26,7 @@ setup: $(READY) ## make .venv with labctl and everything that the labs need
 $(READY): pyproject.toml requirements/labs.txt requirements/torch.txt scripts/setup.sh
 	@scripts/setup.sh "$(PYTHON)"
 
-setup-vllm: $(READY) ## also install vLLM, as an engine of labs 03, 05 and 06 (1.3 GB; ARGS=--verbose)
+setup-vllm: $(READY) ## also install vLLM, for lab 08, and as an engine of labs 03, 05 and 06 (1.3 GB; ARGS=--verbose)
 	@$(BIN)/labctl engines install vllm $(ARGS)
 
 # lab-iterative and the like: the word is the lab's short name, from its lab.yaml.

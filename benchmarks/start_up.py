@@ -81,7 +81,7 @@ def by_hand(session: Session) -> float:
         http, grpc, metrics = (int(e.rpartition(":")[2]) for e in vars(endpoints).values())
         record = Record(STACK, lab.folder, "local", plan.profile, plan.settings, plan.stack.models, endpoints)
         launch = Launch(record, plan.request.output, Path(folder), plan.server_args, {}, exit_timeout=5)
-        backends = str(wheel.backends(found, session.workspace.backends_cache))
+        backends = str(found.backends(session.workspace.backends_cache))
         arguments = launch.arguments(
             str(plan.request.output), "127.0.0.1", (http, grpc, metrics), "by-hand-", backend=backends
         )

@@ -50,8 +50,9 @@ COPY docker/serve.sh /usr/local/bin/serve
 COPY docker/launch-ranks.sh /usr/local/bin/launch-ranks
 COPY docker/run-example.sh /usr/local/bin/run-example
 # A user without an entry in /etc/passwd: what asks for its name (PyTorch's and Triton's caches) is told one.
-# Ranks of OpenMPI may not read each other's memory in a container without capabilities, and so need not try.
+# Ranks of OpenMPI may not read each other's memory in a container without capabilities, and so need not try (by the
+# names of OpenMPI 4 and 5).
 ENV PYTHONPATH=/opt/labs HOME=/tmp USER=labs LOGNAME=labs PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    OMPI_MCA_btl_vader_single_copy_mechanism=none
+    OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_smsc=^cma
 USER 65534:65534
 ENTRYPOINT ["serve"]

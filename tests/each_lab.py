@@ -21,6 +21,8 @@ LABS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "codegen": ("codegen", "ensemble", {}, "codegen"),
     "batching": ("inflight-batching", "ensemble", TINY, "llm"),
     "schedulers": ("modern", "door", TINY, "modern"),
+    # vLLM itself has tests of its own (test_vllm_engine.py, test_lab_vllm.py), where it is installed.
+    "vllm": ("two-schedulers", "ensemble", {"engine": "openvino", "decoupled_mode": False}, "two-schedulers"),
     "scale": ("scaled", "streams", {}, "scaled"),
 }
 PROMPT = "I have lived in"

@@ -23,7 +23,10 @@ from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKSPACE = Workspace(ROOT, ROOT / ".no-cache")
-ONLY_LOCAL = {"vllm-backend"}  # its packages are a layer of this machine's cache: no image has them yet
+ONLY_LOCAL = {
+    "vllm-backend",
+    "two-schedulers",
+}  # their packages are a layer of this machine's cache: no image has them yet
 STACKS = sorted({stack for lab in load(WORKSPACE).labs for stack in lab.stacks} - ONLY_LOCAL)
 _scratch = tempfile.TemporaryDirectory(prefix="labs-rendered-")
 

@@ -13,6 +13,7 @@ from benchmarks.hostile.messages import message
 from benchmarks.hostile.models import Model
 from benchmarks.hostile.sent import JSON, Sent, encoded
 
+DEADLINE = ("grpc-timeout", "1n")  # over before Triton has taken the call, which may end it
 ODD_HEADERS: Sequence[Sequence[tuple[str, str]]] = (
     ((LENGTH.lower(), "0"),),
     ((LENGTH, "0"),),
@@ -24,7 +25,7 @@ ODD_HEADERS: Sequence[Sequence[tuple[str, str]]] = (
     (("triton_grpc_error", "true"),),
     (("connection", "close"),),
     (("te", "gzip"),),
-    (("grpc-timeout", "1n"),),
+    (DEADLINE,),
     (("grpc-timeout", "x"),),
     ((":method", "POST"),),
     (("x", "y" * 9000),),
@@ -65,7 +66,8 @@ def calls(chance: random.Random, model: Model, kind: str) -> Sent:
     pieces = [framed[at : at + step] for at in range(0, min(len(framed), 4000 * step), step)] or [b""]
     end = chance.random() < 0.9
     body = http2.call(headers, pieces, end=end)
-    return Sent(kind, model.name, "h2", "grpc", body=body, deadly=worst, leave=None if end else LEAVE_S)
+    deadly = worst or DEADLINE in headers
+    return Sent(kind, model.name, "h2", "grpc", body=body, deadly=deadly, leave=None if end else LEAVE_S)
 
 
 def _framed(chance: random.Random, whole: bytes) -> bytes:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit import context
+from labkit import context, nofollow
 from labkit.clients.sequences import SequenceClient, identifiers
 from labkit.errors import LabError
 
@@ -87,7 +87,8 @@ def outcome(trial: Callable, id: int | str) -> str:
 def remarks(log: Path, id: int | str) -> list[str]:
     """The remarkable lines of Triton's log on one sequence."""
     about = re.compile(rf'"(?P<text>[^"]*\b(?:CORRID|sequence) {re.escape(str(id))}\b[^"]*)"')
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    with nofollow.reading(log) as stream:
+        lines = stream.read().decode(errors="replace").splitlines()
     matches = (about.search(line) for line in lines if any(word in line for word in REMARKABLE))
     return [match["text"] for match in matches if match]
 

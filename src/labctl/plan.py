@@ -20,7 +20,7 @@ from labctl.runtimes.nvidia import MIG
 from labctl.runtimes.record import Choices
 from labctl.texts import Replacement
 from labctl.triton.arguments import receiver, trace_arguments
-from labctl.trtllm import llmapi, releases
+from labctl.trtllm import releases
 from labctl.trtllm.releases import PLAIN_IMAGE, Release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -167,7 +167,7 @@ def make_plan(
             if holds(r.when, {**settings, "profile": choices.profile})
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
-        arguments={VLLM_FILE: arguments} if arguments else {},
+        documents={VLLM_FILE: arguments} if arguments else {},
         spare=not given,
         lenient=bool(fetched),
     )
@@ -179,7 +179,10 @@ def make_plan(
             optional=frozenset((*request.optional, *release.optional)),
             replacements=[*release.replacements_for(serving), *request.replacements],
             family=PurePosixPath(_templates(release, stack)).name,
-            documents={llmapi.FILE: llmapi.document(release, document)} if document else {},
+            documents={
+                **request.documents,
+                **({releases.MODEL_YAML: release.model_yaml(document)} if document else {}),
+            },
             hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or "
             f"labctl up {name} --profile gpu, which copies them out of its image",
         )

@@ -1,4 +1,4 @@
-"""How a client has something done to the replicas that it asks: killed, started again, more of them, fewer.
+"""How a client has something done to the stack that it asks: replicas killed, started again, more, fewer; its clock.
 
 It writes what it asks into a folder of its results, and labctl (``replicas.stagehand``), who sees that folder too,
 writes the answer beside it. Questions and answers stay there: they say what was done, and when.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -12,6 +13,8 @@ from typing import TextIO
 from labkit.printable import printable
 
 HANGING = "  "  # before what a too long line goes on with, beside its own indent
+RULE = "    \n    \n -  \n" + "    \n" * 5  # rich's drawing of a table: nothing but a rule below the header
+WIDEST = 10_000  # columns of a table in a file or a pipe
 
 
 def columns(stream: TextIO) -> int | None:
@@ -48,51 +51,41 @@ def table(
     """``right`` names the columns that are aligned to the right (numbers).
 
     Where the table would be wider than ``width`` (default: the terminal), the header takes a line for each word, and
-    then the texts of a row, between words; in a file or a pipe a row stays one line.
+    then the texts of a row, between words; a table that has no room even so becomes a block of lines for each row. In
+    a file or a pipe a row stays one line.
     """
-    text = [[printable(str(cell)) for cell in row] for row in rows]
-    room = shutil.get_terminal_size().columns if width is None else width
-    head = [[title] for title in header]
-    gaps = 2 * (len(header) - 1)
-    if sum(_widths(head, text)) + gaps > room:
-        head = [title.split() or [""] for title in header]
-    widths = _widths(head, text)
-    if width is not None or columns(sys.stdout):
-        widths = _narrowed(widths, _widths(head, text, words=True), room - gaps, right)
-    depth = max(map(len, head))
-    above = [[column[line - depth] if line >= depth - len(column) else "" for column in head] for line in range(depth)]
-    below = [line for row in text for line in _lines(row, widths)]
-    lines = []
-    for row in (*above, ["-" * width for width in widths], *below):
-        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    from rich.box import Box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    width, gaps = width or columns(sys.stdout) or WIDEST, 2 * (len(header) - 1)
+    every = list(zip(header, *cells, strict=True))
+    in_words = [any(" " in text for text in texts) for _, *texts in every]
+    if sum(_least(column, words) for column, words in zip(every, in_words, strict=True)) + gaps > width:
+        longest = max(map(len, header))
+        return "\n\n".join("\n".join(f"{t:<{longest}}  {c}" for t, c in zip(header, row, strict=True)) for row in cells)
+    fits = sum(max(map(len, column)) for column in every) + gaps <= width
+    titles = [[title] if fits or words else title.split() for title, words in zip(header, in_words, strict=True)]
+    deep = max(map(len, titles))
+    grid = Table(box=Box(RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, (title, words) in enumerate(zip(titles, in_words, strict=True)):
+        above = Text("\n".join([*[""] * (deep - len(title)), *title]))
+        grid.add_column(above, justify="right" if number in right else "left", no_wrap=not words, overflow="fold")
+    for row in cells:
+        grid.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as drawn:
+        console.print(grid)
+    lines = [line.rstrip() for line in drawn.get().rstrip("\n").split("\n")]
+    # rich's rule also stands below the gap between two columns.
+    return "\n".join(line if line.strip("- ") else line.replace("- -", "  -") for line in lines)
 
 
-def _widths(head: Sequence[Sequence[str]], text: Sequence[Sequence[str]], words: bool = False) -> list[int]:
-    """The width of each column; with ``words`` the least that it can have."""
-    cells = [[row[i] for row in text] for i in range(len(head))]
-    if words:
-        cells = [[word for cell in column for word in cell.split() or [""]] for column in cells]
-    return [max(map(len, (*titles, *column))) for titles, column in zip(head, cells, strict=True)]
-
-
-def _narrowed(widths: list[int], least: list[int], room: int, right: Sequence[int]) -> list[int]:
-    """The widths with which a table fits, as far as its words let it; columns of numbers keep theirs."""
-    widths = list(widths)
-    while sum(widths) > room:
-        loose = [i for i, wide in enumerate(widths) if wide > least[i] and i not in right]
-        if not loose:
-            break
-        widths[max(loose, key=lambda i: widths[i])] -= 1
-    return widths
-
-
-def _lines(row: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
-    """A row of a table: as many lines as its longest text takes."""
-    cells = [_broken(cell, wide) for cell, wide in zip(row, widths, strict=True)]
-    depth = max(map(len, cells))
-    return [[cell[line] if line < len(cell) else "" for cell in cells] for line in range(depth)]
+def _least(column: Sequence[str], words: bool) -> int:
+    """The width that a column needs: its title's longest word, and its whole texts unless they are ``words``."""
+    return max(map(len, (*column[0].split(), *([] if words else column[1:]), "")))
 
 
 def markdown(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:

@@ -67,10 +67,9 @@ def inflight(word: Word) -> Serve:
     """The engine of `tensorrt_llm` with its scheduler."""
     from labserve.inflight.request import Request
     from labserve.inflight.sampling_options import Sampling
-    from labserve.inflight.scheduler import Scheduler
     from labserve.inflight.setup import open_scheduler
 
-    scheduler = open_scheduler(word, "cpu", Scheduler).scheduler
+    scheduler = open_scheduler(word, "cpu").scheduler
 
     def serve(requests: Requests) -> list[Stepped]:
         for number, (ids, new) in enumerate(requests):

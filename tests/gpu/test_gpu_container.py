@@ -18,7 +18,10 @@ import pytest
 from docker.models.containers import Container
 from machinery import ROOT
 
+from labctl.listener import Silent
 from labctl.runtimes import images
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.workspace import Workspace
 
 STAND_IN = Path(__file__).parent / "stand_in"
 PATIENCE_S = 60
@@ -147,3 +150,18 @@ def test_the_image_has_our_models_code_and_finds_an_example_in_the_second_place(
     folders, script = "/app/examples:/app/tensorrt_llm/examples", "models/core/llama/convert_checkpoint.py"
     text = ended(hardened(folders, script, "--model_dir", "/my weights", entrypoint=["run-example"]))
     assert text == "converting with --model_dir /my weights\n"
+
+
+def test_templates_and_the_version_of_tensorrt_llm_come_out_of_the_image(
+    gpu_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "server_image", lambda *asked: gpu_image)
+    runtime = ComposeRuntime(Workspace(ROOT, tmp_path / "cache"))
+    notes: list[str] = []
+    monkeypatch.setattr(Silent, "note", lambda self, text: notes.append(text))
+    for version in ("9.9.0", "9.9.1"):
+        folder = tmp_path / version
+        runtime.copy_out("templates", "nvidia", "/app/all_models/inflight_batcher_llm", folder, version).do(Silent())
+        assert (folder / "tensorrt_llm" / "config.pbtxt").read_text() == (STAND_IN / "template.txt").read_text()
+    (note,) = notes
+    assert "nvidia has TensorRT-LLM 9.9.0, and labctl's table is that of 9.9.1" in note

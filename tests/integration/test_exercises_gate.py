@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import page_files
 import pytest
+from layer import require_vllm
 from machinery import ROOT, copy_of_the_checkout
 
 from benchmarks import gate
@@ -55,8 +57,13 @@ def problems(session: Session, exercise: Exercise) -> list[str]:
 
 
 @pytest.mark.parametrize("id", by_server())
-def test_the_starter_and_wrong_answers_fail_as_foreseen_and_the_solution_passes(session: Session, id: str) -> None:
-    assert problems(session, find_exercise(find_all(session.workspace, session.catalog), id)) == []
+def test_the_starter_and_wrong_answers_fail_as_foreseen_and_the_solution_passes(
+    session: Session, cache: Path, id: str
+) -> None:
+    exercise = find_exercise(find_all(session.workspace, session.catalog), id)
+    if exercise.manifest.settings.get("engine") == "vllm":
+        require_vllm(cache)
+    assert problems(session, exercise) == []
 
 
 @pytest.mark.xdist_group("gate-iterative")

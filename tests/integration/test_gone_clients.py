@@ -20,6 +20,7 @@ from labctl.clock.clock import Clock
 from labctl.manifest.catalog import load
 from labctl.manifest.schema import lay_overlays, probes
 from labctl.pages.live.asking import Asker
+from labctl.pages.live.events import AskEvent
 from labctl.workspace import Workspace
 from labkit.evidence import metrics
 
@@ -97,7 +98,7 @@ def test_cancel_on_the_page_ends_a_request_inside_an_ensemble(
 ) -> None:
     """Triton tells no model inside an ensemble that a client has gone: the page says `stop` to the engine."""
     server = lab_server("inflight-batching", model="random:tiny-llama")
-    told: list[dict[str, Any]] = []
+    told: list[AskEvent] = []
     asker = Asker(server.grpc, ["preprocessing", "tensorrt_llm", "postprocessing", "ensemble"], told.append)
     began = time.monotonic()
     labctl("clock", "inflight-batching", "pause", root=checkout)

@@ -73,7 +73,7 @@ def test_the_manifest_tells_how_near_it_came_to_the_original(made: engines.Build
 
 def test_a_traced_graph_names_no_device(workspace: Workspace) -> None:
     """One that did would fail on a GPU, where the ids are elsewhere than its constants."""
-    path = engines.request("torchscript", SPEC, {}).make(workspace, print) / TorchScript.file
+    path = engines.request("torchscript", SPEC, {}).make(workspace, print) / TorchScript.essential[0]
     graph = str(torch.jit.load(path).inlined_graph)
     assert re.findall(r"Device = prim::Constant\[value=\"(\w+)", graph) == []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Shown:
         }""")
         self.take([{"k": "clock", "paused": False, "slow": 1, "until": None}])
 
-    def take(self, events: list[dict[str, Any]]) -> None:
+    def take(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.page.evaluate("(events) => watching.take(events)", events)
         self.settle()
 

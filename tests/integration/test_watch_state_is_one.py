@@ -43,7 +43,7 @@ def shown(view: ModelView) -> dict[str, Any]:
     """What the terminal draws from, in the same words."""
     names = {*view.batch, *filter(None, view.seats)}
     return {
-        "step": view.steps[-1].n if view.steps else 0,
+        "step": view.steps[-1]["n"] if view.steps else 0,
         "batch": view.batch,
         "waiting": view.waiting,
         "seats": {str(seat): name for seat, name in enumerate(view.seats) if name},

@@ -186,6 +186,15 @@ def test_fault_41_a_call_that_only_triton_would_take_for_grpc_is_refused(
     assert good[0] == 200 and b"hello" in good[1]
 
 
+def test_a_deadline_stays_with_the_client_and_never_reaches_triton(exposed: dict[str, str]) -> None:
+    """Some hundred calls with a deadline that is over before Triton has taken them end Triton 2.51."""
+    headers = [("content-type", "application/grpc"), ("grpc-timeout", "1n")]
+    for _ in range(50):
+        status, answer = called(exposed["grpc"], MODEL_INFER, headers, message("echo", {"inputs": [text()]}))
+        assert status == 200 and b"hello" in answer
+    assert is_live(exposed["http"])
+
+
 def test_a_message_on_the_port_for_http_is_refused(exposed: dict[str, str]) -> None:
     connection = http.client.HTTPConnection(exposed["http"], timeout=60)
     connection.request("POST", INFER, message("echo", CLASSIFIED), {"Content-Type": "application/grpc"})

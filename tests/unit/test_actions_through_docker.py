@@ -14,13 +14,14 @@ import pytest
 
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
+from labctl.plan import make_plan
 from labctl.runtimes import compose_once, docker_engine, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack import replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session, Todo
-from labctl.stack.up import up
+from labctl.stack.up import preparations, up
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,11 +39,13 @@ class Docker:
             f"#!{sys.executable}\nimport json, os, sys\n"
             "env = {key: value for key, value in os.environ.items() if key.startswith('LABS_')}\n"
             f"open({str(self.log)!r}, 'a').write(json.dumps([sys.argv[1:], env]) + '\\n')\n"
+            f"said = {str(folder / 'said')!r}\n"
+            "if sys.argv[1] == 'start': sys.exit(print(open(said).read()) if os.path.exists(said) else 1)\n"
         )
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setattr(ComposeRuntime, "check", lambda self, profile: None)
-        monkeypatch.setattr(images, "exists", self.exists)
+        monkeypatch.setattr(images, "digest", lambda image: "sha256:0" if self.exists(image) else "")
         monkeypatch.setattr(docker_engine, "containers", self.containers)
         for name in ("networks", "volumes"):
             monkeypatch.setattr(docker_engine, name, lambda *asked: [])
@@ -121,3 +124,36 @@ def test_images_that_are_there_are_not_listed_again(docker: Docker, session: Ses
     up(session, lab, name, OPTIONS)
     titles = [action.title for action in planned(session, OPTIONS).actions]
     assert not [title for title in titles if title.startswith("image ")]
+
+
+class Noting(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "noted"),
+    [
+        ("0.17.0.post1", []),
+        ("0.18.0.dev2", ["has TensorRT-LLM 0.18.0.dev2, and labctl's table is that of 0.17.0.post1"]),
+        ("", ["has a TensorRT-LLM of an unknown version, and labctl's table is that of 0.17.0.post1"]),
+    ],
+)
+def test_an_image_whose_tensorrt_llm_is_not_the_tables_is_told(
+    docker: Docker, session: Session, tmp_path: Path, said: str, noted: list[str]
+) -> None:
+    """It is asked once: when its templates are copied out of it. Tags have held another version than they said."""
+    lab, name = session.catalog.stack(STACK)
+    runtime = ComposeRuntime(session.workspace)
+    plan = make_plan(session.workspace, lab, name, Choices("gpu", release="0.17.0"), runtime.server_path)
+    (copy,) = [a for a in preparations(plan, runtime, session.workspace) if a.title.startswith("templates of")]
+    if said:
+        (tmp_path / "bin" / "said").write_text(said)
+    listener = Noting()
+    copy.do(listener)
+    assert [words in note for words, note in zip(noted, listener.notes, strict=True)] == [True] * len(noted)
+    assert [argv[1] for argv, _ in docker.told()] == ["create", "start", "cp", "rm"]
+    assert plan.fetched and plan.fetched.is_dir()

@@ -88,7 +88,7 @@ def test_the_builder_is_the_server_image_with_a_cache_that_it_can_write(tmp_path
     assert builder["entrypoint"] == ["env"]
     assert builder["working_dir"] == "/tmp"  # with a root file system that is read-only
     for service in ("triton", "engine-builder"):  # the last word on a path is the one that counts
-        assert found[service]["tmpfs"][-1] == "/tmp:mode=1777,exec"
+        assert found[service]["tmpfs"][-1] == "/tmp:mode=1777,exec,size=16g"
     assert builder["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 1
     assert not next(v for v in builder["volumes"] if v["target"] == "/labs/cache").get("read_only")
 

@@ -6,11 +6,12 @@ import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from labctl.artifacts import engines
+from labctl.artifacts.protocol import Engine
 from labctl.cli import main as command_line
 from labctl.labs.run import results_folder
 from labctl.stack.session import Session
@@ -71,9 +72,8 @@ def test_an_error_that_is_not_about_the_target_is_not_told_as_one_of_its_disk(tm
 def test_a_builder_that_cannot_load_a_model_is_not_told_as_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken:
+    class Broken(Engine):
         name, recipe = "broken", "1"
-        options: ClassVar[Mapping[str, Any]] = {}
         essential = ()
 
         def make(self, weights: Path, options: Mapping[str, Any], target: Path, tell: Any, builder: Any) -> Any:

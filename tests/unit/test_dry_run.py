@@ -78,6 +78,7 @@ def test_the_gpu_profile_pulls_builds_copies_makes_and_starts_in_that_order() ->
         "build triton",
         "build client",
         "docker create",
+        "docker start --attach",
         ":/app/all_models/inflight_batcher_llm/.",
         "docker rm",
         "labctl.artifacts pull random:llama-2-7b",
@@ -94,7 +95,7 @@ def test_every_container_is_told_with_its_image_and_its_gpus() -> None:
     made = [line.partition(": ")[0] for line in found["containers"]]
     ends = ["-copy-PID", "-engine-builder-PID", "-engine-builder-PID", "-triton-1"]  # the tools' image, the server's
     assert [name.endswith(end) for name, end in zip(made, ends, strict=True)] == [True] * 4
-    assert "never started" in found["containers"][0]
+    assert "removed at once" in found["containers"][0]
     assert ", 1 GPU, gone when it ends" in found["containers"][2]
     assert ", 1 GPU, on 127.0.0.1:8000" in found["containers"][3]
 

@@ -236,7 +236,8 @@ def test_a_reload_that_fails_says_which_version_serves(
     runtime = LocalRuntime(session.workspace)
     record = bring_up(Stack(session, lab, stack, runtime, UpOptions()), free_endpoints(1)[0]).record
     there = RunningStack.of(session, lab, runtime, record)
-    served = repository.render(there.plan.request).path / "simple-gpt2" / "config.pbtxt"
+    repository.render(there.plan.request)
+    served = there.plan.request.output / "simple-gpt2" / "config.pbtxt"
     served.write_text(f"{served.read_text()}# as it was loaded\n")
     loads: list[str] = []
 

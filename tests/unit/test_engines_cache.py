@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.artifacts import engines, weights
-from labctl.artifacts.protocol import Option
+from labctl.artifacts.protocol import Engine, Option
 from labctl.artifacts.store import ENGINES, WEIGHTS, Artifact
 from labctl.cli.main import cli
 from labctl.runtimes import leftovers
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPEC = "shipped:tiny-gpt2"
 
 
-class Fake:
+class Fake(Engine):
     """Writes two small files. ``fault`` is raised halfway."""
 
     name = "fake"

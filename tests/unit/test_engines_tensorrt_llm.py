@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from labctl.artifacts import engines, weights
+from labctl.artifacts.protocol import Builder, GpuInfo
 from labctl.artifacts.store import ENGINES
-from labctl.artifacts.tensorrt_llm import GpuInfo, check_rotary, check_target, commands
+from labctl.artifacts.tensorrt_llm import check_rotary, check_target, commands
 from labctl.trtllm.releases import table
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -142,9 +143,9 @@ def test_an_engine_with_another_rotary_dimension_than_its_weights_is_refused(tmp
             check_rotary(made_engine(tmp_path, None), 16, [["build.py", "--rotary_dim", "64"]])
         return
     with pytest.raises(LabError, match="rotates 64 numbers of each head, its weights 16"):
-        wish.make(Workspace(ROOT, tmp_path), print, image)
+        wish.make(Workspace(ROOT, tmp_path), print, Builder(GPU, image.run))
     image.rotary = 16
-    assert wish.make(Workspace(ROOT, tmp_path), print, image)
+    assert wish.make(Workspace(ROOT, tmp_path), print, Builder(GPU, image.run))
 
 
 def made_engine(folder: Path, rotary: int | None) -> Path:
@@ -182,7 +183,6 @@ class FakeImage:
 
     def __init__(self) -> None:
         self.ran: list[Sequence[str]] = []
-        self.hardware = asdict(GPU)
         self.rotary: int | None = None
 
     def run(self, argv: Sequence[str]) -> None:
@@ -199,7 +199,7 @@ def test_the_commands_run_in_order_in_the_image_and_only_the_engine_stays(tmp_pa
     workspace, image = Workspace(ROOT, tmp_path), FakeImage()
     wish = build(release="0.14.0")
     told: list[str] = []
-    path = wish.make(workspace, told.append, image)
+    path = wish.make(workspace, told.append, Builder(GPU, image.run))
     assert sorted(p.name for p in path.iterdir()) == ["config.json", "manifest.json", "rank0.engine"]
     assert told[:2] == ["step 1 of 2: convert_checkpoint.py", "step 2 of 2: trtllm-build"]
     assert [p.name for p in ENGINES.folder(workspace).iterdir() if p.suffix != ".lock"] == [path.name]

@@ -47,7 +47,7 @@ def test_progress_of_another_version_is_kept_key_by_key(workspace: Workspace) ->
     path.write_text(json.dumps(data))
     assert progress.of("02a").state == PASSED and progress.of("09z").started == 5.0
     progress.start("02c")
-    progress.record_hint("02a", 2)
+    assert [progress.show_hint("02a", 2) for _ in range(3)] == [1, 2, 2]
     after = json.loads(path.read_text())
     assert set(after) == {"02a", "02c", "09z", "note"}
     assert after["02a"]["stars"] == 3 and after["02a"]["hints"] == 2 and after["09z"] == data["09z"]

@@ -19,6 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 __all__ = ("machine_fixture", "workspace_fixture")
 
 
+def shape(source: weights.Source, workspace: Workspace) -> gpu_memory.Shape:
+    known = gpu_memory.Shape.of(source, workspace)
+    assert known
+    return known
+
+
 def test_too_little_memory_names_what_is_needed(machine: Any, workspace: Workspace) -> None:
     machine(FULL)
     (found,) = [check for check in failing(planned(workspace), workspace) if check.name == "GPU memory"]
@@ -81,10 +87,9 @@ NO_STEP = {"max_batch_size": 0, "max_input_len": 0, "max_num_tokens": 0}
 def test_llama_7b_with_a_profile_of_64_times_2048_tokens_takes_upstreams_25_gb(workspace: Workspace) -> None:
     options = {"tp_size": 1, "pp_size": 1, "quantization": "none", "max_batch_size": 64, "max_input_len": 2048}
     source = weights.parse("random:llama-2-7b")
-    whole = gpu_memory.engine_bytes(source, {**options, "max_num_tokens": 0}, 2560, workspace)
+    whole = shape(source, workspace).engine({**options, "max_num_tokens": 0}, 2560)
     assert whole == pytest.approx(25e9, rel=0.05)
-    ours = gpu_memory.engine_bytes(source, {**options, "max_num_tokens": 8192}, 2560, workspace)
-    assert ours is not None
+    ours = shape(source, workspace).engine({**options, "max_num_tokens": 8192}, 2560)
     assert ours < 17e9
 
 
@@ -102,7 +107,7 @@ def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) 
 
     def need(**changed: Any) -> float:
         options = {"tp_size": 1, "pp_size": 1, "quantization": "none", **NO_STEP, **changed}
-        return (gpu_memory.engine_bytes(source, options, 0, workspace) or 0) - gpu_memory.OVERHEAD
+        return shape(source, workspace).engine(options, 0) - gpu_memory.OVERHEAD
 
     assert need() == pytest.approx(2 * 6.74e9, rel=0.01)  # two bytes for each of Llama-2 7B's parameters
     assert need(tp_size=2) == pytest.approx(need() / 2)
@@ -112,5 +117,5 @@ def test_two_gpus_need_half_each_and_fp8_half_the_weights(workspace: Workspace) 
 def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Workspace) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
     options = {"tp_size": 1, "pp_size": 1, "quantization": "none", **NO_STEP}
-    found = gpu_memory.engine_bytes(weights.parse(str(tmp_path)), options, 0, workspace)
+    found = shape(weights.parse(str(tmp_path)), workspace).engine(options, 0)
     assert found == gpu_memory.OVERHEAD + 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)

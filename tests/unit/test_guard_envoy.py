@@ -59,6 +59,16 @@ def test_neither_connecting_nor_sending_spans_has_less_than_otlps_own_time_limit
     assert cluster["connect_timeout"] == "10s" and [uri["timeout"] for uri in sent] == ["10s", "10s"]
 
 
+@pytest.mark.parametrize("balance", [None, envoy.Balance("l7", Path("/front"), "/tmp/admin")])
+def test_no_deadline_of_a_grpc_call_reaches_triton(balance: envoy.Balance | None) -> None:
+    fronts = [Front(Address("0.0.0.0", port), [Address("127.0.0.1", port + 100)]) for port in (8000, 8001, 8002)]
+    config = envoy.configuration(*fronts, judge="/tmp/judge.sock", balance=balance)
+    (grpc,) = [item for item in config["static_resources"]["listeners"] if item["name"] == "grpc"]
+    manager = grpc["filter_chains"][0]["filters"][0]["typed_config"]
+    (host,) = manager["route_config"]["virtual_hosts"]
+    assert host["request_headers_to_remove"] == ["grpc-timeout"]
+
+
 def test_without_envoy_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envoy, "WHEEL", "no-such-wheel")
     with pytest.raises(LabError, match="Envoy is not installed"):

@@ -27,7 +27,7 @@ def kept(
         "--ended",
         str(tmp_path / "ended.json"),
         "--regions",
-        str(tmp_path / "no-region-*"),
+        "no-region-",
         "--largest",
         str(LARGEST),
         "--longest-log",

@@ -21,7 +21,11 @@ from labserve.inflight.sampling_options import Sampling
 from labserve.inflight.scheduler import Scheduler
 
 LABS = Path(__file__).resolve().parents[2] / "labs"
-OWN = sorted(path.parent for path in LABS.glob("*/exercises/*/**/scheduler.py"))
+OWN = sorted(
+    path.parent
+    for path in LABS.glob("*/exercises/*/**/scheduler.py")
+    if "labserve" in path.read_text()  # not vLLM's
+)
 
 
 def scheduler(

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from machinery import ROOT
 
 from labctl.cli.main import cli
-from labctl.trtllm import llmapi
 from labctl.trtllm.releases import release
 from labkit.errors import LabError
 
@@ -116,16 +115,16 @@ def test_lab_05s_two_policies_are_two_configurations(workspace: Path) -> None:
 def test_every_key_and_type_that_it_does_not_take_is_named_at_once() -> None:
     values = {"modle": "x", "tensor_parallel_size": "two", "triton_config.decoupled": 1, "backend": "pytorch"}
     with pytest.raises(LabError, match=r"model\.yaml cannot be written") as caught:
-        llmapi.document(release("0.19.0"), values)
+        release("0.19.0").model_yaml(values)
     assert len(caught.value.details) == 3
 
 
 def test_streaming_over_several_gpus_is_refused_since_their_launcher_would_ignore_it() -> None:
     values = {"tensor_parallel_size": 2, "triton_config.decoupled": True}
     with pytest.raises(LabError) as caught:
-        llmapi.document(release("0.19.0"), values)
+        release("0.19.0").model_yaml(values)
     assert "the launcher for several GPUs switches off" in caught.value.details[0]
-    assert llmapi.document(release("0.19.0"), {**values, "tensor_parallel_size": 1})
+    assert release("0.19.0").model_yaml({**values, "tensor_parallel_size": 1})
 
 
 @pytest.mark.parametrize("name", ["0.19.0", "1.2.1"])

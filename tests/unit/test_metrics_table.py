@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import io
+import re
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_the_end_of_a_rescheduled_request_is_no_failure() -> None:
     counted = metrics.parse(PAGE).models["it"]
     assert (counted.succeeded, counted.failed, counted.rejected, counted.canceled) == (35, 3, 2, 3)
     text = command.describe_snapshot(metrics.parse(PAGE))
-    assert text.splitlines()[3].split()[:3] == ["it", "35", "3"]
+    assert text.splitlines()[2].split()[:3] == ["it", "35", "3"]
     assert "canceled: 3 of it" in text
     assert "every hand-over counted by Triton as a request" in text
 
@@ -55,15 +55,22 @@ def test_the_median_of_a_batch_is_a_batch_that_there_could_have_been() -> None:
     assert row.split() == ["it", "batch", "size", "20", "1.5", "1", "4"]
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("lines", [10, 24])
 def test_what_is_drawn_again_each_second_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
-    page = "".join(PAGE.replace('model="it"', f'model="m{n}"').replace("# TYPE", "#") for n in range(20))
-    text = f"\nin the last second\n{command.describe_snapshot(metrics.parse(page), busy=True)}\n"
-    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, lines)))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    shown = command.fitting(text)
-    assert shown.endswith("\n")
-    assert shown.count("\n") < lines < text.count("\n")
-    assert f"... {text.count(chr(10)) - shown.count(chr(10)) + 1} more lines" in shown
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
-    assert command.fitting(text) == text
+    pages = ["".join(PAGE.replace('model="it"', f'model="m{n}"').replace("# TYPE", "#") for n in range(20))] * 2
+    screen = Terminal()
+    for name, value in {"COLUMNS": "80", "LINES": str(lines), "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setattr("labctl.cli.metrics.time.sleep", lambda _: None)
+    monkeypatch.setattr(metrics, "scrape", lambda _: metrics.parse(pages.pop()))
+    with pytest.raises(IndexError):  # no page is left
+        command._follow("h:1", metrics.Snapshot())
+    ups = [moves.count("A") for moves in re.findall(r"(?:\x1b\[1A\x1b\[2K)+", screen.getvalue())]
+    assert 0 < max(ups) < lines, "the second drawing begins where the first one did"
+    assert screen.getvalue().count("in the last second") == 3, "and once more when it ends"

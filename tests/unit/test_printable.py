@@ -122,7 +122,7 @@ def status() -> str:
 
 def learning() -> str:
     view = learn_view.View("02a", "started", "", "Task", "Edit a.", "task.md", [f"not yet: {EVIL}", EVIL])
-    return "\n".join(learn_view.lines(view, 80, 24, color=True))
+    return "\n".join(line.plain for line in learn_view.lines(view, 80, 24))
 
 
 def held() -> str:

@@ -129,10 +129,10 @@ def test_fault_11_rendering_twice_is_byte_identical_and_the_old_one_is_replaced(
 
 
 def test_fault_10_a_refused_render_leaves_the_old_repository_intact(tmp_path: Path) -> None:
-    before = repository.render(request(tmp_path))
+    repository.render(request(tmp_path))
     with pytest.raises(LabError):
         repository.render(request(tmp_path, {}))
-    assert parsed(before.path / "m" / "config.pbtxt").max_batch_size == 4
+    assert parsed(tmp_path / "out" / "m" / "config.pbtxt").max_batch_size == 4
 
 
 def test_fault_7_a_full_disk_leaves_the_old_repository_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from labctl.clock import clock, texts
 from labctl.clock.clock import Clock
+from labctl.learn import server
+from labctl.learn.faults import read_faults
 from labctl.pages.live.tail import Tail
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.processes import Action
@@ -24,12 +26,21 @@ from labctl.stack.session import Session
 from labctl.stack.status import _effective
 from labkit import nofollow
 from labkit.errors import LabError
-from labkit.evidence import steplog
+from labkit.evidence import slot_log, steplog
 
 PLACE = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 RECORD = Record("s", "lab", "local", "cpu", {}, ["m"], PLACE, balance="l7", servers=[Replica(9, PLACE)])
 STEP = {"t": 2.0, "dur": 1.0, "model": "m", "instance": "m_0", "ids": ["1"]}
-READ = ("clock.json", "clock-m-0.json", "clock-m.claims", "stuck-m.json", "effective.json", "steps-m.jsonl")
+READ = (
+    "clock.json",
+    "clock-m-0.json",
+    "clock-m.claims",
+    "stuck-m.json",
+    "effective.json",
+    "steps-m.jsonl",
+    "faults-m-0.jsonl",
+)
+FAULT = {"words": "ValueError", "line": 1, "exception": True}
 
 
 @pytest.fixture
@@ -45,7 +56,9 @@ def outside(tmp_path: Path) -> Path:
     folder = tmp_path / "outside"
     folder.mkdir()
     for name in READ:
-        (folder / name).write_text(json.dumps({**STEP, "state": "held", "modes": {}, "v": 1, "models": {}}) + "\n")
+        (folder / name).write_text(
+            json.dumps({**STEP, **FAULT, "state": "held", "modes": {}, "v": 1, "models": {}}) + "\n"
+        )
     return folder
 
 
@@ -75,11 +88,12 @@ def look_at(session: Session, folder: Path) -> list[Any]:
         faults.stuck_sentences(folder),
         steplog.read(folder),
         list(Tail(folder).read()),
+        read_faults(folder, 0.0),
         dict(_effective(session, RECORD)),
     ]
 
 
-NOTHING = [{}, [], False, [], [], [], {}]
+NOTHING = [{}, [], False, [], [], [], [], {}]
 
 
 def use_all(session: Session, folder: Path) -> None:
@@ -97,7 +111,7 @@ def test_a_link_in_place_of_a_replicas_folder_leads_nowhere_and_the_stack_goes_d
     before = contents(outside)
     (run_dir / "replica-9").symlink_to(outside)
     assert nofollow.folders(run_dir) == [run_dir]
-    assert steplog.read(run_dir) == []
+    assert not steplog.read(run_dir) and not read_faults(run_dir, 0.0)
     use_all(session, run_dir)
     with pytest.raises(LabError, match="replica-9 cannot be used"):
         make_room(session.workspace, RECORD, RECORD.servers)
@@ -144,6 +158,21 @@ def test_fifos_and_folders_in_place_of_files_hang_nothing_and_the_stack_goes_dow
     take_down(session, runtime, "s")
 
 
+def test_a_folder_in_place_of_a_note_does_not_stop_the_end_of_the_exercise_server(session: Session) -> None:
+    run_dir = session.workspace.folder(server.STACK).run_dir()
+    (run_dir / "stuck-m-0.json").mkdir(parents=True)
+    assert not server.stop(session)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_log_of_triton_that_is_no_file_is_an_error_and_hangs_no_client(
+    run_dir: Path, make: Callable[[Path], None]
+) -> None:
+    make(run_dir / "triton.log")
+    with pytest.raises(LabError, match=r"triton\.log cannot be read"):
+        slot_log.read(run_dir / "triton.log", "m")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -175,8 +204,6 @@ class Gone(ComposeRuntime):
     def leftovers(self, stack: str) -> list[str]:
         return ["container c"]
 
-    def _sweep(self, stack: str) -> None: ...
-
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(
@@ -192,7 +219,6 @@ def test_what_a_container_wrote_is_handed_back_and_nothing_outside_is(
     nofollow.give_all(run_dir, 65534)
     before = contents(outside)
     monkeypatch.setattr("labctl.runtimes.processes.run_tool", lambda *arguments: (0, "", []))
-    monkeypatch.setattr("labctl.runtimes.compose_server.keep_log", lambda *arguments: None)
     Gone(session.workspace).stop("s", force=True).do(session.listener)
     assert {path.lstat().st_uid for path in (run_dir, *run_dir.rglob("*"))} == {0}
     assert contents(outside) == before

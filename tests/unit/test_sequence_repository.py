@@ -24,10 +24,12 @@ def render(tmp_path: Path, profile: str = "cpu", **settings: Any) -> dict[str, A
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = catalog.load(workspace).stack("sequence")
     plan = make_plan(workspace, lab, name, Choices(profile, settings), str, tmp_path / "repository")
-    rendered = repository.render(plan.request)
+    models = repository.render(plan.request)
     return {
-        model: text_format.Parse((rendered.path / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-        for model in rendered.models
+        model: text_format.Parse(
+            (plan.request.output / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
+        )
+        for model in models
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from waiting import eventually
 
 from labctl.cli.main import cli
+from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.replicas import restart, stagehand
@@ -194,3 +197,33 @@ def test_a_dry_run_keeps_its_servers_where_only_the_balance_changes() -> None:
     assert done.stdout.count("# the balancer of scaled") == 3
     for client in ("spread", "sequences", "speed_up", "nothing_lost", "when_to_scale"):
         assert f"07-scale-out/{client}.py" in done.stdout
+
+
+def test_a_client_stops_the_clock_and_it_goes_on_when_all_requests_are_there(
+    begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    clock = Clock(run_dir, ("streams",))
+    monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: clock)
+    with begin("pause", "run"):
+        stage.ask(tmp_path, "nothing-lost", "pause").done()
+        assert clock.paused == ["streams"]
+        state = {"model": "streams", "instance": "0_0", "state": "held", "ids": ["a"], "queue": 1}
+        asked = stage.ask(tmp_path, "nothing-lost", "run", model="streams", requests=3)
+        (run_dir / "clock-streams-0_0.json").write_text(json.dumps(state))
+        eventually(lambda: clock.held_requests("streams") == 2)
+        assert not asked.over and clock.paused
+        (run_dir / "clock-streams-0_0.json").write_text(json.dumps({**state, "queue": 2}))
+        asked.done()
+        assert not clock.paused
+
+
+def test_a_phase_that_ends_leaves_no_clock_stopped(
+    begin: Callable[..., Stagehand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(tmp_path / "run", ("streams",))
+    monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: clock)
+    with begin("pause"):
+        stage.ask(tmp_path, "nothing-lost", "pause").done()
+        assert clock.paused
+    assert not clock.paused

@@ -12,19 +12,26 @@ from typing import Any
 import fake_backend  # noqa: F401  (Triton's Python module, which labserve imports)
 import pytest
 
+from labctl.learn import server
+from labctl.learn.exercise import find_all, find_exercise
+from labctl.listener import Silent
 from labctl.manifest import catalog
 from labctl.plan import make_plan
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Choices
+from labctl.stack.session import Session
 from labctl.stack.up import refuse
 from labctl.workspace import Workspace
 from labkit.errors import LabError
+from labserve.inflight.own import class_beside
 from labserve.inflight.request import End, Request
 from labserve.model_shape import Shape
 from labserve.vllm.engine import DEAD, VllmScheduler
 from labserve.vllm.settings import Settings
+from labserve.vllm.setup import arguments_beside
 from labserve.vllm.watched import why
 
+ROOT = Path(__file__).resolve().parents[2]
 SHAPE = Shape(vocabulary=300, context=1024, token_values=512, head_dim=64)
 
 
@@ -172,3 +179,39 @@ def test_after_a_failed_step_every_request_has_one_error_and_a_dead_engine_says_
     assert str(request.error) == DEAD
     with pytest.raises(ValueError, match="restart the stack"):
         vllm.submit(Request("2", [5], 3))
+
+
+class Theirs:
+    """Stands for vLLM's `Scheduler`."""
+
+
+def test_a_scheduler_beside_the_model_must_subclass_the_one_that_it_replaces(tmp_path: Path) -> None:
+    assert class_beside(None, Theirs) is class_beside(tmp_path, Theirs) is Theirs
+    (tmp_path / "scheduler.py").write_text("class Scheduler: pass\n")
+    with pytest.raises(ValueError, match=r"scheduler\.py: it needs a class Scheduler\(.*Theirs\)"):
+        class_beside(tmp_path, Theirs)
+    (tmp_path / "scheduler.py").write_text(f"from {__name__} import Theirs\nclass Scheduler(Theirs): pass\n")
+    found = class_beside(tmp_path, Theirs)
+    assert issubclass(found, Theirs) and found is not Theirs
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "vllm.json: "), ("[8]", "vllm.json: it holds an object")])
+def test_engine_arguments_beside_the_model_are_an_object(tmp_path: Path, text: str, said: str) -> None:
+    assert arguments_beside(None) == arguments_beside(tmp_path) == {}
+    (tmp_path / "vllm.json").write_text('{"max_num_seqs": 8}')
+    assert arguments_beside(tmp_path) == {"max_num_seqs": 8}
+    (tmp_path / "vllm.json").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        arguments_beside(tmp_path)
+
+
+def test_an_exercise_with_vllm_is_refused_before_the_learners_file_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(ROOT, tmp_path)
+    session = Session(workspace, catalog.load(workspace), Silent())
+    exercise = find_exercise(find_all(workspace, session.catalog), "08a")
+    monkeypatch.setattr(server, "_kept_to", lambda workspace, runtime: runtime)
+    with pytest.raises(LabError) as refused:
+        server.refuse_runtime(session, exercise, "local")
+    assert refused.value.remedy == "labctl engines install vllm"

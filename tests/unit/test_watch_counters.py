@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from labctl.pages.live.counters import Counters
+from labctl.pages.live.events import ModelCounts
 from labkit.evidence.metrics import ModelCounters, Snapshot
 
 
-def counted(triton: ModelCounters, steps: int, batch: int, ended: int = 0, first: float = 0.0) -> dict[str, Any]:
+def counted(triton: ModelCounters, steps: int, batch: int, ended: int = 0, first: float = 0.0) -> ModelCounts:
     counters = Counters()
     counters.snapshot(Snapshot({"m": ModelCounters()}))
     line = {"model": "m", "ids": ["1"] * batch, "kind": "step"}

@@ -1,13 +1,9 @@
-"""Engines: a model compiled for the place where it runs, from Hugging Face weights.
-
-``openvino`` for CPUs is made here; ``tensorrt-llm`` for NVIDIA GPUs is made by the builder of the image that serves it.
-A new kind of engine is a module with an :class:`Engine`, and a place in ``ENGINES``.
-"""
+"""Engines: a model compiled for the place where it runs. A new kind of engine gets a place in ``ENGINES``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,7 @@ from labctl.artifacts import weights
 from labctl.artifacts.exports import Onnx, OpenVino, TorchScript
 from labctl.artifacts.protocol import Builder, Engine, Tell
 from labctl.artifacts.store import ENGINES as STORE
-from labctl.artifacts.store import Artifact, Files, key_of
+from labctl.artifacts.store import Artifact, key_of
 from labctl.artifacts.tensorrt_llm import TensorRtLlm
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -26,11 +22,7 @@ ENGINES: dict[str, Engine] = {engine.name: engine for engine in (OpenVino(), Onn
 
 @dataclass(frozen=True)
 class Build(Artifact):
-    """One engine of one model, with its options.
-
-    Its key is made of everything that the engine follows from, so ``locate`` needs no network, no torch and no GPU. Its
-    manifest also holds the content of the weights, the builder's versions and the target.
-    """
+    """One engine of one model, with its options. Its key is made of all that it follows from, without a GPU."""
 
     store = STORE
     engine: Engine
@@ -43,10 +35,6 @@ class Build(Artifact):
         return key_of(f"{self.engine.name}-{self.source.key[:60]}", json.dumps(inputs, sort_keys=True))
 
     @property
-    def label(self) -> str:
-        return self.key
-
-    @property
     def title(self) -> str:
         return f"{self.engine.name} engine of {self.source.spec}"
 
@@ -56,11 +44,7 @@ class Build(Artifact):
         return ("-m", "labctl.artifacts", "build", self.engine.name, "--weights", self.source.spec, *options)
 
     def ready(self, workspace: Workspace) -> bool:
-        """Whether it can be served as it is; False also where it was built from weights that have changed since.
-
-        Raises:
-            LabError: it is there but truncated, changed, or not this engine.
-        """
+        """Whether it can be served: not if its weights have changed since. Raises LabError if it is damaged."""
         path = self.locate(workspace)
         if not path.is_dir():
             return False
@@ -69,7 +53,7 @@ class Build(Artifact):
             raise LabError(
                 f"{path} is not this engine", f"its manifest is that of {manifest.get('key', 'no engine')}", remedy
             )
-        if missing := self._missing(manifest["files"]):
+        if missing := self._missing(map(Path, manifest["files"])):
             raise LabError(f"{path} is not a complete {self.engine.name} engine", f"it has no {missing}", remedy)
         self.store.check(path, self.key)
         if not self.source.ready(workspace):
@@ -88,6 +72,9 @@ class Build(Artifact):
                 raise
             # transformers raises a bare OSError for every file that it cannot load
             raise LabError(f"the {self.title} cannot be built", " ".join(str(error).split())) from error
+        written = [path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file() and path.stat().st_size]
+        if missing := self._missing(written):
+            raise LabError(f"the {self.engine.name} builder ended without an engine", f"there is no {missing}")
         return {
             "key": self.key,
             "engine": self.engine.name,
@@ -97,22 +84,14 @@ class Build(Artifact):
             **facts,
         }
 
-    def require_complete(self, entries: Files) -> None:
-        if missing := self._missing({name: entry for name, entry in entries.items() if entry["size"]}):
-            raise LabError(f"the {self.engine.name} builder ended without an engine", f"there is no {missing}")
-
-    def _missing(self, entries: Files) -> str:
+    def _missing(self, files: Iterable[Path]) -> str:
         """The first pattern of an essential file that no file matches; "" if all are there."""
-        patterns = self.engine.essential
-        return next((p for p in patterns if not any(Path(name).match(p) for name in entries)), "")
+        there = list(files)
+        return next((pattern for pattern in self.engine.essential if not any(p.match(pattern) for p in there)), "")
 
 
 def request(name: str, spec: str, options: Mapping[str, Any]) -> Build:
-    """The engine with that name, weights and options; missing options get their defaults.
-
-    Raises:
-        LabError: the engine, an option or a value is unknown; the message lists those that exist.
-    """
+    """The engine with that name, weights and options. Raises LabError for what is unknown, and lists what exists."""
     if name not in ENGINES:
         raise LabError(f"there is no engine '{name}'", f"there are: {', '.join(ENGINES)}")
     engine = ENGINES[name]

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.protocol import Builder, Option, Options, Tell
+from labctl.artifacts.protocol import Builder, Engine, Option, Options, Tell
 from labkit.disk import need_space
 from labkit.errors import LabError
 
@@ -25,7 +25,7 @@ SEED = 7
 Run = Callable[[Any], Any]  # ids [batch, length] → logits [batch, length, vocabulary], both torch tensors
 
 
-class OpenVino:
+class OpenVino(Engine):
     """Runs on any x86-64 CPU; ``precision`` is that of the stored weights, not of the arithmetic."""
 
     name = "openvino"
@@ -43,35 +43,27 @@ class OpenVino:
         self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
     ) -> Mapping[str, Any]:
         """Trace, convert and save, right here: needs torch, transformers and optimum-intel, and no ``builder``."""
-        try:
+        with _libraries("engines cannot be built in this environment"):
             from openvino import save_model
             from openvino_tokenizers import convert_tokenizer
             from optimum.exporters.openvino import main_export
             from optimum.intel import OVConfig
             from transformers import AutoTokenizer
-        except ImportError as error:
-            remedy = "make setup, or use --runtime compose"
-            raise LabError("engines cannot be built in this environment", str(error), remedy) from None
 
         size = sum(path.stat().st_size for path in weights.glob("*.safetensors"))
         need_space(target, 2 * size)  # the engine, and beside it the old form while the weights are compressed
         tell(f"exporting with {options['precision']} weights")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the tracer's remarks on transformers' own code
-            logging.disable(logging.WARNING)
+        with _without_remarks():
             gc.freeze()  # the exporter collects four times, and would look at all that torch has imported: 1 s
-            try:
-                main_export(
-                    str(weights),
-                    target,
-                    task="text-generation-with-past",
-                    ov_config=OVConfig(dtype="fp16" if options["precision"] == "fp16" else "fp32"),
-                    convert_tokenizer=False,
-                    stateful=True,
-                )
-            finally:
-                gc.unfreeze()
-                logging.disable(logging.NOTSET)
+            main_export(
+                str(weights),
+                target,
+                task="text-generation-with-past",
+                ov_config=OVConfig(dtype="fp16" if options["precision"] == "fp16" else "fp32"),
+                convert_tokenizer=False,
+                stateful=True,
+            )
+            gc.unfreeze()
         if options["precision"] == "int8":
             tell("compressing the weights to 8 bits")
             _compress(target / "openvino_model.xml")
@@ -99,21 +91,15 @@ def _compress(model: Path) -> None:
         smaller.with_suffix(suffix).replace(model.with_suffix(suffix))
 
 
-class Gpt2Export:
-    """What the two formats share: load, trace, compare. ``file`` is the one that is made."""
+class Gpt2Export(Engine):
+    """What the two formats share: load, trace, compare. Their only file is the essential one."""
 
-    name: str
-    file: str
-    options: Mapping[str, Option] = {}
+    recipe = "gpt2-logits/1"
     packages: tuple[str, ...] = ("torch", "transformers")
 
     @property
-    def recipe(self) -> str:
-        return "gpt2-logits/1"
-
-    @property
-    def essential(self) -> tuple[str, ...]:
-        return (self.file,)
+    def file(self) -> str:
+        return self.essential[0]
 
     def make(
         self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
@@ -123,14 +109,10 @@ class Gpt2Export:
         Raises:
             LabError: not a GPT-2, or what was exported does not compute what the original computes.
         """
-        try:
+        with _libraries("models cannot be exported in this environment"):
             import torch
             from transformers import AutoModelForCausalLM
             from transformers.utils import logging as remarks
-        except ImportError as error:
-            raise LabError(
-                "models cannot be exported in this environment", str(error), "make setup, or use --runtime compose"
-            ) from None
 
         tell("loading the original")
         remarks.disable_progress_bar()
@@ -141,7 +123,7 @@ class Gpt2Export:
             )
         tell(f"exporting {self.file}")
         path = target / self.file
-        with _silence(), torch.no_grad():
+        with _without_remarks(), torch.no_grad():
             self.export(logits_module(original), path)
         tell("comparing with the original")
         by_shape = differences(original, self.load(path))
@@ -173,7 +155,7 @@ class Onnx(Gpt2Export):
     """For ONNX Runtime, in one file with its weights (so at most 2 GB: GPT-2 up to medium)."""
 
     name = "onnx"
-    file = "model.onnx"
+    essential = ("model.onnx",)
     packages = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
     opset = 18
 
@@ -207,7 +189,7 @@ class TorchScript(Gpt2Export):
     """For libtorch: the traced graph. Its inputs have no names, hence Triton's ``INPUT__0`` and ``OUTPUT__0``."""
 
     name = "torchscript"
-    file = "model.pt"
+    essential = ("model.pt",)
 
     def export(self, module: Any, path: Path) -> None:
         import torch
@@ -224,9 +206,7 @@ class TorchScript(Gpt2Export):
 def logits_module(original: Any) -> Any:
     """The model as a module from ids to logits: its own layers, under a mask and positions made of ``ids`` alone.
 
-    transformers makes its mask in Python, from what it finds in the inputs, and moves tensors to "the device of ...": a
-    trace would keep the length and the device of the example. Nothing here names either, so one file serves any shape,
-    on a CPU and on a GPU.
+    A trace of transformers' own mask would keep the length and the device of the example. This one serves any.
     """
     import torch
 
@@ -248,10 +228,7 @@ def logits_module(original: Any) -> Any:
 
 
 def differences(original: Any, run: Run) -> dict[tuple[int, int], float]:
-    """Largest absolute difference of any logit, for each (batch, length) of ``SHAPES`` and the model's full length.
-
-    NaN, or a result of another shape, is infinitely different.
-    """
+    """The largest difference of any logit, by (batch, length). It is infinite for NaN, or a result of another shape."""
     import torch
 
     draw = torch.Generator().manual_seed(SEED)
@@ -275,13 +252,25 @@ def _example(module: Any) -> Any:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def _libraries(failed: str) -> Iterator[None]:
+    """For imports that a light install does not have. Raises LabError: ``failed``, and what is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise LabError(failed, str(error), "make setup, or use --runtime compose") from None
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
     """Without the tracers' remarks on transformers' own code."""
     logging.disable(logging.WARNING)
     try:
-        with Path(os.devnull).open("w") as nowhere, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with redirect_stdout(nowhere), redirect_stderr(nowhere):
-                yield
+        with (
+            Path(os.devnull).open("w") as nowhere,
+            warnings.catch_warnings(action="ignore"),
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+        ):
+            yield
     finally:
         logging.disable(logging.NOTSET)

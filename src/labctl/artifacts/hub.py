@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labctl.artifacts.store import size_of
@@ -21,7 +22,6 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
     """Fetch a snapshot into ``target`` and return the commit that it is.
 
     Args:
-        name: the model's id on the hub.
         revision: a branch, tag or commit; "" for the newest.
         partial: a folder that stays between attempts: an interrupted download goes on where it was.
 
@@ -32,9 +32,9 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
 
-    disable_progress_bars()  # _Progress says how many bytes there are
+    disable_progress_bars()  # _progress says how many bytes there are
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    try:
+    with _explained(name, revision):
         tell(f"asking for {name}")
         info = HfApi(endpoint=endpoint).model_info(name, revision=revision or None, files_metadata=True)
         names = [file.rfilename for file in info.siblings or []]
@@ -42,7 +42,7 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
         wanted = filter_repo_objects(
             info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
         )
-        with _Progress(partial, sum(file.size or 0 for file in wanted), tell):
+        with _progress(partial, sum(file.size or 0 for file in wanted), tell):
             snapshot_download(
                 name,
                 revision=info.sha,
@@ -51,10 +51,6 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
                 ignore_patterns=IGNORED,
                 endpoint=endpoint,
             )
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in disk.FAULTS:
-            raise
-        raise explain(error, name, revision) from None
     for path in partial.iterdir():
         if path.name != ".cache":
             shutil.move(str(path), target / path.name)
@@ -63,18 +59,22 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
 
 
 def require_access(name: str, revision: str) -> None:
-    """Ask the hub whether a model may be fetched, without fetching it.
-
-    Raises:
-        LabError: no network, no token (401), terms not accepted (403), no such model or revision.
-    """
+    """Raises LabError, as :func:`download` does, for a model that may not be fetched; nothing is fetched."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-    try:
+    with _explained(name, revision):
         api.model_info(name, revision=revision or None)
         api.auth_check(name)  # a gated model's page is open to all, its files are not
+
+
+@contextmanager
+def _explained(name: str, revision: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in disk.FAULTS:
+            raise
         raise explain(error, name, revision) from None
 
 
@@ -121,21 +121,19 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
     return LabError(f"fetching {name} failed", type(error).__name__, "try again")
 
 
-class _Progress:
-    """Tells how many bytes have arrived, once a second, by looking at the folder."""
+@contextmanager
+def _progress(folder: Path, total: int, tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell how many bytes have arrived, once a second, by looking at the folder."""
+    over = threading.Event()
 
-    def __init__(self, folder: Path, total: int, tell: Callable[[str], None]) -> None:
-        self._folder, self._total, self._tell = folder, total, tell
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def watch() -> None:
+        while not over.wait(1.0):
+            tell(f"{size_of(folder) / 1e6:,.0f} of {total / 1e6:,.0f} MB fetched")
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(1.0):
-            self._tell(f"{size_of(self._folder) / 1e6:,.0f} of {self._total / 1e6:,.0f} MB fetched")
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()

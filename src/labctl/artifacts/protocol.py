@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from labkit.errors import LabError
 
@@ -13,15 +13,23 @@ Tell = Callable[[str], None]
 Options = Mapping[str, Any]
 
 
-class Builder(Protocol):
-    """The serving image, in which an engine's own builder is run; given by whoever may start processes."""
+@dataclass(frozen=True)
+class GpuInfo:
+    """What an engine is tied to, as its manifest remembers it; the image is the one that builds and serves it."""
 
-    @property
-    def hardware(self) -> Mapping[str, Any]:
-        """What the engine will be tied to; kept in its manifest."""
+    gpu_name: str
+    compute_capability: str
+    driver: str
+    image_digest: str
+    gpus: int = 1
 
-    def run(self, argv: Sequence[str]) -> None:
-        """Run one command there; LabError if it fails."""
+
+@dataclass(frozen=True)
+class Builder:
+    """The serving image, in which an engine's own builder is run. ``run`` raises LabError for a command that fails."""
+
+    gpu: GpuInfo
+    run: Callable[[Sequence[str]], object]
 
 
 @dataclass(frozen=True)
@@ -33,11 +41,7 @@ class Option:
     minimum: int = 1
 
     def read(self, name: str, value: Any) -> str | int:
-        """The value in the option's own type.
-
-        Raises:
-            LabError: it is none of the choices, or no number of at least ``minimum``.
-        """
+        """The value in the option's own type. Raises LabError if it is none of the choices, or no such number."""
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if isinstance(self.default, int):
             if text.isdecimal() and int(text) >= self.minimum:
@@ -48,7 +52,7 @@ class Option:
         return text
 
 
-class Engine(Protocol):
+class Engine:
     """A way to compile a model.
 
     Attributes:
@@ -56,23 +60,13 @@ class Engine(Protocol):
         essential: glob patterns that each match at least one file of a finished engine.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def recipe(self) -> str: ...
-
-    @property
-    def options(self) -> Mapping[str, Option]: ...
-
-    @property
-    def essential(self) -> Sequence[str]: ...
+    name: str
+    recipe: str
+    options: Mapping[str, Option] = {}
+    essential: Sequence[str]
 
     def make(
         self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None
     ) -> Mapping[str, Any]:
-        """Build into the empty folder ``target``; what it returns (versions, hardware) goes into the manifest.
-
-        Raises:
-            LabError: it cannot be built here.
-        """
+        """Build into the empty folder ``target``; the result goes into the manifest. Raises LabError."""
+        raise NotImplementedError

@@ -48,8 +48,7 @@ def tokenizer_digest(name: str, models: Path) -> str:
 def make(shape: str, target: Path, models: Path, tell: Tell, dtype: str = "") -> None:
     """Write config, weights (safetensors) and tokenizer of ``shape`` into ``target``; ``dtype`` "" is the shape's own.
 
-    The same bytes on every machine with the same torch: initialised on the CPU from one seed. Needs torch and
-    transformers.
+    The same bytes on every machine with the same torch: initialised on the CPU from one seed.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM

@@ -1,8 +1,7 @@
 """The store of artifacts: each is made once under a lock, swapped in whole, and checked before every use.
 
-The cache has one folder for each kind, and in it one folder for each artifact, named by its key. The folder's manifest
-(JSON) is written last, with the size, hash and modification time of every file. Before use the sizes are compared, and
-the hash of each file that was touched since.
+An artifact's folder is named by its key. Its manifest (JSON) is written last, with the size, hash and modification time
+of every file. Before use the sizes are compared, and the hash of each file that was touched since.
 """
 
 from __future__ import annotations
@@ -63,14 +62,7 @@ class Store:
         raise LabError(f"{manifest} is damaged", "it cannot be read", self.remedy(path.name))
 
     def check(self, path: Path, name: str) -> dict[str, Any]:
-        """The manifest in the folder ``path``, once its files are what it says.
-
-        Args:
-            name: the artifact's name in the remedy.
-
-        Raises:
-            LabError: the first file that is missing, has another size, or other content.
-        """
+        """The manifest in a folder. Raises LabError for the first file that is missing or not as it was written."""
         data = self.read(path)
         for file, entry in data["files"].items():
             if why := _difference(path / file, entry):
@@ -83,32 +75,25 @@ class Store:
         ``state`` is whole, damaged (no manifest that can be read) or partial (an interrupted download); the latter two
         have their folder's name as label. ``bytes`` is the size of all files, ``made`` seconds since the epoch.
         """
-        rows = []
-        for folder in sorted(path for path in self.folder(workspace).glob("*") if path.is_dir()):
-            partial = folder.name.endswith(PARTIAL)
-            if folder.name.startswith(".") and not partial:
-                continue  # it is being made
-            data: dict[str, Any] = {}
-            with contextlib.suppress(LabError):
-                data = self.read(folder)
-            rows.append(
-                {
-                    self.label: str(data.get(self.label) or folder.name.removeprefix(".")),
-                    "state": "whole" if data else "partial" if partial else "damaged",
-                    "path": str(folder),
-                    **{key: data.get(key, default) for key, default in self.shown.items()},
-                    "bytes": size_of(folder),
-                    "made": data.get("made") or folder.stat().st_mtime,
-                }
-            )
-        return rows
+        folders = sorted(path for path in self.folder(workspace).glob("*") if path.is_dir())
+        # A hidden folder is being made, unless it is an interrupted download.
+        return [self._row(path) for path in folders if not path.name.startswith(".") or path.name.endswith(PARTIAL)]
+
+    def _row(self, folder: Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        with contextlib.suppress(LabError):
+            data = self.read(folder)
+        return {
+            self.label: str(data.get(self.label) or folder.name.removeprefix(".")),
+            "state": "whole" if data else "partial" if folder.name.endswith(PARTIAL) else "damaged",
+            "path": str(folder),
+            **{key: data.get(key, default) for key, default in self.shown.items()},
+            "bytes": size_of(folder),
+            "made": data.get("made") or folder.stat().st_mtime,
+        }
 
     def prune(self, workspace: Workspace, names: Collection[str] | None = None) -> list[str]:
-        """Remove the artifacts of these names (labels, or names of folders; None: all of them); the labels that went.
-
-        Raises:
-            LabError: one is not in the cache, or is being made.
-        """
+        """Remove these labels or folders (None: all); the labels. Raises LabError for one that is not there."""
         rows = self.rows(workspace)
         known = {name for row in rows for name in (row[self.label], Path(row["path"]).name)}
         if unknown := sorted(set(names or ()) - known):
@@ -139,9 +124,9 @@ class Artifact(ABC):
         """The name of its folder (see :func:`key_of`)."""
 
     @property
-    @abstractmethod
     def label(self) -> str:
         """The name by which people prune it."""
+        return self.key
 
     @property
     @abstractmethod
@@ -162,24 +147,12 @@ class Artifact(ABC):
         return self.store.read(self.locate(workspace))
 
     def ready(self, workspace: Workspace) -> bool:
-        """Whether it can be used as it is; what is damaged raises, and is not silently made again.
-
-        Raises:
-            LabError: it is there but not whole.
-        """
+        """Whether it can be used as it is. Raises LabError for what is damaged: it is not silently made again."""
         path = self.locate(workspace)
         return path.is_dir() and bool(self.store.check(path, self.label))
 
     def make(self, workspace: Workspace, tell: Tell, builder: Builder | None = None) -> Path:
-        """Make it unless it is there, and return its folder; of two processes one makes it and the other waits.
-
-        Args:
-            tell: called with short progress texts.
-            builder: the serving image (for engines that are built in it).
-
-        Raises:
-            LabError: it cannot be made; nothing is left that looks complete.
-        """
+        """Make it unless it is there, and return its folder; of two processes one makes it and the other waits."""
         path = self.locate(workspace)
         with key_lock(path):
             if self.ready(workspace):
@@ -189,18 +162,14 @@ class Artifact(ABC):
                 facts = self.write(fresh, workspace, tell, builder)
                 spent = round(time.monotonic() - began, 2)
                 tell("hashing")
-                entries = measure(fresh, self.store.manifest)
-                self.require_complete(entries)
-                manifest = {"made": time.time(), "build_s": spent, **facts, "files": entries}
+                files = measure(fresh, self.store.manifest)
+                manifest = {"made": time.time(), "build_s": spent, **facts, "files": files}
                 atomic_write(fresh / self.store.manifest, json.dumps(manifest, indent=1))
         return path
 
     @abstractmethod
     def write(self, fresh: Path, workspace: Workspace, tell: Tell, builder: Builder | None) -> Mapping[str, Any]:
         """Write its files into the empty folder ``fresh``; the result goes into the manifest."""
-
-    def require_complete(self, entries: Files) -> None:  # noqa: B027 (weights need no such check)
-        """Refuse what was written if essential files are missing. Raises LabError."""
 
 
 def key_of(label: str, *inputs: str) -> str:

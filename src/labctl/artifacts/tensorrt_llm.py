@@ -1,7 +1,7 @@
 """The NVIDIA GPU engine: TensorRT-LLM's own builder, run in the image that will serve the engine.
 
-An engine belongs to a release, a GPU's compute capability and a driver; the manifest remembers all of them, and
-:func:`check_target` refuses another machine before a server starts. The commands are data: ``trtllm/releases.yaml``.
+An engine belongs to a release, a GPU's compute capability and a driver: its manifest remembers all of them. The
+commands are data: ``trtllm/releases.yaml``.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.protocol import Builder, Option, Options, Tell
+from labctl.artifacts.protocol import Builder, Engine, GpuInfo, Option, Options, Tell
 from labctl.artifacts.random_weights import SHAPES
 from labctl.artifacts.weights import Source
 from labctl.trtllm import releases
@@ -25,25 +25,8 @@ ROTARY = ("gptj", "codegen")  # models whose rotary dimension is not the width o
 FOUND_LATER = "<rotary_dim, read from config.json>"  # of weights that are not there yet
 
 
-@dataclass(frozen=True)
-class GpuInfo:
-    """What an engine is tied to (as a dictionary: a builder's ``hardware``).
-
-    ``image_digest`` is that of the image in which it is built and served.
-    """
-
-    gpu_name: str
-    compute_capability: str
-    driver: str
-    image_digest: str
-    gpus: int = 1
-
-
-class TensorRtLlm:
-    """Built once per model, options and release.
-
-    The key says nothing of the GPU (a plan is made without asking it): the manifest does.
-    """
+class TensorRtLlm(Engine):
+    """Built once per model, options and release; the GPU is in the manifest alone: a plan is made without asking it."""
 
     name = "tensorrt-llm"
     recipe = "1"
@@ -73,15 +56,16 @@ class TensorRtLlm:
                 "this environment has no TensorRT-LLM builder",
                 "use --profile gpu --runtime compose on a machine with an NVIDIA GPU",
             )
-        require(options, GpuInfo(**builder.hardware))
+        require(options, builder.gpu)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".checkpoint-") as scratch:
             steps = commands(options, weights, Path(scratch), target)
             for number, argv in enumerate(steps, 1):
-                tell(f"step {number} of {len(steps)}: {_title(argv)}")
+                script = argv[{"python3": 1, "run-example": 2}.get(argv[0], 0)]
+                tell(f"step {number} of {len(steps)}: {Path(script).name}")
                 builder.run(argv)
         if options["model"] in ROTARY:
             check_rotary(target, rotary_dim(weights), steps)
-        return {"hardware": dict(builder.hardware), "versions": {"tensorrt_llm": options["release"]}}
+        return {"hardware": asdict(builder.gpu), "versions": {"tensorrt_llm": options["release"]}}
 
 
 def require(options: Options, gpu: GpuInfo) -> None:
@@ -93,44 +77,35 @@ def require(options: Options, gpu: GpuInfo) -> None:
             f"tp_size={options['tp_size']} times pp_size={options['pp_size']}",
             f"--set tp_size={gpu.gpus} --set pp_size=1",
         )
-    release = releases.release(str(options["release"]))
-    _require_chip(release, gpu)
-    if options["quantization"] == "fp8" and _version(gpu.compute_capability) < FP8_SINCE:
-        raise LabError(
-            f"{gpu.gpu_name} does not support fp8",
-            f"its compute capability is {gpu.compute_capability}; fp8 needs 8.9 or newer (Ada, Hopper)",
-            "--set quantization=none",
-        )
-
-
-def _require_chip(release: Release, gpu: GpuInfo) -> None:
-    """Refuse a chip for which the release's builder has no kernels. Raises LabError."""
-    chip = _version(gpu.compute_capability)
+    release, chip = releases.release(str(options["release"])), _version(gpu.compute_capability)
+    its = f"its compute capability is {gpu.compute_capability}"
     if chip < _version(release.oldest):
+        older = f"{its}; upstream supports {release.oldest} (Ampere) or newer"
+        raise LabError(f"{gpu.gpu_name} is too old for TensorRT-LLM", older, "--set engine=transformers")
+    if not _has_kernels(release, gpu):
+        later = (other.name for other in releases.table().values() if other.steps and _has_kernels(other, gpu))
+        known = next(later, "")
+        but = f", without {' and '.join(release.without)}" if release.without else ""
         raise LabError(
-            f"{gpu.gpu_name} is too old for TensorRT-LLM",
-            f"its compute capability is {gpu.compute_capability}; upstream supports {release.oldest} (Ampere) or newer",
-            "--set engine=transformers",
+            f"{gpu.gpu_name} is newer than TensorRT-LLM {release.name}",
+            f"{its}; that release builds for {release.newest} at most{but}",
+            f"--release {known} or newer" if known else "--release 1.2.1 --set engine=llmapi, or engine=transformers",
         )
-    if chip <= _version(release.newest) and gpu.compute_capability not in release.without:
-        return
-    later = (other for other in releases.table().values() if other.steps and chip <= _version(other.newest))
-    known = next((other.name for other in later if gpu.compute_capability not in other.without), "")
-    raise LabError(
-        f"{gpu.gpu_name} is newer than TensorRT-LLM {release.name}",
-        f"its compute capability is {gpu.compute_capability}; that release builds for {release.newest} at most"
-        + (f", without {' and '.join(release.without)}" if release.without else ""),
-        f"--release {known} or newer" if known else "--release 1.2.1 --set engine=llmapi, or engine=transformers",
-    )
+    if options["quantization"] == "fp8" and chip < FP8_SINCE:
+        newer = f"{its}; fp8 needs 8.9 or newer (Ada, Hopper)"
+        raise LabError(f"{gpu.gpu_name} does not support fp8", newer, "--set quantization=none")
+
+
+def _has_kernels(release: Release, gpu: GpuInfo) -> bool:
+    """Whether the release builds engines for chips as new as this one."""
+    known = _version(gpu.compute_capability) <= _version(release.newest)
+    return known and gpu.compute_capability not in release.without
 
 
 def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> None:
-    """Refuse an engine whose rotary dimension is not that of its weights: it would answer nonsense without an error.
+    """Raises LabError for an engine whose rotary dimension is not that of its weights: it would answer nonsense.
 
     An engine of ``trtllm-build`` has it in its config.json, from the checkpoint; of ``build.py``, the command is proof.
-
-    Raises:
-        LabError: another dimension, or none.
     """
     config = json.loads((engine / "config.json").read_text(encoding="utf-8"))
     built = config.get("pretrained_config", config).get("rotary_dim")
@@ -144,14 +119,9 @@ def check_rotary(engine: Path, wanted: int, steps: Sequence[Sequence[str]]) -> N
 
 
 def check_target(manifest: Mapping[str, Any], gpu: GpuInfo) -> None:
-    """Refuse an engine that was built for another machine or image.
+    """Raises LabError, with all that differs and matters, for the manifest of an engine of another machine or image.
 
-    Args:
-        manifest: the engine's, with ``hardware`` as :class:`GpuInfo` has it.
-
-    Raises:
-        LabError: lists everything that differs and matters. A newer driver or a GPU of the same compute capability
-            under another name is fine.
+    A newer driver or a GPU of the same compute capability under another name is fine.
     """
     built = manifest.get("hardware")
     if not built:
@@ -179,40 +149,27 @@ def _version(text: str) -> tuple[int, ...]:
         raise LabError(f"'{text}' is not a version") from None
 
 
-def _title(argv: Sequence[str]) -> str:
-    return Path(argv[{"python3": 1, "run-example": 2}.get(argv[0], 0)]).name
-
-
 def commands(
     options: Options, weights: Path, scratch: Path, output: Path, source: Source | None = None
 ) -> list[list[str]]:
-    """The exact commands that build one engine, in order.
+    """The exact commands that build one engine, in order; ``source`` is what weights will be that are not there yet.
 
-    Args:
-        source: what the weights will be, where they may not be there yet.
-
-    Raises:
-        LabError: the release is unknown, or has no way to build that model like that.
+    Raises LabError where the release is unknown, or has no way to build that model like that.
     """
-    model = str(options["model"])
+    release, model, before = releases.release(str(options["release"])), str(options["model"]), list[list[str]]()
+    rotary = _rotary_word(weights, source) if model in ROTARY else ""
     if model == "codegen":  # the same architecture, its weights in another order
-        reordered = scratch / "gptj"
-        step = ["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(reordered)]
-        built = _commands({**options, "model": "gptj"}, reordered, scratch, output, _rotary_word(weights, source))
-        return [step, *built]
-    return _commands(options, weights, scratch, output, _rotary_word(weights, source) if model in ROTARY else "")
-
-
-def _commands(options: Options, weights: Path, scratch: Path, output: Path, rotary: str) -> list[list[str]]:
-    release, model = releases.release(str(options["release"])), str(options["model"])
+        before = [["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(scratch / "gptj")]]
+        model, weights = "gptj", scratch / "gptj"
     if model not in release.steps:
         raise LabError(f"release {release.name} has no builder for {model}")
     world = options["tp_size"] * options["pp_size"]
     # Both read a prompt in pieces, against keys and values that are in the paged cache already.
     pieces = "true" in (options["chunked_context"], options["kv_cache_reuse"])
-    facts = {**options, "parallel": world > 1, "paged_context": pieces}
+    facts = {**options, "model": model, "parallel": world > 1, "paged_context": pieces}
     values = {
         **options,
+        "model": model,
         "weights": weights,
         "scratch": scratch,
         "output": output,
@@ -224,7 +181,7 @@ def _commands(options: Options, weights: Path, scratch: Path, output: Path, rota
         "folder": release.folders.get(model, model),
     }
     steps = [step for step in release.steps[model] if _applies(step, facts)]
-    if options["quantization"] != "none" and not any(_mentions(step, "quantization") for step in release.steps[model]):
+    if options["quantization"] != "none" and "'quantization':" not in str(release.steps[model]):  # a "when"
         raise LabError(f"release {options['release']} cannot build {model} with {options['quantization']} weights")
     if options["pp_size"] > 1 and "{pp_size}" not in str(steps):
         raise LabError(
@@ -232,7 +189,7 @@ def _commands(options: Options, weights: Path, scratch: Path, output: Path, rota
             "it has no pipeline parallelism for this model",
             "--set pp_size=1 with a larger tp_size, or a newer --release",
         )
-    return [_example(_words(step["parts"], facts, values), release.examples) for step in steps]
+    return [*before, *(_example(_words(step["parts"], facts, values), release.examples) for step in steps)]
 
 
 def num_tokens(options: Options) -> int:
@@ -271,11 +228,6 @@ def _example(argv: list[str], folders: Sequence[str]) -> list[str]:
 
 def _applies(part: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     return all(facts[key] == value for key, value in part.get("when", {}).items())
-
-
-def _mentions(step: Mapping[str, Any], key: str) -> bool:
-    parts = step["parts"] if isinstance(step["parts"], list) else []
-    return key in step.get("when", {}) or any(key in part.get("when", {}) for part in parts if isinstance(part, dict))
 
 
 def _words(parts: Any, facts: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

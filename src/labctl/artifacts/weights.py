@@ -36,11 +36,7 @@ _REVISION = re.compile(r"[\w./-]+")
 
 @dataclass(frozen=True)
 class Source(Artifact):
-    """The weights of one source.
-
-    ``kind`` is hub, shipped, random or local; ``name`` the id, name, shape or folder. ``revision`` is the hub's, or the
-    data type of random weights; empty means the default.
-    """
+    """The weights of one source: ``name`` is an id, name, shape or folder; ``revision`` the hub's, or a data type."""
 
     store = WEIGHTS
     kind: str
@@ -130,21 +126,9 @@ class Source(Artifact):
         except (OSError, ValueError, KeyError, TypeError):  # damaged weights are refused when they are used
             return -1
 
-    def require_access(self) -> None:
-        """Ask the hub whether these weights may be fetched, without fetching them.
-
-        Raises:
-            LabError: no network, no token (401), terms not accepted (403), no such model or revision.
-        """
-        hub.require_access(self.name, self.revision)
-
 
 def parse(spec: str) -> Source:
-    """The source that a person wrote.
-
-    Raises:
-        LabError: it is not a source, or names a shape that does not exist.
-    """
+    """The source that a person wrote. Raises LabError: it is not a source, or names a shape that does not exist."""
     kind, colon, rest = spec.strip().partition(":")
     if colon and kind == "hub":
         name, _, revision = rest.partition("@")

@@ -11,6 +11,7 @@ install                 scripts/install_bundle.sh: checks everything below, then
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import os
@@ -91,15 +92,12 @@ def write(
     images: Sequence[str],
     listener: Listener,
 ) -> int:
-    """Write the bundle and return its size in bytes.
+    """Write the bundle and return its size in bytes; no half-written file is left.
 
     Args:
         labs: two-digit numbers of the labs that it serves.
         artifacts: folders of the cache (weights, engines) that are ready.
         images: names of container images that are here.
-
-    Raises:
-        LabError: no space, the wheels cannot be had, an image cannot be saved; no half-written file is left.
     """
     folders = sorted(set(artifacts))
     expected = estimate(workspace, folders, bool(images))
@@ -110,23 +108,23 @@ def write(
         listener.done(f"{sum(path.stat().st_size for path in _below([stage / 'wheels'])) / 1e6:,.0f} MB")
         if images:
             listener.step("container images")
-            _save(images, stage / "images.tar", listener)
+            save = Command(["docker", "save", "--output", str(stage / "images.tar"), *images])
+            processes.run_to_end(save, listener, "the container images cannot be saved", "docker info", merged=True)
             listener.done(f"{(stage / 'images.tar').stat().st_size / 1e6:,.0f} MB")
         listener.step(target.name)
         part = stage / "bundle.tar"
         with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
             sums: dict[str, str] = {}
-            for path in checkout_files(workspace.root):
-                _add(tar, workspace.root / path, str(path), sums)
-            _add(tar, workspace.root / INSTALLER, "install", sums)
-            for folder in folders:
-                for path in _below([folder]):
-                    _add(tar, path, f"{FOLDER}/cache/{path.relative_to(workspace.cache)}", sums)
-            for path in _below([stage / "wheels", *([stage / "images.tar"] if images else [])]):
-                _add(tar, path, f"{FOLDER}/{path.relative_to(stage)}", sums)
-            _text(tar, f"{FOLDER}/about", about(workspace, labs), sums)
+            packed = [(workspace.root / path, str(path)) for path in checkout_files(workspace.root)]
+            packed.append((workspace.root / INSTALLER, "install"))
+            packed += [(path, f"{FOLDER}/cache/{path.relative_to(workspace.cache)}") for path in _below(folders)]
+            made = _below([stage / "wheels", *([stage / "images.tar"] if images else [])])
+            packed += [(path, f"{FOLDER}/{path.relative_to(stage)}") for path in made]
+            for path, name in packed:
+                sums[name] = _add(tar, path, name)
+            sums[f"{FOLDER}/about"] = _text(tar, f"{FOLDER}/about", about(workspace, labs))
             listing = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
-            _text(tar, f"{FOLDER}/SHA256SUMS", listing, {})
+            _text(tar, f"{FOLDER}/SHA256SUMS", listing)
         size = part.stat().st_size
         part.replace(target)
     listener.done(f"{size / 1e6:,.0f} MB")
@@ -158,18 +156,14 @@ def _wheels(workspace: Workspace, stage: Path, listener: Listener) -> None:
     processes.run_to_end(command, listener, "the wheels cannot be downloaded", remedy, merged=True)
 
 
-def _save(images: Sequence[str], target: Path, listener: Listener) -> None:
-    command = Command(["docker", "save", "--output", str(target), *images])
-    processes.run_to_end(command, listener, "the container images cannot be saved", "docker info", merged=True)
-
-
 def _below(places: Iterable[Path]) -> list[Path]:
     """All files of folders, and files themselves; nothing of a cache that is in the making."""
     paths = [path for place in places for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()]
     return sorted(path for path in paths if not path.name.endswith(".lock"))
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str, sums: dict[str, str]) -> None:
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> str:
+    """Add a file under that name; its hash."""
     with path.open("rb") as stream:
         info = tar.gettarinfo(str(path.resolve()), name, stream)
         info.type, info.linkname = tarfile.REGTYPE, ""  # hard links of a cache are files of their own here
@@ -177,23 +171,19 @@ def _add(tar: tarfile.TarFile, path: Path, name: str, sums: dict[str, str]) -> N
         info.uname = info.gname = ""
         hashing = _Hashing(stream)
         tar.addfile(info, hashing)
-    sums[name] = hashing.digest.hexdigest()
+    return hashing.digest.hexdigest()
 
 
-def _text(tar: tarfile.TarFile, name: str, text: str, sums: dict[str, str]) -> None:
-    data = text.encode()
-    info = tarfile.TarInfo(name)
+def _text(tar: tarfile.TarFile, name: str, text: str) -> str:
+    """Add a text as a file; its hash."""
+    info, data = tarfile.TarInfo(name), text.encode()
     info.size = len(data)
     tar.addfile(info, BytesIO(data))
-    sums[name] = hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(data).hexdigest()
 
 
 def checkout_files(root: Path) -> list[Path]:
-    """Relative paths, sorted. What a person has added and not committed stays at home.
-
-    Raises:
-        LabError: it is a clone, and git does not say what is in it.
-    """
+    """Relative paths, sorted, without what is not committed. Raises LabError where git does not list a clone's."""
     if (root / ".git").exists():
         paths = [Path(name) for name in _tracked(root).split("\0") if name]
         return sorted(path for path in paths if (root / path).is_file())
@@ -208,11 +198,9 @@ def checkout_files(root: Path) -> list[Path]:
 
 
 def _tracked(root: Path) -> str:
-    try:
+    why = "git is not installed"
+    with contextlib.suppress(OSError):
         ended = processes.run_short(["git", "-C", str(root), "ls-files", "-z"], root, GIT_S)
-    except OSError:
-        why = "git is not installed"
-    else:
         if ended and ended[0] == 0:
             return ended[1]
         why = " ".join(ended[2].split()) if ended else f"git did not answer within {GIT_S:g} s"
@@ -221,8 +209,7 @@ def _tracked(root: Path) -> str:
 
 def _ignores(line: str, path: Path) -> bool:
     """Whether a line of .gitignore means that file, or a folder that it is in; one that begins with "/" is anchored."""
-    name = line.strip("/")
-    parts = path.parts[: name.count("/") + 1] if line.startswith("/") else path.parts
+    name, parts = line.strip("/"), path.parts
     if line.startswith("/"):
-        return fnmatch.fnmatch("/".join(parts), name)
+        return fnmatch.fnmatch("/".join(parts[: name.count("/") + 1]), name)
     return any(fnmatch.fnmatch(part, name) for part in (parts[:-1] if line.endswith("/") else parts))

@@ -48,8 +48,7 @@ def engines_command() -> None:
 @opt.verbose
 def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) -> None:
     """Build the engines of STACK for its settings, and make the weights that they need."""
-    session = opt.open_session(verbose, dry=dry)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     paths = build_engines(session, lab, name, choices, runtime)
     if session.todo is not None:
         show_dry_run(session.todo)
@@ -91,12 +90,7 @@ def _add_list_and_prune(group: click.Group, store: Store, columns: Mapping[str, 
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], empty: str, json_output: bool) -> None:
-    """Print rows as JSON or as a table.
-
-    Args:
-        columns: the title of each column, by the key of its values in ``rows``.
-        empty: printed instead of a table without rows.
-    """
+    """Print rows as JSON or as a table: ``columns`` are titles by key; ``empty`` stands for a table without rows."""
     if json_output:
         click.echo(json.dumps(rows, indent=2))
     elif rows:

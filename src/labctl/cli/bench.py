@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labctl.cli import against
 from labctl.cli import options as opt
-from labctl.cli.against import Sent, measure_against_engine
-from labctl.cli.console import say, show_dry_run
+from labctl.cli.console import say, say_folder, show_dry_run
 from labctl.runtimes.record import UpOptions
 from labkit.compare import EQUAL_LENGTHS
-from labkit.printable import printable
 from labkit.tables import table
 
 if TYPE_CHECKING:
-    from labctl.labs.bench import BenchResult
+    from labctl.labs.bench import AgainstResult, BenchResult
     from labkit.predict.recording import Arrival
 
 AT_LEAST_1 = click.IntRange(min=1)
+NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
 
@@ -38,16 +38,11 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.command("bench")
 @opt.stack_argument
 @opt.up_options
-@click.option("-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own.")
-@click.option(
-    "--dataset",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="A JSON file with the prompts to send.",
-)
+@opt.model_option
+@click.option("--dataset", type=opt.A_FILE, metavar="FILE", help="A JSON file with the prompts to send.")
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=opt.FILE,
     metavar="FILE|agents",
     help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Azure, BurstGPT or "
     "BLIS, or made-up coding agents. All lengths are divided by 16.",
@@ -122,9 +117,9 @@ def bench_command(
     verbose: bool,
 ) -> None:
     """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it."""
-    from labctl.labs.bench import bench, chosen_model
+    from labctl.labs import bench as benches
     from labkit.stats import Slo
-    from labkit.workloads.bench import PROMPTS, Workload, priced, prompts_from, tabulate
+    from labkit.workloads.bench import PROMPTS, Workload, prompts_from, tabulate
 
     if request_rate and _is_given("concurrency"):
         raise click.UsageError("--concurrency and --request-rate are two kinds of load: give one of them")
@@ -133,55 +128,47 @@ def bench_command(
     if _is_given("speed") and not trace:
         raise click.UsageError("--speed is for --trace")
     arrivals = _read_trace(trace, request_count, speed, random_seed) if trace else []
-    session = opt.open_session(verbose, dry=dry)
-    lab, name = session.catalog.stack(stack)
+    if against_engine and (other := [word for word in NOT_WITH_ENGINE if _is_given(word)]):
+        raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
+    prompts = prompts_from(dataset) if dataset else None
+    compared: AgainstResult | None = None
+    outcome: AgainstResult | BenchResult
     if against_engine:
-        if other := [word for word in ("concurrency", "request_rate", "slo", "price_per_hour") if _is_given(word)]:
-            raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
+        benches.engine_of(lab, name, options.choices.profile, model)
         tokens = output_tokens if dataset or _is_given("output_tokens") else None
-        measure_against_engine(
-            session,
-            lab,
-            name,
-            options,
-            model,
-            Sent(dataset, request_count, tokens, random_seed),
-            rounds,
-            output,
-            json_output,
+        sent = against.items(prompts, request_count, tokens, random_seed)
+        outcome = compared = benches.against_engine(session, lab, name, options, sent, rounds)
+    else:
+        model = benches.chosen_model(lab, name, model)
+        workload = Workload(
+            PROMPTS if prompts is None else prompts,
+            output_tokens,
+            request_count,
+            warmup_request_count,
+            request_rate,
+            random_seed,
+            Slo.parse(slo) if slo else None,
+            trace=arrivals,
+            price=price_per_hour,
         )
-        return
-    model = chosen_model(lab, name, model)
-    workload = Workload(
-        prompts_from(dataset) if dataset else PROMPTS,
-        output_tokens,
-        request_count,
-        warmup_request_count,
-        request_rate,
-        random_seed,
-        Slo.parse(slo) if slo else None,
-        trace=arrivals,
-        price=price_per_hour,
-    )
-    traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
-    outcome = bench(session, lab, name, options, model, workload, concurrency, replica, traced)
+        traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
+        outcome = measured = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
     if session.todo is not None:
         show_dry_run(session.todo, json_output)
         return
     opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
     if json_output:
         return
-    header, rows = tabulate(outcome.metrics)
-    click.echo(table(rows, header, right=range(1, len(header))))
-    if outcome.edited:
-        click.echo(printable(f"\nedited: {', '.join(outcome.edited)}"))
-    click.echo(f"\nresults in {outcome.folder}")
-    if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
-        say(f"{model} answers whole: there is no first token to time")
-    if price_per_hour:
-        say(priced(price_per_hour))
-    for sentence in _table_notes(model, outcome, bool(request_rate or trace), concurrency):
-        say(sentence)
+    if compared:
+        say(against.account(compared.comparison))
+    else:
+        header, rows = tabulate(measured.metrics)
+        click.echo(table(rows, header, right=range(1, len(header))))
+    say_folder(outcome.folder, outcome.edited)
+    if not compared:
+        for sentence in _table_notes(model, measured, bool(request_rate or trace), concurrency, price_per_hour):
+            say(sentence)
 
 
 def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arrival]:
@@ -192,9 +179,16 @@ def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arr
     return [replace(one, at=one.at / speed) for one in traces.scaled(arrivals)]
 
 
-def _table_notes(model: str, outcome: BenchResult, open_loop: bool, concurrency: Sequence[int]) -> list[str]:
+def _table_notes(
+    model: str, outcome: BenchResult, open_loop: bool, concurrency: Sequence[int], price: float | None = None
+) -> list[str]:
     """What a person has to know to read the table."""
-    sentences = [outcome.paced] if outcome.paced else []
+    from labkit.workloads.bench import priced
+
+    sentences = []
+    if any("time_to_first_token" not in metrics for metrics in outcome.metrics.values()):
+        sentences.append(f"{model} answers whole: there is no first token to time")
+    sentences += [*([priced(price)] if price else []), *([outcome.paced] if outcome.paced else [])]
     for metrics in outcome.metrics.values():
         if left := metrics.get("left_out"):
             sentences.append(f"requests that do not fit in the model's context, and are not sent: {left}")

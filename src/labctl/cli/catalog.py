@@ -4,65 +4,48 @@ from __future__ import annotations
 
 import json
 import shutil
-import textwrap
-from typing import Any
 
 import click
 
 from labctl.cli import options as opt
+from labctl.cli.console import say
 from labctl.manifest.catalog import load
 from labctl.manifest.schema import PROFILES, Lab
 from labctl.manifest.settings import Setting, as_text
 from labctl.workspace import Workspace
-from labkit.tables import fitted, table
+from labkit.tables import table
 
 INDENT = "      "
 
 
 @click.command("list")
-@click.argument("lab", required=False, metavar="[LAB|STACK]")
+@click.argument("word", required=False, metavar="[LAB|STACK]")
 @opt.as_json
-def list_command(lab: str | None, json_output: bool) -> None:
+def list_command(word: str | None, json_output: bool) -> None:
     """List the labs; with the name of one, or of a stack, its settings."""
     catalog = load(Workspace.find())
-    chosen = catalog.lab(lab) if lab else None
+    chosen = catalog.lab(word) if word else None
     if json_output:
-        shown = [_object(one) for one in ([chosen] if chosen else catalog.labs)]
+        shown = [one.model_dump(by_alias=True, mode="json") for one in ([chosen] if chosen else catalog.labs)]
         click.echo(json.dumps(shown[0] if chosen else shown, indent=2))
     elif chosen:
-        click.echo(_settings(chosen))
+        say(_settings(chosen), hanging="")
     else:
-        click.echo(_labs(catalog.labs))
-
-
-def _object(lab: Lab) -> dict[str, Any]:
-    return lab.model_dump(by_alias=True, mode="json")
-
-
-def _labs(labs: tuple[Lab, ...]) -> str:
-    """One row a lab; on a narrow terminal its texts break between words."""
-    rows = [(lab.number, lab.short, ", ".join(lab.stacks), lab.title) for lab in labs]
-    width = shutil.get_terminal_size().columns
-    return table(rows, ("lab", "name", "stacks", "title"), width=width) + "\n\nlabctl list LAB shows a lab's settings"
+        rows = [(lab.number, lab.short, ", ".join(lab.stacks), lab.title) for lab in catalog.labs]
+        width = shutil.get_terminal_size().columns  # also in a pipe
+        click.echo(table(rows, ("lab", "name", "stacks", "title"), width=width))
+        click.echo("\nlabctl list LAB shows a lab's settings")
 
 
 def _settings(lab: Lab) -> str:
-    width = shutil.get_terminal_size().columns
-    lines = [fitted(f"{lab.number} {lab.short}: {lab.title}", width)]
-    for name, stack in lab.stacks.items():
-        lines += _wrap(f"stack {name}: {stack.title}", width)
+    lines = [f"{lab.number} {lab.short}: {lab.title}"]
+    lines += [f"{INDENT}stack {name}: {stack.title}" for name, stack in lab.stacks.items()]
     for scope, title in (("stack", "What is served (--set key=value)"), ("run", "What labctl run does with it")):
         chosen = {key: setting for key, setting in lab.settings.items() if setting.scope == scope}
         lines += ["", title] if chosen else []
         for key, setting in chosen.items():
-            lines.append(f"  {key}")
-            for text in (setting.help, _values(setting)):
-                lines += _wrap(text, width)
+            lines += [f"  {key}", INDENT + setting.help, INDENT + _values(setting)]
     return "\n".join(lines)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
 
 
 def _values(setting: Setting) -> str:

@@ -21,7 +21,7 @@ SOON_S = 60.0  # before a pause ends by itself, every command says so
 @opt.stack_argument
 @click.argument("action", type=click.Choice(["pause", "step", "slow", "run"]))
 @click.argument("amount", required=False)
-@click.option("-m", "--model", default="", metavar="NAME", help="Only this model's clock.")
+@opt.text_option("-m", "--model", metavar="NAME", help="Only this model's clock.")
 @opt.replica_option
 @opt.as_json
 def clock_command(
@@ -35,15 +35,12 @@ def clock_command(
     slow FACTOR  each step takes FACTOR times as long
     run          as fast as the machine allows
     """
-    from labctl.clock.clock import Clock, pause_limit
+    from labctl.pages.live.lines import clock_of, held_steps
 
     number = _amount(action, amount)
-    session = opt.open_session()
-    _, name = session.catalog.stack(stack)
+    session, _, name = opt.open_stack(stack)
     record = session.require_up(name)[1].one(replica)
-    limit = pause_limit(session.workspace.folder(name).repository)
-    run_dir = session.workspace.folder(name).run_dir(record.folder(record.servers[0].number))
-    clock = Clock(run_dir, tuple(record.models), limit)
+    clock = clock_of(session.workspace, record)
     done: dict[str, int] = {}
     match action:
         case "pause":
@@ -54,7 +51,7 @@ def clock_command(
             clock.slow(number, model)
         case "run":
             clock.run(model)
-    waits = {one: state for one in record.models for state in clock.states(one) if state["state"] == "held"}
+    waits = {state["model"]: state for state in held_steps(clock)}
     if json_output:
         click.echo(json.dumps({"stack": name, "clock": clock.modes(), "steps": done, "held": waits}, indent=2))
         return
@@ -66,8 +63,8 @@ def clock_command(
     for one, state in waits.items():
         say(printable(_waiting(one, state)))
     left = clock.until - time.monotonic() if clock.until else math.inf
-    if limit and (left < SOON_S or (action == "pause" and left < math.inf)):
-        say(f"It goes on by itself in {left:,.0f} s: {limit.why}")
+    if clock.limit and (left < SOON_S or (action == "pause" and left < math.inf)):
+        say(f"It goes on by itself in {left:,.0f} s: {clock.limit.why}")
 
 
 def _amount(action: str, amount: str | None) -> float:

@@ -25,7 +25,12 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "exercise": Listed(
             "exercise",
             "Write the lines yourself; your running server judges.",
-            ("exercise start 02a", "exercise check 02a --watch"),
+            (
+                "exercise list iterative",
+                "exercise start 02a",
+                "exercise check 02a --watch",
+                "exercise solution 02a --give-up",
+            ),
         ),
         "reproduce": Listed(
             "reproduce",
@@ -110,9 +115,21 @@ GROUPS: dict[str, dict[str, Listed]] = {
         ),
     },
     "Weights, engines, images": {
-        "weights": Listed("artifacts", "Pull, list and prune model weights.", ("weights pull codegen", "weights list")),
-        "engines": Listed("artifacts", "Build, list and prune compiled engines.", ("engines build inflight-batching",)),
-        "images": Listed("images", "Build, list and prune container images.", ("images list",)),
+        "weights": Listed(
+            "artifacts",
+            "Pull, list and prune model weights.",
+            ("weights pull codegen", "weights list", "weights prune --all"),
+        ),
+        "engines": Listed(
+            "artifacts",
+            "Build, list and prune compiled engines.",
+            ("engines build inflight-batching", "engines install vllm", "engines list", "engines prune --all"),
+        ),
+        "images": Listed(
+            "images",
+            "Build, list and prune container images.",
+            ("images list", "images build scaled --push registry.example.com/labs", "images prune --old"),
+        ),
         "render": Listed(
             "render",
             "Render a stack's model repository, and start nothing.",

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from labctl.cli import options as opt
+from labctl.cli.console import say
 from labkit.printable import printable
 from labkit.tables import table
 
 
 @click.command("compare")
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--all", "every", is_flag=True, help="Every metric, not only the ten that matter most.")
+@click.option("--all", "every", is_flag=True, help="Show every metric, not only the ten that matter most.")
 @opt.as_json
 def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -> None:
     """Show RESULTS (folders or result.json files) side by side, with ratios to the first."""
@@ -46,7 +46,7 @@ def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -
     header = ("metric", *numbers, *(f"{number} / 1" for number in numbers[1:]))
     click.echo("\n" + table([_row(key, outcome.metrics[key]) for key in keys], header, right=range(1, len(header))))
     for sentence in outcome.remarks:
-        click.echo("\n" + click.wrap_text(printable(sentence), shutil.get_terminal_size().columns))
+        say(f"\n{printable(sentence)}", hanging="")
     if len(keys) < len(outcome.metrics):
         click.echo(f"\n{len(keys)} of {len(outcome.metrics)} metrics; --all shows the rest")
 

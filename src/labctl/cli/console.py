@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -130,6 +131,13 @@ def say(text: str, err: bool = False, hanging: str = HANGING, word: str = "", **
     """Print; on a terminal lines break between words. ``word`` is the first one, if it has a style of its own."""
     text = fitted(text, columns(sys.stderr if err else sys.stdout), hanging)
     click.echo(text.replace(word, click.style(word, **style), 1) if word else text, err=err)
+
+
+def say_folder(folder: Path, edited: Sequence[str], took: str = "") -> None:
+    """What stands below each result: the files that were not as shipped, and where the rest is."""
+    if edited:
+        say(printable(f"\nedited: {', '.join(edited)}"))
+    click.echo(f"\nresults in {folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}{took}")
 
 
 def show_dry_run(todo: Todo, json_output: bool = False) -> None:

@@ -29,8 +29,7 @@ drain_option = opt.number_option(
 @opt.verbose
 def reload_command(stack: str, model: str | None, timeout: float, verbose: bool) -> None:
     """Load the edited models of STACK (or MODEL) again, in place; the server and the other models stay."""
-    session = opt.open_session(verbose)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose)
     loaded = edits.reload(session, lab, name, [model] if model else (), timeout)
     say(f"loaded: {', '.join(loaded)}" if loaded else "nothing was edited since it was loaded")
 
@@ -41,8 +40,7 @@ def reload_command(stack: str, model: str | None, timeout: float, verbose: bool)
 @opt.verbose
 def undo_command(stack: str, model: str | None, verbose: bool) -> None:
     """Put the shipped files of STACK (or of its MODEL) back; yours are kept beside them."""
-    session = opt.open_session(verbose)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose)
     models = edits.templates(session, lab, name)
     if model and model not in models.values():
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(dict.fromkeys(models.values()))}")
@@ -66,8 +64,7 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
     """
     from labctl.replicas.restart import restart, rolling
 
-    session = opt.open_session(verbose)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose)
     session.require_up(name)
     record = rolling(session, lab, name, drain) if one_by_one else restart(session, lab, name)
     click.echo(f"{name} is ready again ({record.endpoints.http})")
@@ -88,8 +85,7 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: float
 
     if (count is None) == (auto is None):
         raise click.UsageError("name a number of replicas, or say --auto MIN:MAX")
-    session = opt.open_session(verbose)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose)
     if auto:
         log = session.workspace.folder(name).scale_log
         for decision in follow(session, lab, name, Scaler(*bounds(auto), target), patience=drain):
@@ -113,7 +109,6 @@ def models_command(action: str, stack: str, model: str, timeout: float, verbose:
     """Load or unload MODEL on every server of STACK, and say which servers failed."""
     from labctl.stack.edits import change_model
 
-    session = opt.open_session(verbose)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose)
     count = change_model(session, lab, name, model, action == "load", timeout)
     click.echo(f"{model} is {action}ed on {count} server{'s' if count > 1 else ''} of {name}")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
 
 import click
 
-from labctl.cli import learn_view
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.learn import desk, judge, server
@@ -23,6 +21,7 @@ from labkit.printable import printable
 from labkit.tables import table
 
 WATCH_S = 0.3
+BAR = 30  # columns
 runtime_option = opt.runtime_option("Run the exercise server in a container, or as a process of this machine.")
 
 
@@ -35,7 +34,7 @@ class Group(click.Group):
 
 @click.group("exercise", cls=Group)
 def exercise_command() -> None:
-    """Exercises: you write the lines, your own running server is the judge."""
+    """Write the lines yourself; your own running server is the judge."""
 
 
 def _open(verbose: bool = False) -> tuple[Session, list[Exercise], Progress]:
@@ -62,14 +61,8 @@ def list_command(lab: str | None, json_output: bool) -> None:
     exercises = _of_lab(session, exercises, lab)
     entries = progress.entries()
     rows = [
-        {
-            "id": e.id,
-            "lab": e.lab.short,
-            "title": e.title,
-            "kind": e.manifest.kind,
-            "minutes": e.manifest.minutes,
-            "state": entries[e.id].state if e.id in entries else NEW,
-        }
+        {"id": e.id, "lab": e.lab.short, "title": e.title, "kind": e.manifest.kind, "minutes": e.manifest.minutes}
+        | {"state": entries[e.id].state if e.id in entries else NEW}
         for e in exercises
     ]
     if json_output:
@@ -78,19 +71,14 @@ def list_command(lab: str | None, json_output: bool) -> None:
     columns = ("id", "lab", "title", "kind", "min", "state")
     click.echo(table([tuple(row.values()) for row in rows], columns, right=(4,)))
     passed = sum(row["state"] == PASSED for row in rows)
-    click.echo(f"\n{bar(passed, len(rows))}  {passed} of {len(rows)} passed")
+    done = round(BAR * passed / len(rows)) if rows else 0
+    click.echo(f"\n[{'#' * done}{'.' * (BAR - done)}]  {passed} of {len(rows)} passed")
 
 
 def _of_lab(session: Session, exercises: list[Exercise], lab: str | None) -> list[Exercise]:
     """Those of one lab, by its name, number or stack; all of them without one. Raises LabError for an unknown name."""
     wanted = session.catalog.lab(lab).folder if lab else ""
     return [exercise for exercise in exercises if not lab or exercise.lab.folder == wanted]
-
-
-def bar(done: int, whole: int, width: int = 30) -> str:
-    """``[######......]``"""
-    full = round(width * done / whole) if whole else 0
-    return f"[{'#' * full}{'.' * (width - full)}]"
 
 
 @exercise_command.command("start")
@@ -142,52 +130,35 @@ def check_command(
         _show(outcome, json_output)
         if not watch:
             ctx.exit(0 if outcome.passed else 1)
-        _wait_until_saved(desk.files(exercise, session.workspace))
+        saved = desk.stamps(exercise, session.workspace)
+        while desk.stamps(exercise, session.workspace) == saved:
+            time.sleep(WATCH_S)
 
 
 def _show(outcome: judge.Outcome, json_output: bool) -> None:
     if json_output:
-        click.echo(json.dumps(outcome.to_json(), indent=2))
+        click.echo(json.dumps(asdict(outcome), indent=2))
         return
-    lines = [
-        *learn_view.expectations_of(outcome),
-        "",
-        f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}",
-    ]
-    for line in lines:
+    for line in (*outcome.rows(), "", outcome.verdict):
         say(printable(line), hanging="    ")
-
-
-def _wait_until_saved(files: dict[str, Path]) -> None:
-    def stamps() -> list[Any]:
-        return [path.stat().st_mtime_ns if path.exists() else 0 for path in files.values()]
-
-    before = stamps()
-    while stamps() == before:
-        time.sleep(WATCH_S)
 
 
 @exercise_command.command("hint")
 @click.argument("id", required=False)
 def hint_command(id: str | None) -> None:
-    """One hint more each time, from a nudge to nearly the answer."""
+    """Show one hint more each time, from a nudge to nearly the answer."""
     _, exercises, progress = _open()
     exercise = _chosen(exercises, progress, id)
-    say(_hint(exercise, progress))
-
-
-def _hint(exercise: Exercise, progress: Progress) -> str:
     hints = exercise.manifest.hints
-    shown = min(progress.of(exercise.id).hints + 1, len(hints))
-    progress.record_hint(exercise.id, shown)
+    shown = progress.show_hint(exercise.id, len(hints))
     more = f"{len(hints) - shown} more" if shown < len(hints) else "this was the last one"
-    return f"hint {shown} of {len(hints)} ({more}): {hints[shown - 1]}"
+    say(f"hint {shown} of {len(hints)} ({more}): {hints[shown - 1]}")
 
 
 @exercise_command.command("reset")
 @click.argument("id")
 def reset_command(id: str) -> None:
-    """The starter again; what you wrote is kept beside it."""
+    """Put the starter back; what you wrote is kept beside it."""
     session, exercises, _ = _open()
     kept = desk.reset(find_exercise(exercises, id), session.workspace)
     root = session.workspace.root
@@ -198,7 +169,7 @@ def reset_command(id: str) -> None:
 @click.argument("id")
 @click.option("--give-up", is_flag=True, help="Show it although the exercise has not passed.")
 def solution_command(id: str, give_up: bool) -> None:
-    """The solution, after the exercise has passed."""
+    """Show the solution, after the exercise has passed."""
     _, exercises, progress = _open()
     exercise = find_exercise(exercises, id)
     if progress.of(exercise.id).state != PASSED and not give_up:
@@ -215,12 +186,10 @@ def solution_command(id: str, give_up: bool) -> None:
 def next_command() -> None:
     """Start the next exercise that has not passed."""
     session, exercises, progress = _open()
-    entries = progress.entries()
-    for exercise in exercises:
-        if exercise.id not in entries or entries[exercise.id].state != PASSED:
-            _start(session, exercise, progress)
-            return
-    click.echo(f"all {len(exercises)} exercises have passed")
+    if id := progress.first_open([exercise.id for exercise in exercises]):
+        _start(session, find_exercise(exercises, id), progress)
+    else:
+        click.echo(f"all {len(exercises)} exercises have passed")
 
 
 @exercise_command.command("stop")
@@ -239,7 +208,7 @@ def stop_command(id: str | None) -> None:
 @click.argument("lab", required=False)
 @runtime_option
 def learn_command(lab: str | None, runtime: str) -> None:
-    """Exercises as one screen: the task, the last check; checks again whenever you save a file."""
+    """Show exercises as one screen: the task and the last check; check again whenever you save a file."""
     from labctl.cli.learn_screen import Screen
 
     session, exercises, progress = _open()

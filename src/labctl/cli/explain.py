@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,9 +103,9 @@ def _lanes(source: str) -> list[Lane]:
             raise LabError(f"{source} does not exist", "", "name a folder below results/, or a stack")
         return story.of_result(path)
     from labctl.clock.clock import Clock
+    from labctl.pages.live.lines import held_steps
 
-    session = opt.open_session()
-    _, name = session.catalog.stack(source)
+    session, _, name = opt.open_stack(source)
     running = session.find(name)
     if not running:
         raise LabError(f"{name} is not up", "", f"labctl up {name}, or name a folder below results/")
@@ -112,9 +113,7 @@ def _lanes(source: str) -> list[Lane]:
     held = [
         {**state, "replica": story.replica_of(folder, run_dir)}
         for folder in nofollow.folders(run_dir)
-        for model in models
-        for state in Clock(folder, models).states(model)
-        if state["state"] == "held"
+        for state in held_steps(Clock(folder, models))
     ]
     lanes = story.of_stack(run_dir, held)
     if not lanes:
@@ -124,14 +123,9 @@ def _lanes(source: str) -> list[Lane]:
 
 def _longest(lanes: Sequence[Lane]) -> str:
     """The requests that waited longest: what somebody who looks for one may have meant."""
-    waits: dict[str, int] = {}
-    for lane in lanes:
-        for line in lane.lines:
-            for name in line["waiting"]:
-                waits[name] = waits.get(name, 0) + 1
-    longest = sorted(waits, key=lambda name: -waits[name])[:SHOWN]
-    if longest:
-        return f"the longest waits, in steps: {', '.join(f'{name} ({waits[name]:,})' for name in longest)}"
+    waits = Counter(name for lane in lanes for line in lane.lines for name in line["waiting"])
+    if longest := waits.most_common(SHOWN):
+        return f"the longest waits, in steps: {', '.join(f'{name} ({steps:,})' for name, steps in longest)}"
     names = list(dict.fromkeys(name for lane in lanes for name in lane.requests()))[:SHOWN]
     return f"no request waited; it has {', '.join(names)}" if names else "it shows no request"
 

@@ -5,29 +5,38 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-HOME, CLEAR_LINE, CLEAR_REST = "\033[H", "\033[K", "\033[J"
-ESCAPE = b"\033"
-OWN_SCREEN, BACK = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Lines = Callable[[int, int], "Sequence[str | Text]"]  # of a width and a height; each line must fit
 
 
 @contextlib.contextmanager
-def fullscreen() -> Iterator[None]:
-    """Single keys and a screen of our own, for the time of a block; however it ends, the terminal is as it was."""
-    before = termios.tcgetattr(sys.stdin)
+def fullscreen() -> Iterator[Callable[[Lines], None]]:
+    """A screen and single keys for the time of a block; yields what draws. The terminal is as it was afterwards."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console, before = Console(), termios.tcgetattr(sys.stdin)
+    live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+    def draw(lines: Lines) -> None:
+        shown = [Text(line) if isinstance(line, str) else line for line in lines(*console.size)]
+        live.update(Group(*shown), refresh=True)
+
     try:
         tty.setcbreak(sys.stdin)
-        sys.stdout.write(OWN_SCREEN)
-        yield
+        with live:
+            yield draw
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        sys.stdout.write(BACK)
-        sys.stdout.flush()
 
 
 def key(seconds: float) -> str:
@@ -35,18 +44,7 @@ def key(seconds: float) -> str:
 
     "" for none, and for those that send more than a letter (arrows, a paste).
     """
-    if select.select([sys.stdin], [], [], seconds)[0]:
-        data = os.read(sys.stdin.fileno(), 64)
-        if data.startswith(ESCAPE) or len(data) > 1:
-            return ""
-        return data.decode(errors="replace").lower() or "q"
-    return ""
-
-
-def draw(lines: Callable[[int, int], Sequence[str]]) -> None:
-    """Draw what ``lines(width, height)`` gives; each line must fit."""
-    width, height = shutil.get_terminal_size()
-    shown = list(lines(width, height))[:height]
-    text = "\r\n".join(f"{line}{CLEAR_LINE}" for line in shown)
-    sys.stdout.write(f"{HOME}{text}{CLEAR_REST}")
-    sys.stdout.flush()
+    if not select.select([sys.stdin], [], [], seconds)[0]:
+        return ""
+    data = os.read(sys.stdin.fileno(), 64)
+    return "" if data.startswith(b"\033") or len(data) > 1 else data.decode(errors="replace").lower() or "q"

@@ -16,28 +16,24 @@ from labkit.errors import LabError
 
 @click.group("images")
 def images_command() -> None:
-    """The images of the compose runtime, Swarm and Kubernetes: named after the sources that they are made of."""
+    """Build, list and prune container images, which are named after the sources that they are made of."""
 
 
 @images_command.command("build")
 @opt.stack_argument
 @opt.choices
-@click.option(
-    "--push",
-    "registry",
-    default="",
-    metavar="REGISTRY",
-    help="Also push every image to this registry (registry.example.com/labs).",
+@opt.text_option(
+    "--push", "registry", metavar="REGISTRY", help="Also push every image to this registry (registry.example.com/labs)."
 )
 @opt.dry_option
 @opt.verbose
 def build(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool) -> None:
-    """Build the images that `labctl render STACK --target kubernetes|swarm` names, and print their names.
+    """Build the images of STACK for Swarm and Kubernetes, and print their names.
 
-    Images that are already on this Docker engine are not built again. Give `render` the same --profile and --set.
+    They are those that `labctl render STACK --target kubernetes|swarm` names: give it the same --profile and --set.
+    Images that are already on this Docker engine are not built again.
     """
-    session = opt.open_session(verbose)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose)
     todo, names = images_to_build(session, lab, name, choices, registry.rstrip("/"))
     if dry:
         show_dry_run(todo)
@@ -53,15 +49,15 @@ def build(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool)
 @images_command.command("list")
 @opt.as_json
 def list_(json_output: bool) -> None:
-    """The labs' images on this Docker engine, and which of them this checkout uses."""
+    """List the labs' images on this Docker engine, and say which of them this checkout uses."""
     columns = {"name": "image", "bytes": "MB", "made": "made", "current": ""}
     show_rows(images.list_built(opt.open_session().workspace), columns, "no image of the labs is here", json_output)
 
 
 @images_command.command("prune")
 @click.argument("names", nargs=-1)
-@click.option("--old", is_flag=True, help="All that this checkout does not need (another checkout may).")
-@click.option("--all", "every", is_flag=True, help="All of them.")
+@click.option("--old", is_flag=True, help="Remove all that this checkout does not need (another checkout may).")
+@click.option("--all", "every", is_flag=True, help="Remove all of them.")
 def prune(names: tuple[str, ...], old: bool, every: bool) -> None:
     """Remove images of the labs by their NAMES."""
     if sum((bool(names), old, every)) != 1:

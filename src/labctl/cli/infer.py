@@ -14,7 +14,7 @@ from labkit.printable import printable
 
 @click.command("infer")
 @opt.stack_argument
-@click.option("-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own.")
+@opt.model_option
 @click.option("-p", "--prompt", required=True, metavar="TEXT", help="The text to continue.")
 @click.option("-o", "--output-tokens", type=int, default=32, show_default=True, metavar="N", help="Tokens to generate.")
 @opt.replica_option
@@ -23,19 +23,12 @@ def infer_command(stack: str, model: str, prompt: str, output_tokens: int, repli
     """Get one answer from a model of STACK, which must be up."""
     from labkit.clients import ask
 
-    session = opt.open_session()
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack)
     if dead := death(session, name):
         raise dead
-    entry = lab.stacks[name].bench
-    if entry is None:
-        texts = [n for other in session.catalog.labs for n, s in other.stacks.items() if s.bench]
-        raise LabError(
-            f"{name} has no text-generation model",
-            f"{name} is asked by its lab's own clients: labctl run {lab.short}",
-            f"labctl infer {texts[0]} -m MODEL -p PROMPT (or {', '.join(texts[1:])})",
-        )
-    model = model or entry.model
+    why = f"{name} is asked by its lab's own clients: labctl run {lab.short}"
+    usual = opt.text_model(session, lab, name, "infer {} -m MODEL -p PROMPT", "text-generation model", why)
+    model = model or usual
     runtime, record = session.require_up(name)
     record = record.only(replica) if replica else record
     if model not in record.models:

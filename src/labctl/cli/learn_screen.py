@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,9 +35,7 @@ class Screen:
     def __init__(self, session: Session, exercises: Sequence[Exercise], progress: Progress, runtime: str) -> None:
         self.session = Session(session.workspace, session.catalog, Telling(self._waiting))
         self.exercises, self.progress, self.runtime = exercises, progress, runtime
-        known = {exercise.id for exercise in exercises}
-        current = progress.current if progress.current in known else ""
-        self.exercise = next((e for e in exercises if e.id == current), None) or self._next()
+        self.exercise = next((e for e in exercises if e.id == progress.current), None) or self._next()
         self.below: list[str] = []
         self.found: list[str] = []
         self.page, self.alone = 0, False
@@ -49,12 +46,12 @@ class Screen:
     def run(self) -> None:
         """Until q or Ctrl-C; the exercise server stays for its idle time."""
         self._begin(self.exercise)
-        with fullscreen.fullscreen():
+        with fullscreen.fullscreen() as draw:
             while (key := fullscreen.key(TICK_S)) != "q":
                 self._act(key)
-                if self._has_changed():
+                if not self._busy() and self._stamps() != self.stamps:
                     self._check()
-                self._draw()
+                draw(lambda width, height: learn_view.lines(self._view(), width, height))
         if self._busy():
             click.echo("a check is still in progress: its end is waited for")
             assert self.checking
@@ -75,18 +72,17 @@ class Screen:
                 self._check()
             case "h":
                 hints = exercise.manifest.hints
-                shown = min(self.progress.of(exercise.id).hints + 1, len(hints))
-                self.progress.record_hint(exercise.id, shown)
+                shown = self.progress.show_hint(exercise.id, len(hints))
                 told = [f"hint {n} of {len(hints)}: {hint}" for n, hint in enumerate(hints[:shown], 1)]
                 self._show([*told[::-1], "", *self.found])  # the newest first; what was found stays
             case "n":
-                self._begin(self._next(exercise))
+                self._begin(self._next(exercise.id))
                 if self._count_passed() == len(self.exercises):
                     self._show(["all of these have passed: labctl exercise list has the others", *self.below])
             case "r":
                 kept = desk.reset(exercise, self.session.workspace)
                 self._show([f"the starter is back; yours is in exercises/{kept.name}" if kept else "the starter"])
-                self.stamps = self._now()
+                self.stamps = self._stamps()
             case "s" if self.progress.of(exercise.id).state == PASSED:
                 lines = [line for text in desk.solution(exercise).values() for line in text.splitlines()]
                 self._show(lines, alone=True)
@@ -99,20 +95,20 @@ class Screen:
         self.exercise = exercise
         last = judge.last(self.session.workspace, exercise.id)
         self._show(self._found(last))
-        self.stamps = self._now()
+        self.stamps = self._stamps()
 
-    def _next(self, after: Exercise | None = None) -> Exercise:
-        order = list(self.exercises)
-        if after:
-            place = order.index(after) + 1
-            order = order[place:] + order[:place]
-        return next((e for e in order if self.progress.of(e.id).state != PASSED), order[0])
+    def _next(self, after: str = "") -> Exercise:
+        """The first exercise that has not passed; where all have, the one ``after`` another."""
+        order = [exercise.id for exercise in self.exercises]
+        place = order.index(after) + 1 if after else 0
+        id = self.progress.first_open(order, after) or order[place % len(order)]
+        return next(exercise for exercise in self.exercises if exercise.id == id)
 
     def _count_passed(self) -> int:
         return sum(self.progress.of(e.id).state == PASSED for e in self.exercises)
 
     def _check(self) -> None:
-        self.stamps = self._now()
+        self.stamps = self._stamps()
         self.began, self.waits_for = time.monotonic(), ""
 
         def work() -> None:
@@ -139,30 +135,23 @@ class Screen:
         self.below, self.page, self.alone = below, 0, alone
 
     def _found(self, outcome: judge.Outcome | None) -> list[str]:
-        """The rows of a check, which stay on the screen beside a hint."""
-        rows = learn_view.rows_of(outcome) if outcome else ["not checked yet: c checks it, and so does saving a file"]
-        if outcome and outcome.passed:
-            rows[1:2] = ["", "n is the next exercise, s shows the solution", ""]
-        self.found = rows
-        return rows
+        """The rows of a check, which stay on the screen beside a hint; its verdict first, which must be seen."""
+        self.found = ["not checked yet: c checks it, and so does saving a file"]
+        if outcome:
+            then = ["", "n is the next exercise, s shows the solution"] if outcome.passed else []
+            self.found = [outcome.verdict, *then, "", *outcome.rows()]
+        return self.found
 
-    def _has_changed(self) -> bool:
-        return not self._busy() and self._now() != self.stamps
-
-    def _now(self) -> list[int]:
-        paths = [self.exercise.yours(self.session.workspace) / name for name in self.exercise.manifest.files]
-        return [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
+    def _stamps(self) -> list[int]:
+        return desk.stamps(self.exercise, self.session.workspace)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
-
-    def _draw(self) -> None:
-        color = "NO_COLOR" not in os.environ
-        fullscreen.draw(lambda width, height: learn_view.lines(self._view(), width, height, color=color))
 
     def _view(self) -> learn_view.View:
         exercise, folder = self.exercise, f"exercises/{self.exercise.id}"
         files = ", ".join(f"{folder}/{name}" for name in exercise.manifest.files)
-        prints = " What it prints: labctl logs exercise" if _prints(exercise) else ""
+        served = any(place.endswith(".py") for place in exercise.served)  # it runs in the server, which has a log
+        prints = " What it prints: labctl logs exercise" if served else ""
         below = self.below
         if self._busy():
             below = [f"checking, {time.monotonic() - self.began:.0f} s{self.waits_for}"]
@@ -176,8 +165,3 @@ class Screen:
             below,
             self.page,
         )
-
-
-def _prints(exercise: Exercise) -> bool:
-    """Whether what the learner writes runs inside of the server, which has a log."""
-    return any(place.endswith(".py") for place in exercise.served)

@@ -2,64 +2,62 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from labctl.learn.judge import Outcome
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.text import Text
+from rich.theme import Theme
+
 from labkit.printable import printable
 
 KEYS = "c check  h hint  n next  r reset  s solution  q quit"
 MORE = "space: more"
-ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
-BY_ITSELF = re.compile(r"\s|[-*|>#]|\d+\.|```")  # begins a line of Markdown that is not joined with its neighbours
-STYLES = (("passed:", "1;32"), ("not yet:", "1;33"), ("ok  ", "32"), ("NO  ", "31"), ("hint ", "36"))
+STYLES = {"passed:": "bold green", "not yet:": "bold yellow", "ok  ": "green", "NO  ": "red", "hint ": "cyan"}
+PLAIN = Theme({"markdown.code": "bold", "markdown.item.bullet": "none", "markdown.item.number": "none"})
 
 
 @dataclass(frozen=True)
 class View:
-    """What is to be seen.
-
-    Attributes:
-        task: as Markdown, "" to leave its room to what is below; ``whole_task`` is where it can be read whole.
-        below: lines of any length; ``page`` says which part of them is shown.
-    """
+    """What is to be seen."""
 
     title: str
     state: str
     progress: str
-    task: str
+    task: str  # as Markdown, "" to leave its room to what is below
     files: str
-    whole_task: str
-    below: Sequence[str]
-    page: int = 0
+    whole_task: str  # where the task can be read whole
+    below: Sequence[str]  # of any length,
+    page: int = 0  # of which this part is shown
 
 
-def lines(view: View, width: int, height: int, color: bool) -> list[str]:
-    """Exactly ``height`` lines of at most ``width`` columns. The check goes before the task where both do not fit.
-
-    Args:
-        color: with the terminal's colours.
-    """
+def lines(view: View, width: int, height: int) -> list[Text]:
+    """Exactly ``height`` lines of less than ``width`` columns. The check goes before the task where both do not fit."""
     head = f"{view.title}  [{view.state}]"
-    head = _cut(f"{head}{view.progress:>{max(2, width - 1 - len(head))}}" if width > len(head) + 20 else head, width)
+    if width > len(head) + 20:
+        head += f"{view.progress:>{max(2, width - 1 - len(head))}}"
     below = [part for line in view.below for part in wrap_line(line, width)]
     room = height - 4  # for all but the head with its empty line, and the keys with theirs
-    files = _wrap(view.files, width)
-    task = [*_reflow(view.task, width), "", *files] if view.task else []
+    files = list(wrap_line(view.files, width))
+    task = [*_markdown(view.task, width), Text(), *files] if view.task else []
     keep = max(room - len(below) - 1, room // 2) if below else room
     if len(task) > keep:
-        rest = [_cut(f"... ({view.whole_task} has the rest)", width), *files]
+        rest = [Text(f"... ({view.whole_task} has the rest)"), *files]
         task = [*task[: max(0, keep - len(rest))], *rest]
     shown, more = _page(below, max(1, room - len(task) - 1), view.page)
-    body = [*task, *([""] if task and below else []), *(_style(text, style, color) for text, style in shown)]
-    body += [""] * (room - len(body))
-    keys = f"{KEYS}  {MORE}" if more else KEYS
-    return [_style(head, "1", color), "", *body[:room], "", _style(_cut(keys, width), "2", color)]
+    body = [*task, *([Text()] if task and below else []), *shown]
+    body += [Text()] * (room - len(body))
+    keys = Text(f"{KEYS}  {MORE}" if more else KEYS, "dim")
+    screen = [Text(head, "bold"), Text(), *body[:room], Text(), keys]
+    for line in screen:
+        line.truncate(width - 1, overflow="ellipsis")
+    return screen
 
 
-def _page(below: list[tuple[str, str]], room: int, page: int) -> tuple[list[tuple[str, str]], bool]:
+def _page(below: list[Text], room: int, page: int) -> tuple[list[Text], bool]:
     """A part of the lines that fits, and whether there are others; after the last part comes the first again."""
     if len(below) <= room:
         return below, False
@@ -67,65 +65,20 @@ def _page(below: list[tuple[str, str]], room: int, page: int) -> tuple[list[tupl
     return below[start : start + room], True
 
 
-def rows_of(outcome: Outcome) -> list[str]:
-    """What a check found: the sentence first, which must be seen where there is no room for everything."""
-    return [f"{'passed' if outcome.passed else 'not yet'}: {outcome.sentence}", "", *expectations_of(outcome)]
-
-
-def expectations_of(outcome: Outcome) -> list[str]:
-    """A row for each expectation of a check."""
-    rows = []
-    for check in outcome.checks:
-        first, *more = check.measured.splitlines() or [""]
-        rows.append(f"{'ok' if check.ok else 'NO'}  {check.name}: expected {check.expected}, measured {first}")
-        rows += [f"    {line}" for line in more]
-    return rows
-
-
-def wrap_line(line: str, width: int) -> Iterator[tuple[str, str]]:
-    """Each part of a line, and the style of the whole. It may be code: what goes on is seen not to begin a line."""
-    style = next((style for mark, style in STYLES if line.startswith(mark)), "")
-    line = printable(line)
-    text = line.lstrip()
+def wrap_line(line: str, width: int) -> Iterator[Text]:
+    """The parts of a line in its style. It may be code: what goes on is indented, so that it seems to begin no line."""
+    style = next((style for mark, style in STYLES.items() if line.startswith(mark)), "")
+    text = printable(line).lstrip()
     indent = line[: len(line) - len(text)]
-    for part in _wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}    ") or [""]:
-        yield part, style
+    more = f"{indent}    "
+    for part in textwrap.wrap(text, width - 1, initial_indent=indent, subsequent_indent=more, break_on_hyphens=False):
+        yield Text(part, style)
+    if not text:
+        yield Text()
 
 
-def _wrap(text: str, width: int, **indents: str) -> list[str]:
-    """Lines of less than ``width`` columns; only a word that is longer than a line is broken."""
-    return textwrap.wrap(text, width - 1, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
-
-
-def _reflow(text: str, width: int) -> list[str]:
-    """Markdown's paragraphs and items in the width of the screen; tables and code line by line."""
-    result: list[str] = []
-    for paragraph in re.split(r"\n\s*\n", text.strip()):
-        for block in _blocks(paragraph.splitlines()):
-            item = ITEM.match(block)
-            indent = " " * len(item[0]) if item else ""
-            result += _wrap(block, width, subsequent_indent=indent) or [""]
-        result.append("")
-    return result[:-1]
-
-
-def _blocks(rows: Sequence[str]) -> list[str]:
-    """The rows of a paragraph as one; each item of a list as one; rows of tables and code as they are."""
-    blocks: list[str] = []
-    for row in rows:
-        goes_on = bool(blocks) and not ITEM.match(row)
-        if goes_on and ITEM.match(blocks[-1]):
-            blocks[-1] += f" {row.strip()}"
-        elif goes_on and not BY_ITSELF.match(row) and not BY_ITSELF.match(blocks[-1]):
-            blocks[-1] += f" {row}"
-        else:
-            blocks.append(row)
-    return blocks
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) < width else text[: max(0, width - 4)] + "..."
-
-
-def _style(text: str, style: str, color: bool) -> str:
-    return f"\033[{style}m{text}\033[0m" if color and style and text else text
+def _markdown(text: str, width: int) -> list[Text]:
+    """A Markdown text in the width of the screen, without an empty line before it."""
+    console = Console(width=width - 1, theme=PLAIN)
+    lines = [Text.assemble(*((p.text, p.style or "") for p in line)) for line in console.render_lines(Markdown(text))]
+    return list(itertools.dropwhile(lambda line: not line.plain.strip(), lines))

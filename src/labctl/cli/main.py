@@ -11,6 +11,7 @@ import importlib
 import io
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -39,8 +40,10 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"labctl.cli.{COMMANDS[name].module}")
         command: click.Command = getattr(module, f"{name}_command")
-        lines = (f"  labctl {example}" for example in COMMANDS[name].examples)
-        command.epilog = "\n".join(("\b", "Examples:", *lines))  # \b: click keeps these lines as they are
+        examples = COMMANDS[name].examples
+        command.epilog = _show_examples(examples)
+        for word, part in command.commands.items() if isinstance(command, click.Group) else ():
+            part.epilog = _show_examples([e for e in examples if e.startswith(f"{name} {word}")])
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -48,6 +51,11 @@ class LazyGroup(click.Group):
         for title, group in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{longest}}", listed.summary) for name, listed in group.items()])
+
+
+def _show_examples(examples: Sequence[str]) -> str | None:
+    lines = ("\b", "Examples:", *(f"  labctl {example}" for example in examples))  # \b: click keeps lines as they are
+    return "\n".join(lines) if examples else None
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 import time
+from contextlib import nullcontext
 
 import click
 
@@ -14,12 +14,14 @@ from labctl.cli.console import say
 from labkit.evidence import metrics
 from labkit.tables import table
 
-CANCELED = """\
-A model that gives requests back after each step has every hand-over counted by Triton as a request, also of those
-that found no slot: its mean batch may be larger than what fits (see batch size below), and the end of each request
-counts as canceled. Of any other model, a canceled request is one whose client went away."""
-SAMPLED = """\
-seen: samples, at most 16 in a quarter of a second; p50 and p99 are estimates within the histogram's buckets."""
+CANCELED = (
+    "A model that gives requests back after each step has every hand-over counted by Triton as a request, also of "
+    "those that found no slot: its mean batch may be larger than what fits (see batch size below), and the end of each "
+    "request counts as canceled. Of any other model, a canceled request is one whose client went away."
+)
+SAMPLED = (
+    "seen: samples, at most 16 in a quarter of a second; p50 and p99 are estimates within the histogram's buckets."
+)
 HEADER = ("model", "requests", "failed", "count", "exec count", "mean batch", "queue ms", "compute ms", "pending")
 
 
@@ -40,32 +42,29 @@ def metrics_command(stack: str, replica: int | None, follow: bool) -> None:
     endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
     before = metrics.scrape(endpoint)
     say(describe_snapshot(before), hanging="")
-    drawn = 0
-    while follow:
-        time.sleep(1.0)
-        now = metrics.scrape(endpoint)
-        text = fitting(f"\nin the last second\n{describe_snapshot(now.since(before), busy=True)}\n")
-        # In place: up to where the last one began, and away with it. A pipe gets one below the other.
-        back = f"\x1b[{drawn}F\x1b[J" if drawn and sys.stdout.isatty() else ""
-        click.echo(back + text, nl=False)
-        drawn = text.count("\n")
-        before = now
+    if follow:
+        _follow(endpoint, before)
 
 
-def fitting(text: str) -> str:
-    """The text cut to the terminal's height: what is taller cannot be drawn over."""
-    lines, height = text.splitlines(), shutil.get_terminal_size().lines
-    if not sys.stdout.isatty() or len(lines) < height:
-        return text
-    kept = height - 2
-    return "\n".join([*lines[:kept], f"... {len(lines) - kept} more lines: a taller terminal, or without --watch\n"])
+def _follow(endpoint: str, before: metrics.Snapshot) -> None:
+    """What each second changes: in place on a terminal, which a table that is too tall ends in "..."."""
+    from rich.live import Live
+    from rich.text import Text
+
+    live = Live(auto_refresh=False, redirect_stdout=False, redirect_stderr=False) if sys.stdout.isatty() else None
+    with live or nullcontext():
+        while True:
+            time.sleep(1.0)
+            now = metrics.scrape(endpoint)
+            text = f"\nin the last second\n{describe_snapshot(now.since(before), busy=True)}"
+            live.update(Text(text), refresh=True) if live else click.echo(f"{text}\n")
+            before = now
 
 
 def describe_snapshot(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     """A snapshot as one table of Triton's counters and one of what our models count themselves.
 
-    Args:
-        busy: leave out the models that did nothing and have nothing to do.
+    ``busy``: leave out the models that did nothing and have nothing to do.
     """
     models = {
         name: m
@@ -77,40 +76,20 @@ def describe_snapshot(snapshot: metrics.Snapshot, busy: bool = False) -> str:
     rows = []
     for name, m in models.items():
         requests = max(1.0, m.succeeded + m.failed)
-        rows.append(
-            (
-                name,
-                f"{m.succeeded:.0f}",
-                f"{m.failed:.0f}",
-                f"{m.inferences:.0f}",
-                f"{m.exec_count:.0f}",
-                f"{m.mean_batch:.2f}",
-                f"{m.queue_us / requests / 1e3:.2f}",
-                f"{m.compute_us / requests / 1e3:.2f}",
-                f"{m.pending:.0f}",
-            )
-        )
+        counts = [f"{count:.0f}" for count in (m.succeeded, m.failed, m.inferences, m.exec_count)]
+        times = [f"{us / requests / 1e3:.2f}" for us in (m.queue_us, m.compute_us)]
+        rows.append((name, *counts, f"{m.mean_batch:.2f}", *times, f"{m.pending:.0f}"))
     parts = [table(rows, HEADER, right=range(1, len(HEADER)))]
     if canceled := [f"{m.canceled:.0f} of {name}" for name, m in models.items() if m.canceled]:
         parts.append(f"canceled: {', '.join(canceled)}\n{CANCELED}")
-    own = [
-        (model, _words(metric), f"{value:.0f}")
-        for (model, metric), value in sorted(snapshot.own.items())
-        if model in models
-    ]
-    if own:
+    counted = [(*key, value) for key, value in sorted(snapshot.own.items()) if key[0] in models]
+    if own := [(model, _words(metric), f"{value:.0f}") for model, metric, value in counted]:
         parts.append(table(own, ("model", "its scheduler", "value"), right=(2,)))
-    seen = [
-        (
-            model,
-            _words(metric),
-            f"{each.count:.0f}",
-            _format_value(metric, each.mean),
-            *(_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)),
-        )
-        for (model, metric), each in sorted(snapshot.histograms.items())
-        if model in models and each.count
-    ]
+    seen = []
+    for (model, metric), each in sorted(snapshot.histograms.items()):
+        if model in models and each.count:
+            shares = [_quantile(metric, each.quantile(share)) for share in (0.5, 0.99)]
+            seen.append((model, _words(metric), f"{each.count:.0f}", _format_value(metric, each.mean), *shares))
     if seen:
         parts.append(table(seen, ("model", "as it saw", "seen", "mean", "p50", "p99"), right=(2, 3, 4, 5)))
         parts.append(SAMPLED)

@@ -20,8 +20,7 @@ def openai_command(stack: str, port: int | None, json_output: bool, verbose: boo
     from labctl.pages.address import OPENAI, listening
     from labctl.runtimes import door, processes
 
-    session = opt.open_session(verbose)
-    _, name = session.catalog.stack(stack)
+    session, _, name = opt.open_stack(stack, verbose)
     _, record = session.require_up(name)
     with listening("127.0.0.1", port, OPENAI) as probe:
         number = probe.getsockname()[1]

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.cli.console import Console
+from labkit.errors import LabError
 
 if TYPE_CHECKING:
+    from labctl.manifest.schema import Lab
     from labctl.runtimes.record import Choices
     from labctl.stack.session import Session
 
@@ -30,9 +32,16 @@ as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON."
 dry_option = click.option(
     "--dry-run", "dry", is_flag=True, help="Print every command, file and container that would be made; do nothing."
 )
-output_option = click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result, as JSON, to FILE."
+FILE, FOLDER = (click.Path(dir_okay=folder, file_okay=not folder, path_type=Path) for folder in (False, True))
+A_FILE, A_FOLDER = (  # that is there
+    click.Path(exists=True, dir_okay=folder, file_okay=not folder, path_type=Path) for folder in (False, True)
 )
+output_option = click.option("--output", type=FILE, help="Also write the result, as JSON, to FILE.")
+
+
+def text_option(*names: str, metavar: str, help: str, envvar: str | None = None) -> Callable[[Command], Command]:
+    """An option that takes a text; "" without it."""
+    return click.option(*names, default="", metavar=metavar, help=help, envvar=envvar)
 
 
 def number_option(
@@ -47,9 +56,7 @@ def choice_option(name: str, choices: Sequence[str], help: str) -> Callable[[Com
     return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help)
 
 
-def runtime_option(help: str) -> Callable[[Command], Command]:
-    """``--runtime``"""
-    return choice_option("--runtime", RUNTIMES, help)
+runtime_option = functools.partial(choice_option, "--runtime", RUNTIMES)  # takes its help
 
 
 def write_result(document: str, output: Path | None, json_output: bool) -> None:
@@ -63,6 +70,7 @@ def write_result(document: str, output: Path | None, json_output: bool) -> None:
 
 
 stack_argument = click.argument("stack")
+model_option = text_option("-m", "--model", metavar="NAME", help="The model to ask. The default is the lab's own.")
 replica_option = number_option(
     "--replica", None, "Only this replica (labctl status numbers them).", click.IntRange(1), metavar="K"
 )
@@ -81,18 +89,10 @@ def choices(command: Command) -> Command:
         metavar="KEY=VALUE",
         help="Change a setting; may be repeated (labctl list STACK shows them).",
     )
-    @click.option(
-        "--release", default="", metavar="VERSION", help="TensorRT-LLM release of the templates (gpu profile)."
-    )
-    @click.option(
-        "--templates",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        default=None,
-        help="Take the model templates from this folder.",
-    )
-    @click.option(
+    @text_option("--release", metavar="VERSION", help="TensorRT-LLM release of the templates (gpu profile).")
+    @click.option("--templates", type=A_FOLDER, metavar="FOLDER", help="Take the model templates from this folder.")
+    @text_option(
         "--gpus",
-        default="",
         envvar="CUDA_VISIBLE_DEVICES",
         metavar="ID[,ID]",
         help="Use these GPUs, or one MIG slice (gpu profile): their numbers or UUIDs, as nvidia-smi -L "
@@ -182,3 +182,17 @@ def open_session(show_commands: bool = False, whatever_is_broken: bool = False, 
     from labctl.stack.session import Session
 
     return Session.open(Console(show_commands), whatever_is_broken, dry)
+
+
+def open_stack(stack: str, show_commands: bool = False, dry: bool = False) -> tuple[Session, Lab, str]:
+    """The session, and the stack that a word names: its lab and its whole name."""
+    session = open_session(show_commands, dry=dry)
+    return session, *session.catalog.stack(stack)
+
+
+def text_model(session: Session, lab: Lab, stack: str, command: str, what: str, why: str = "") -> str:
+    """The text model of a stack that is asked unless another is named. Raises LabError: the stack has none."""
+    if entry := lab.stacks[stack].bench:
+        return entry.model
+    first, *others = (name for other in session.catalog.labs for name, s in other.stacks.items() if s.bench)
+    raise LabError(f"{stack} has no {what}", why, f"labctl {command.format(first)} (or {', '.join(others)})")

@@ -28,12 +28,8 @@ expose_option = click.option(
 @expose_option
 def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> None:
     """Open a chat page for the text models of STACK, which must be up. Ctrl-C ends it."""
-    session = opt.open_session()
-    lab, name = session.catalog.stack(stack)
-    entry = lab.stacks[name].bench
-    if entry is None:
-        texts = [n for other in session.catalog.labs for n, s in other.stacks.items() if s.bench]
-        raise LabError(f"{name} has no text model to chat with", "", f"labctl chat {texts[0]} (or {', '.join(texts)})")
+    session, lab, name = opt.open_stack(stack)
+    model = opt.text_model(session, lab, name, "chat {}", "text model to chat with")
     ours, tokenizer_dir = not endpoint, ""
     still: Callable[[], str] = str
     models = list(lab.stacks[name].models)
@@ -48,7 +44,7 @@ def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> N
     scheduler = chat.Scheduler(
         f"labctl watch {name}", lambda: of(session.workspace, name, WATCH) if ours else "", still
     )
-    page = chat.Page(endpoint, models, entry.model, tokenizer_dir, lab.title, scheduler)
+    page = chat.Page(endpoint, models, model, tokenizer_dir, lab.title, scheduler)
     with (
         chat.serve(page, "0.0.0.0" if expose else "127.0.0.1", port) as address,
         publish_address(session.workspace, name, CHAT, address) if ours else nullcontext(),
@@ -81,8 +77,7 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
     if Path(stack).is_dir() and "/" in stack:
         name, page = stack, serve.page_of_run(Path(stack), expose)
     else:
-        session = opt.open_session()
-        lab, name = session.catalog.stack(stack)
+        session, lab, name = opt.open_stack(stack)
         workspace, record = session.workspace, session.require_up(name)[1].one(replica)
         page = serve.page_of_stack(workspace, lab, record, expose)
     with (
@@ -97,11 +92,8 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
 
 def _in_terminal(stack: str, replica: int | None) -> None:
     from labctl.cli.watch_screen import WatchScreen
-    from labctl.clock.clock import pause_limit
+    from labctl.pages.live.lines import clock_of
 
-    session = opt.open_session()
-    _, name = session.catalog.stack(stack)
+    session, _, name = opt.open_stack(stack)
     record = session.require_up(name)[1].one(replica)
-    limit = pause_limit(session.workspace.folder(name).repository)
-    folder = record.folder(record.servers[0].number)
-    WatchScreen(session.workspace.folder(name).run_dir(folder), record, limit).run()
+    WatchScreen(clock_of(session.workspace, record), record).run()

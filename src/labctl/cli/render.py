@@ -18,7 +18,7 @@ from labctl.stack.build import render_repository
 @opt.choices
 @opt.choice_option("--runtime", ("compose", "local"), "Write the paths that a server on this runtime will see.")
 @click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), help="The folder to write (default: the stack's own)."
+    "--output", type=opt.FOLDER, metavar="FOLDER", help="Write to this folder. The default is the stack's own."
 )
 @opt.choice_option(
     "--target", ("triton", "swarm", "kubernetes"), "Only the model repository, or the whole stack for many machines."
@@ -32,8 +32,7 @@ def render_command(stack: str, choices: Choices, runtime: str, output: Path | No
     With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand. With --target, what
     `docker stack deploy` or `kubectl apply -k` takes (docs/operate/swarm.md, docs/operate/kubernetes.md).
     """
-    session = opt.open_session()
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack)
     place = output and output.absolute()
     if target == "triton":
         todo = render_repository(session, lab, name, choices, session.runtime(runtime), place)

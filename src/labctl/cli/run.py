@@ -10,13 +10,12 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say, show_dry_run
+from labctl.cli.console import say, say_folder, show_dry_run
 from labctl.labs.run import RunResult, run
 from labctl.labs.verdicts import BUSY, MET, NOT_MET, UNMEASURED
 from labctl.pages.live import replay
 from labctl.runtimes.record import UpOptions
 from labkit.errors import LabError
-from labkit.printable import printable
 
 COLORS = {MET: "green", NOT_MET: "red", UNMEASURED: "yellow", BUSY: "yellow"}
 WIDTH = max(map(len, COLORS))
@@ -76,13 +75,7 @@ def _show(outcome: RunResult, seconds: float) -> None:
             say(beside + verdict.hint, hanging="")
     if outcome.paced:
         say(f"\n{outcome.paced}")
-    if outcome.edited:
-        click.echo(printable(f"\nedited: {', '.join(outcome.edited)}"))
-    click.echo(f"\nresults in {_short(outcome.folder)} ({seconds:.0f} s)")
+    say_folder(outcome.folder, outcome.edited, f" ({seconds:.0f} s)")
     for path in sorted(outcome.folder.iterdir()):
         if path.suffix in (".png", ".md", ".html") or path.name in ("result.json", "trace.json"):
             click.echo(f"  {path.name}")
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -47,8 +47,7 @@ def up_command(
     stack: str, options: UpOptions, observed: bool, fronted: bool, dry: bool, json_output: bool, verbose: bool
 ) -> None:
     """Bring STACK up and wait until every model answers."""
-    session = opt.open_session(verbose, dry=dry)
-    lab, name = session.catalog.stack(stack)
+    session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     try:
         handle = up(session, lab, name, options)
     except KeyboardInterrupt:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import click
+from rich.text import Text
 
 from labctl.cli import fullscreen
 from labctl.clock import texts
-from labctl.clock.clock import Clock, PauseLimit
+from labctl.clock.clock import Clock
+from labctl.pages.live.lines import held_steps
 from labctl.pages.live.state import State
 from labctl.pages.live.tail import Tail
 from labctl.pages.live.terminal import STRIP, Screen
@@ -30,41 +30,35 @@ PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
 class WatchScreen:
     """Reads the log as it grows, draws, listens to keys; steps are taken in a thread, so that keys are always heard."""
 
-    def __init__(self, run_dir: Path, record: Record, limit: PauseLimit | None = None) -> None:
-        self._run_dir, self._endpoint = run_dir, record.endpoints.metrics
-        self._models = tuple(record.models)
-        self._clock = Clock(run_dir, self._models, limit)
-        self._tail, self._state = Tail(run_dir), State()
+    def __init__(self, clock: Clock, record: Record) -> None:
+        self._clock, self._endpoint = clock, record.endpoints.metrics
+        self._tail, self._state = Tail(clock.run_dir), State()
         self._screen = Screen(record.stack)
         self._stepping: threading.Thread | None = None
         self._factor = 0  # its place in FACTORS
-        self._colour = "NO_COLOR" not in os.environ and os.environ.get("TERM", "").find("256") >= 0
 
     def run(self) -> None:
         """Until q or Ctrl-C. Raises LabError where this is no terminal."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise LabError("this is no terminal", "keys are read and lines drawn in place", "labctl watch STACK")
         renewed = float("-inf")
-        with fullscreen.fullscreen():
+        with fullscreen.fullscreen() as draw:
             while (key := fullscreen.key(TICK_S)) != "q":
                 if time.monotonic() - renewed > texts.RENEW_S:
                     renewed = time.monotonic()
-                    texts.ask_for_texts(self._run_dir)
+                    texts.ask_for_texts(self._clock.run_dir)
                 self._state.feed(self._tail.read())
                 self._look_at_the_clock()
                 self._act(key)
-                fullscreen.draw(self._lines)
+                self._screen.now = time.monotonic()
+                draw(lambda *size: [_colour_strip(line) for line in self._screen.lines(self._state, *size)])
         if self._clock.paused:
             click.echo(f"its clock still stands still: labctl clock {self._screen.title} run", err=True)
 
     def _look_at_the_clock(self) -> None:
-        for view in self._state.models.values():
-            view.mode, view.held = self._clock.mode(view.model)["mode"], None
-        if self._clock.modes():
-            for state in (state for model in self._models for state in self._clock.states(model)):
-                view = self._state.of(state["model"], state["instance"])
-                view.mode = self._clock.mode(view.model)["mode"]
-                view.held = {**state} if state["state"] == "held" else None
+        held = {(state["model"], state["instance"]): state for state in held_steps(self._clock)}
+        for view in (*self._state.models.values(), *(self._state.of(*key) for key in held)):
+            view.mode, view.held = self._clock.mode(view.model)["mode"], held.get((view.model, view.instance))
         left = self._clock.until and self._clock.until - time.monotonic()
         self._screen.warning = f"it goes on by itself in {left:.0f} s" if left and left < WARN_S else ""
 
@@ -72,20 +66,14 @@ class WatchScreen:
         model, which = self._screen.chosen, self._screen.chosen or "all models"
         paused = model in self._clock.paused if model else bool(self._clock.paused)
         match key:
-            case "p" | " " if paused:
-                self._do(lambda: self._clock.run(model), f"{which}: running")
-            case "p" | " ":
+            case "p" | " " if not paused:
                 self._do(lambda: self._clock.pause(model), f"{which}: paused")
-            case "s":
-                self._step(1)
-            case "t":
-                self._step(10)
-            case "r":
-                self._factor = 0
-                self._do(lambda: self._clock.run(model), f"{which}: running")
-            case "+" | "-":
-                self._factor = max(0, min(len(FACTORS) - 1, self._factor + (1 if key == "+" else -1)))
-                factor = FACTORS[self._factor]
+            case "s" | "t":
+                self._step(1 if key == "s" else 10)
+            case "p" | " " | "r" | "+" | "-":
+                steps = {"+": self._factor + 1, "-": self._factor - 1, "r": 0}
+                self._factor = max(0, min(len(FACTORS) - 1, steps.get(key, self._factor)))
+                factor = FACTORS[self._factor] if key in "+-" else 1.0
                 if factor == 1.0:
                     self._do(lambda: self._clock.run(model), f"{which}: running")
                 else:
@@ -117,20 +105,13 @@ class WatchScreen:
         self._stepping = threading.Thread(target=work, name="step", daemon=True)
         self._stepping.start()
 
-    def _lines(self, width: int, height: int) -> Sequence[str]:
-        self._screen.now = time.monotonic()
-        lines = self._screen.lines(self._state, width, height)
-        if not self._colour:
-            return lines
-        return [_colour_strip(line) if line[:3].strip().isdigit() else line for line in lines]
 
-
-def _colour_strip(line: str) -> str:
-    """A seat's row, each letter of its strip in its request's colour; the text behind it as it is."""
-    end = line.find("  ", STRIP + 1)
-    strip = line[STRIP:] if end < 0 else line[STRIP:end]
-    colours = "".join(
-        f"\033[38;5;{PALETTE[(ord(one.lower()) - ord('a')) % len(PALETTE)]}m{one}" if one.isalpha() else one
-        for one in strip
-    )
-    return f"{line[:STRIP]}{colours}\033[0m{line[STRIP + len(strip) :]}"
+def _colour_strip(line: str) -> Text:
+    """A line of the screen; of a slot's, each letter of the strip has its request's colour."""
+    text = Text(line)
+    if line[:3].strip().isdigit():
+        strip, _, _ = line[STRIP:].partition("  ")
+        for column, letter in enumerate(strip.lower(), STRIP):
+            if letter.isalpha():
+                text.stylize(f"color({PALETTE[(ord(letter) - ord('a')) % len(PALETTE)]})", column, column + 1)
+    return text

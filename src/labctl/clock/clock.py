@@ -165,6 +165,11 @@ class Clock:
                     states.append(state)
         return states
 
+    def held_requests(self, model: str) -> int:
+        """How many requests the model's scheduler has, by its own account while the clock holds it."""
+        states = [state for state in self.states(model) if state.get("state") == "held"]
+        return sum(len(state.get("ids", ())) + int(state.get("queue", 0)) for state in states)
+
     def step(self, count: int = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
         """``count`` steps of each model (or of this one) that has something to do, and then the clock stands still.
 

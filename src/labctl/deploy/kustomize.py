@@ -23,11 +23,7 @@ COMPOSE_SOURCE, USUAL_SOURCE = "labs-prometheus", "prometheus"  # a dashboard's 
 
 
 def write(deployment: Deployment, folder: Path, observe: Path) -> None:
-    """Write base and overlays into an empty folder. ``observe`` has rules and dashboards.
-
-    Raises:
-        LabError: a rendered repository is larger than a ConfigMap may be.
-    """
+    """Write base and overlays into an empty folder. ``observe`` has rules and dashboards."""
     base, cluster = folder / "base", deployment.cluster
     kustomization = deployment.read("base/kustomization.yaml")
     names = set(kustomization["resources"])
@@ -77,11 +73,8 @@ def _overlay(deployment: Deployment, profile: str, folder: Path) -> None:
     if profile == "gpu":
         target = {"kind": deployment.values["kind"], "name": f"{deployment.stack}-triton"}
         pod = _server(deployment, profile)["spec"]["template"]["spec"]
-        _write(
-            deployment,
-            folder / "triton-pod-patch.yaml",
-            [{"op": "replace", "path": "/spec/template/spec", "value": pod}],
-        )
+        replace = {"op": "replace", "path": "/spec/template/spec", "value": pod}
+        _write(deployment, folder / "triton-pod-patch.yaml", [replace])
         document["patches"].insert(0, {"path": "triton-pod-patch.yaml", "target": target})
         patch = deployment.read("overlays/gpu/triton-patch.yaml", gpus=serving.server.gpus) | {"kind": target["kind"]}
         over = patch["spec"]["template"]["spec"]
@@ -119,9 +112,8 @@ def _server(deployment: Deployment, profile: str) -> Manifest:
     (container,) = pod["containers"]
     wait = int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
     pod["terminationGracePeriodSeconds"] = wait + server.exit_s
-    container |= {
-        key: list(words) for key, words in (("command", server.entrypoint), ("args", server.arguments)) if words
-    }
+    words = {"command": list(server.entrypoint), "args": list(server.arguments)}
+    container |= {key: value for key, value in words.items() if value}
     container["env"] += [{"name": key, "value": value} for key, value in server.environment.items()]
     if deployment.cluster.cpu_request:
         container["resources"]["requests"]["cpu"] = deployment.cluster.cpu_request
@@ -143,11 +135,8 @@ def _server(deployment: Deployment, profile: str) -> Manifest:
     if deployment.stateful:
         document["kind"], spec = "StatefulSet", document["spec"]
         del spec["strategy"]
-        spec |= {
-            "serviceName": f"{deployment.stack}-triton",
-            "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "RollingUpdate"},
-        }
+        spec |= {"serviceName": f"{deployment.stack}-triton", "podManagementPolicy": "Parallel"}
+        spec["updateStrategy"] = {"type": "RollingUpdate"}
     return document
 
 
@@ -211,11 +200,11 @@ def unpack(repository: Path) -> str:
     words = ["cp -rL /labs/rendered/* /models/"]
     for path in sorted(repository.rglob("*")):
         place = Path("/models") / path.relative_to(repository)
-        if path.is_symlink():
-            words.append(shlex.join(["mkdir", "-p", str(place.parent)]))
+        link = path.is_symlink()
+        if link or (path.is_dir() and not any(path.iterdir())):
+            words.append(shlex.join(["mkdir", "-p", str(place.parent if link else place)]))
+        if link:
             words.append(shlex.join(["ln", "-s", str(path.readlink()), str(place)]))
-        elif path.is_dir() and not any(path.iterdir()):
-            words.append(shlex.join(["mkdir", "-p", str(place)]))
     return " && ".join(words)
 
 
@@ -231,14 +220,10 @@ def _repository(deployment: Deployment, profile: str, folder: Path) -> Manifest:
             "Kubernetes takes 1 MiB in a ConfigMap",
             "keep large files in the cache (artifacts of lab.yaml), not in the templates",
         )
-    for name in names:
-        target = folder / "repository" / _shown(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, target)
-    listed = [f"{_key(name)}=repository/{_shown(name)}" for name in names]
+    # What is called .yaml below these folders is a manifest, or it has another name.
+    copies = {name: f"repository/{name}{'.txt' * name.endswith(('.yaml', '.yml'))}" for name in names}
+    for name, copied in copies.items():
+        (folder / copied).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / copied)
+    listed = [f"{_key(name)}={copied}" for name, copied in copies.items()]
     return {"name": f"{deployment.stack}-repository", "files": listed}
-
-
-def _shown(name: str) -> str:
-    """What is called .yaml below these folders is a manifest, or it has another name."""
-    return f"{name}.txt" if name.endswith((".yaml", ".yml")) else name

@@ -24,7 +24,7 @@ class Server:
     """One profile's Triton, as Compose would run it.
 
     Attributes:
-        entrypoint, arguments: what runs in the image; an empty entrypoint is the image's own.
+        entrypoint: () is the image's own.
         environment: without what the files of this package say themselves.
         closed: Triton's APIs that need the secret.
         shm: the size of /dev/shm, as Docker writes it ("256m").
@@ -58,8 +58,7 @@ class Serving:
     Attributes:
         probes: a body for each path that is asked once when a server starts.
         repository: rendered, on this machine; None where its templates are in the serving image alone.
-        templates, render: then, where the image has them, and labctl's command that renders them from /templates to
-            /tmp/rendered.
+        templates, render: then, where they are there, and labctl's command that renders them.
     """
 
     server: Server
@@ -167,11 +166,7 @@ class Deployment:
 
 
 def fill(name: str, values: Mapping[str, Any]) -> str:
-    """The file ``name`` of this package with every placeholder filled.
-
-    Raises:
-        LabError: a placeholder has no value.
-    """
+    """The file ``name`` of this package with every placeholder filled. Raises LabError where one has no value."""
     text, problems = texts.fill(name, (FOLDER / name).read_text(encoding="utf-8"), values, optional=values)
     if problems:
         raise LabError(f"{name} cannot be filled", details=[str(problem) for problem in problems])

@@ -37,34 +37,25 @@ def write(
     """Write ``compose.swarm.yaml``, Envoy's configuration and the repository into an empty folder.
 
     Args:
-        config: Envoy's configuration, and ``guard`` whether that has a judge.
-        repository: rendered, on this machine.
+        config: Envoy's, and ``guard`` whether that has a judge.
         mounts: this machine's folders: "models" and "cache".
     """
     shutil.copytree(repository, folder / "repository", symlinks=True)
     (folder / "envoy.json").write_text(f"{json.dumps(config, indent=1)}\n", encoding="utf-8")
-    document = parse(
-        fill(
-            "swarm.yaml",
-            {
-                "stack": stack,
-                "image": server.image,
-                "envoy_image": envoy_image,
-                "closed": server.closed,
-                "entry": " ".join(server.entrypoint) or "serve",
-                "grace": f"{DRAIN_S + server.exit_s}s",
-                "shm": int(server.shm[:-1]) * UNITS[server.shm[-1].lower()],
-                "gpus": server.gpus,
-                **(GPU_ULIMITS if server.gpus else ULIMITS),
-                "memory": "${LABS_MEMORY:-8G}",
-                **{name: f"${{LABS_{name.upper()}:-{path}}}" for name, path in mounts.items()},
-                **{
-                    f"{name}_port": f"${{LABS_{name.upper()}_PORT:-{port}}}"
-                    for name, port in (("http", HTTP), ("grpc", GRPC), ("metrics", METRICS))
-                },
-            },
-        )
-    )
+    usual = {"memory": "8G", **mounts, "http_port": HTTP, "grpc_port": GRPC, "metrics_port": METRICS}
+    values = {
+        "stack": stack,
+        "image": server.image,
+        "envoy_image": envoy_image,
+        "closed": server.closed,
+        "entry": " ".join(server.entrypoint) or "serve",
+        "grace": f"{DRAIN_S + server.exit_s}s",
+        "shm": int(server.shm[:-1]) * UNITS[server.shm[-1].lower()],
+        "gpus": server.gpus,
+        **(GPU_ULIMITS if server.gpus else ULIMITS),
+        **{name: f"${{LABS_{name.upper()}:-{value}}}" for name, value in usual.items()},
+    }
+    document = parse(fill("swarm.yaml", values))
     triton = document["services"]["triton"]
     triton["command"] = [word.replace("$", "$$") for word in server.arguments]
     triton["environment"] |= {key: value.replace("$", "$$") for key, value in server.environment.items()}

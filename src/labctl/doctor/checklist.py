@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from labctl.doctor.gpu import gpu_checks
 from labctl.doctor.machine import Check, from_error, machine_checks
@@ -18,7 +17,7 @@ from labctl.workspace import Workspace
 def checklist(
     workspace: Workspace,
     runtime_named: Callable[[str], Runtime],
-    claim_ports: Callable[[], None],
+    claim_ports: Callable[[], object],
     plan: Plan | None,
     profile: str,
     *,
@@ -39,19 +38,18 @@ def checklist(
     if any(check.state == "ok" for check in runtimes):  # one of them is enough
         runtimes = [Check(c.name, "ok" if c.state == "ok" else "warn", c.found, c.remedy) for c in runtimes]
     compose_answers = runtimes[-1].state == "ok"
-    checks += [*runtimes, from_error("ports 8000-8002", partial(_check_ports, claim_ports), "warn")]
+    checks += [*runtimes, from_error("ports 8000-8002", claim_ports, "warn", "free")]
     if expose:
-        checks += [*map(_warn_of_exposure, names), from_error("Envoy", lambda: str(envoy_binary()), "warn")]
+        found, remedy = "guarded, but without TLS and accounts", "only on a network that you trust"
+        remedy = f"{remedy} (docs/operate/security.md)"
+        checks += [Check(f"--expose on {name}", "warn", found, remedy) for name in names]
+        checks.append(from_error("Envoy", lambda: str(envoy_binary()), "warn"))
     if profile == "gpu":
         checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
-    checks += [_check_layer(each, plan) for each in map(partial(layer, workspace=workspace), NEEDED)]
-    if plan:
-        checks += [
-            Check(step.title, "ok", "cached")
-            if step.ready()
-            else Check(step.title, "warn", "to be made", f"labctl up {plan.name}")
-            for step in plan.steps
-        ]
+    checks += [_check_layer(layer(name, workspace), plan) for name in NEEDED]
+    for step in plan.steps if plan else ():
+        ready, remedy = step.ready(), f"labctl up {plan.name}" if plan else ""
+        checks.append(Check.of(ready, step.title, "cached" if ready else "to be made", remedy, "warn"))
     if workshop:
         from labctl.doctor import workshop as questions  # numpy: only where it is asked for
 
@@ -73,14 +71,3 @@ def _check_layer(found: Layer, plan: Plan | None) -> Check:
     if plan and plan.stack.packages == found.name:
         return from_error(found.name, lambda: f"installed in {found.require()}")
     return Check(found.name, "ok", f"installed in {found.path}" if found.ready else f"not installed ({found.remedy})")
-
-
-def _check_ports(claim: Callable[[], None]) -> str:
-    claim()
-    return "free"
-
-
-def _warn_of_exposure(runtime: str) -> Check:
-    """What strangers can do to an exposed stack."""
-    found = "guarded, but without TLS and accounts"
-    return Check(f"--expose on {runtime}", "warn", found, "only on a network that you trust (docs/operate/security.md)")

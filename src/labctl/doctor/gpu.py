@@ -11,18 +11,18 @@ from typing import Any
 
 import psutil
 
-from labctl.artifacts import weights
+from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
-from labctl.artifacts.tensorrt_llm import GpuInfo, check_target, require
-from labctl.doctor.gpu_memory import copies_bytes, engine_bytes, kv_bytes, weights_bytes
-from labctl.doctor.machine import Check, from_error
+from labctl.artifacts.protocol import GpuInfo
+from labctl.artifacts.tensorrt_llm import check_target, require
+from labctl.doctor.gpu_memory import Shape
+from labctl.doctor.machine import MORE_DISK, Check, from_error
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
-from labctl.runtimes.compose_commands import PACKAGES_CUDA
+from labctl.runtimes.images import PACKAGES_CUDA, gpu_target
 from labctl.runtimes.nvidia import Gpu
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
-from labkit.errors import LabError
 
 PLAIN_CUDA = 12  # of the plain image's own backends
 GPU_SHM = "2g"  # compose.gpu.yaml's own
@@ -39,19 +39,18 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Ch
         plan: what is to be served; None asks only for what every stack needs.
         runtime: ``compose`` or ``local``.
     """
-    checks: list[Check] = []
-    try:
-        gpus = nvidia.gpus(plan.gpus if plan else ())
-    except LabError as error:
-        gpus = []
-        checks.append(Check("NVIDIA driver", "fail", ": ".join(filter(None, (error.what, error.why))), error.remedy))
-    if gpus:
-        if runtime == "local":  # what PyTorch asks of the driver, the runtime itself checks
-            checks.append(Check("NVIDIA driver", "ok", gpus[0].driver))
-        else:
-            checks.append(driver(gpus[0].driver, *_computes(plan)))
+    gpus: list[Gpu] = []
+
+    def ask() -> str:
+        gpus.extend(nvidia.gpus(plan.gpus if plan else ()))
+        return gpus[0].driver
+
+    checks = [from_error("NVIDIA driver", ask)]
+    if gpus and runtime != "local":  # what PyTorch asks of the driver, the local runtime itself checks
+        checks = [driver(gpus[0].driver, *_computes(plan))]
     if runtime == "compose":
-        checks.append(from_error("container toolkit", _toolkit))
+        hands = "the Docker engine hands GPUs to containers"
+        checks.append(from_error("container toolkit", docker_engine.require_gpu, found=hands))
     if plan:
         checks += _of_plan(plan, gpus, runtime, workspace)
     return checks
@@ -106,8 +105,6 @@ def _chip(info: GpuInfo, options: Mapping[str, Any]) -> str:
 
 
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
-    from labctl.runtimes.images import gpu_target
-
     check_target(manifest, gpu_target(plan.image, plan.devices))
     return "built for this GPU and image"
 
@@ -117,46 +114,41 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
     room = [gpu.free for gpu in gpus[: plan.ranks] if gpu.free is not None]
     free, whole = min(room, default=0), gpus[0].memory or 0
     found = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free" if room else "the driver does not say how much is free"
+    tokens, copies = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0), plan.stack.copies
     wanted: dict[str, int | None] = {}
     for build in builds:
-        tokens = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0)
-        options = build.options
+        shape, options = Shape.of(build.source, workspace), build.options
         least = tokens or options["max_input_len"] + options["max_output_len"]
-        wanted["the engine and its smallest KV cache"] = engine_bytes(build.source, options, least, workspace)
-    if copies := plan.stack.copies:
-        said = f"{copies} model{'s' if copies > 1 else ''} of Hugging Face's library"
-        wanted[said] = copies_bytes(weights.parse(str(plan.settings["model"])), copies, workspace)
+        wanted["the engine and its smallest KV cache"] = shape.engine(options, least) if shape else None
+    if copies:
+        shape = Shape.of(weights.parse(str(plan.settings["model"])), workspace)
+        wanted[f"{copies} model{'s' if copies > 1 else ''} of Hugging Face's library"] = (
+            shape.copies(copies) if shape else None
+        )
         if plan.stack.llmapi is not None:
-            tokens = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0)
-            cache = kv_bytes(weights.parse(str(plan.settings["model"])), tokens, workspace)
-            wanted["the LLM API's KV cache and CUDA graphs"] = None if cache is None else cache + GRAPHS
+            wanted["the LLM API's KV cache and CUDA graphs"] = shape.kv_cache(tokens) + GRAPHS if shape else None
         if "kv_cache_memory_mib" in plan.settings:
             wanted["the KV cache"] = int(plan.settings["kv_cache_memory_mib"]) * 2**20
-    known = [size for size in wanted.values() if size is not None]
+    known = {what: size for what, size in wanted.items() if size is not None}
     if len(known) < len(wanted):
         return Check("GPU memory", "ok", f"{found}; what this model needs is not known beforehand")
-    parts = " + ".join(f"{what} {size / 1e9:.1f}" for what, size in wanted.items() if size is not None)
-    needs = f"{found}; needed {sum(known) / 1e9:.1f} GB ({parts})"
+    needed, parts = sum(known.values()), " + ".join(f"{what} {size / 1e9:.1f}" for what, size in known.items())
+    needs = f"{found}; needed {needed / 1e9:.1f} GB ({parts})"
     if not room:
-        return Check(
-            "GPU memory", "warn", needs, "see that the MIG slice, or the memory of this machine, has that much"
-        )
-    if free >= sum(known):
-        return Check("GPU memory", "ok", needs)
-    return Check("GPU memory", "fail", needs, _smaller(plan))
+        remedy = "see that the MIG slice, or the memory of this machine, has that much"
+        return Check("GPU memory", "warn", needs, remedy)
+    return Check.of(free >= needed, "GPU memory", needs, _smaller(plan))
 
 
 def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> Check | None:
     """Weights pass through the machine's memory: of all copies at the same time, or of an engine that is built."""
     copies = max(plan.stack.copies, BUILD_COPIES * builds)
-    size = weights_bytes(weights.parse(str(plan.settings["model"])), workspace) if copies else None
-    if size is None:
+    shape = Shape.of(weights.parse(str(plan.settings["model"])), workspace) if copies else None
+    if shape is None:
         return None
-    free = psutil.virtual_memory().available
-    found = f"{free / 1e9:.1f} GB free; loading takes about {copies * size / 1e9:.1f} GB"
-    if free >= copies * size:
-        return Check("memory", "ok", found)
-    return Check("memory", "warn", found, "close other programs, or take a smaller model")
+    free, needed = psutil.virtual_memory().available, copies * shape.weights()
+    found = f"{free / 1e9:.1f} GB free; loading takes about {needed / 1e9:.1f} GB"
+    return Check.of(free >= needed, "memory", found, "close other programs, or take a smaller model", "warn")
 
 
 def _smaller(plan: Plan) -> str:
@@ -189,15 +181,11 @@ def _bytes(size: str) -> int:
 
 def _disk(build: Build, workspace: Workspace) -> Check:
     where = next(folder for folder in (workspace.cache, *workspace.cache.parents) if folder.exists())
-    free = shutil.disk_usage(where).free
-    size = weights_bytes(build.source, workspace)
-    found = f"{free / 1e9:.1f} GB free for {workspace.cache}"
-    if size is None:
-        return Check("disk for engines", "ok", f"{found}; a build takes about {BUILD_FACTOR} times the model's size")
-    found += f"; a build takes about {BUILD_FACTOR * size / 1e9:.0f} GB"
-    if free >= BUILD_FACTOR * size:
-        return Check("disk for engines", "ok", found)
-    return Check("disk for engines", "fail", found, "free some space, or set LABS_CACHE to a folder on another disk")
+    free, shape = shutil.disk_usage(where).free, Shape.of(build.source, workspace)
+    needed = BUILD_FACTOR * shape.weights() if shape else 0
+    takes = f"{needed / 1e9:.0f} GB" if shape else f"{BUILD_FACTOR} times the model's size"
+    found = f"{free / 1e9:.1f} GB free for {workspace.cache}; a build takes about {takes}"
+    return Check.of(free >= needed, "disk for engines", found, MORE_DISK)
 
 
 def _hub(source: weights.Source, workspace: Workspace) -> str:
@@ -205,10 +193,5 @@ def _hub(source: weights.Source, workspace: Workspace) -> str:
         return f"not asked: {source.spec}"
     if source.ready(workspace):
         return "not asked: cached"
-    source.require_access()
+    hub.require_access(source.name, source.revision)
     return f"{source.name} may be fetched"
-
-
-def _toolkit() -> str:
-    docker_engine.require_gpu()
-    return "the Docker engine hands GPUs to containers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,74 +17,51 @@ OVERHEAD = 10**9  # bytes: CUDA, and TensorRT's workspace
 COPY_OVERHEAD = 5 * 10**8  # bytes: a CUDA context of a process of its own
 
 
-def engine_bytes(source: Source, options: Mapping[str, Any], kv_tokens: int, workspace: Workspace) -> int | None:
-    """What an engine takes on each of its GPUs; None where the model's shape is not known yet.
+@dataclass(frozen=True)
+class Shape:
+    """What a model's config.json says of its size; all results are bytes, and ``width`` is the bytes of a number."""
 
-    Args:
-        options: the engine's: tp_size, pp_size, quantization, and what one step may compute.
-        kv_tokens: tokens that the KV cache must hold.
-    """
-    shape = _shape(source, workspace)
-    if shape is None:
-        return None
-    width = 1 if options["quantization"] == "fp8" else 2  # bytes a number
-    cache = _cache(shape, kv_tokens, width)
-    activations = num_tokens(options) * _activations(shape)
-    return int((_weights(shape, width) + cache + activations) / (options["tp_size"] * options["pp_size"])) + OVERHEAD
+    config: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, source: Source, workspace: Workspace) -> Shape | None:
+        """None where it is not known: the weights are not here yet, or their architecture is another one."""
+        if source.kind == "random":
+            kind, config = SHAPES[source.name]["type"], SHAPES[source.name]["config"]
+        else:
+            path: Path = source.locate(workspace) / "config.json"
+            config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            kind = config.get("model_type", "")
+        return cls({**GATED[kind], **config}) if kind in GATED else None
 
-def kv_bytes(source: Source, tokens: int, workspace: Workspace) -> int | None:
-    """A KV cache of that many tokens in 16 bits; None where the model's shape is not known yet."""
-    shape = _shape(source, workspace)
-    return None if shape is None else _cache(shape, tokens, 2)
+    @property
+    def _head(self) -> int:
+        return int(self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"])
 
+    @property
+    def _kv(self) -> int:
+        """Numbers of one token's keys (or values) in one layer."""
+        return int(self.config.get("num_key_value_heads") or self.config["num_attention_heads"]) * self._head
 
-def weights_bytes(source: Source, workspace: Workspace) -> int | None:
-    """The model's weights in 16 bits; None where its shape is not known yet."""
-    shape = _shape(source, workspace)
-    return None if shape is None else _weights(shape, 2)
+    def weights(self, width: int = 2) -> int:
+        hidden, heads = self.config["hidden_size"], self.config["num_attention_heads"]
+        attention = 2 * hidden * heads * self._head + 2 * hidden * self._kv
+        matrices = self.config["num_hidden_layers"] * (attention + 3 * hidden * self.config["intermediate_size"])
+        embeddings = 2 * self.config["vocab_size"] * hidden * 2  # never quantised
+        return int(matrices * width + embeddings)
 
+    def copies(self, count: int) -> int:
+        """What so many models take on the first GPU that each hold the weights as they are."""
+        return count * (self.weights() + COPY_OVERHEAD)
 
-def copies_bytes(source: Source, copies: int, workspace: Workspace) -> int | None:
-    """What so many models take on the first GPU that each hold the weights as they are, in 16 bits."""
-    one = weights_bytes(source, workspace)
-    return None if one is None else copies * (one + COPY_OVERHEAD)
+    def kv_cache(self, tokens: int, width: int = 2) -> int:
+        return int(tokens * 2 * self.config["num_hidden_layers"] * self._kv * width)
 
-
-def _cache(shape: Mapping[str, Any], tokens: int, width: int) -> int:
-    return int(tokens * 2 * shape["num_hidden_layers"] * _kv(shape) * width)
-
-
-def _weights(shape: Mapping[str, Any], width: int) -> int:
-    hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
-    attention = 2 * hidden * heads * _head(shape) + 2 * hidden * _kv(shape)
-    matrices = shape["num_hidden_layers"] * (attention + 3 * hidden * shape["intermediate_size"])
-    embeddings = 2 * shape["vocab_size"] * hidden * 2  # never quantised
-    return int(matrices * width + embeddings)
-
-
-def _activations(shape: Mapping[str, Any]) -> int:
-    """Bytes for each token of a step, in 16 bits: both halves of the gated layer, and four rows of the layer's width.
-
-    Busy against upstream's own figure: Llama 7B with a profile of 64 x 2048 tokens takes about 25 GB in all.
-    """
-    return int(2 * (2 * shape["intermediate_size"] + 4 * shape["hidden_size"]))
-
-
-def _head(shape: Mapping[str, Any]) -> int:
-    return int(shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"])
-
-
-def _kv(shape: Mapping[str, Any]) -> int:
-    """Numbers of one token's keys (or values) in one layer."""
-    return int(shape.get("num_key_value_heads") or shape["num_attention_heads"]) * _head(shape)
-
-
-def _shape(source: Source, workspace: Workspace) -> dict[str, Any] | None:
-    if source.kind == "random":
-        kind, config = SHAPES[source.name]["type"], SHAPES[source.name]["config"]
-    else:
-        path: Path = source.locate(workspace) / "config.json"
-        config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        kind = config.get("model_type", "")
-    return {**GATED[kind], **config} if kind in GATED else None
+    def engine(self, options: Mapping[str, Any], kv_tokens: int) -> int:
+        """What an engine with these options takes on each of its GPUs; its KV cache must hold ``kv_tokens``."""
+        width = 1 if options["quantization"] == "fp8" else 2
+        # For each token of a step: both halves of the gated layer, and four rows of the layer's width. Upstream's own
+        # figure: Llama 7B with a profile of 64 x 2048 tokens takes about 25 GB in all.
+        activations = num_tokens(options) * 2 * (2 * self.config["intermediate_size"] + 4 * self.config["hidden_size"])
+        whole = self.weights(width) + self.kv_cache(kv_tokens, width) + activations
+        return int(whole / (options["tp_size"] * options["pp_size"])) + OVERHEAD

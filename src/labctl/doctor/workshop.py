@@ -62,9 +62,8 @@ def speed_check(times: float) -> Check:
     """One number, and what it means for the labs."""
     lab, quick = (_time(waits + times * computes) for waits, computes in (LAB_02_S, QUICK_S))
     measured = f"{times:.1f} (lab 02 takes about {lab}, --quick runs at most {quick})"
-    if times <= SLOW:
-        return Check("time, reference 1.0", "ok", measured)
-    return Check("time, reference 1.0", "warn", measured, "close other programs, plug the laptop in, or use --quick")
+    remedy = "close other programs, plug the laptop in, or use --quick"
+    return Check.of(times <= SLOW, "time, reference 1.0", measured, remedy, "warn")
 
 
 def _time(seconds: float) -> str:
@@ -73,23 +72,17 @@ def _time(seconds: float) -> str:
 
 def _memory() -> Check:
     available = psutil.virtual_memory().available
-    measured = f"{available / 1e9:.1f} GB available"
-    if available >= MEMORY:
-        return Check("memory", "ok", measured)
-    return Check("memory", "warn", measured, f"close other programs: the labs need {MEMORY / 1e9:.0f} GB")
+    remedy = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB"
+    return Check.of(available >= MEMORY, "memory", f"{available / 1e9:.1f} GB available", remedy, "warn")
 
 
 def _room(root: Path, docker: bool) -> Check:
     free, needed = free_bytes(root), SETUP_DISK + (IMAGES_DISK if docker else 0)
-    measured = f"{free / 1e9:.1f} GB free for {root}"
-    if free >= needed:
-        return Check("room", "ok", measured)
     remedy = f"free some space: {needed / 1e9:.0f} GB are needed" + (" with Docker's images" if docker else "")
-    return Check("room", "fail", measured, remedy)
+    return Check.of(free >= needed, "room", f"{free / 1e9:.1f} GB free for {root}", remedy)
 
 
 def _cores() -> Check:
     count = len(os.sched_getaffinity(0))
-    if count >= 2:
-        return Check("processors", "ok", str(count))
-    return Check("processors", "warn", str(count), "two or more: with one, client and server disturb each other")
+    remedy = "two or more: with one, client and server disturb each other"
+    return Check.of(count >= 2, "processors", str(count), remedy, "warn")

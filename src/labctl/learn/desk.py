@@ -19,7 +19,8 @@ def lay_out(exercise: Exercise, workspace: Workspace) -> Path:
     folder = exercise.yours(workspace)
     if not folder.is_dir():
         with replace_dir(folder) as fresh:
-            _copy(exercise.folder / "starter", fresh)
+            starter, compiled = exercise.folder / "starter", shutil.ignore_patterns("__pycache__")
+            shutil.copytree(starter, fresh, dirs_exist_ok=True, ignore=compiled)
             shutil.copyfile(exercise.folder / TASK, fresh / TASK)
     return folder
 
@@ -29,22 +30,16 @@ def reset(exercise: Exercise, workspace: Workspace) -> Path | None:
     folder = exercise.yours(workspace)
     kept = None
     if folder.is_dir():
-        kept = folder.with_name(f"{exercise.id}.{time.strftime('%Y%m%d-%H%M%S')}")
-        for number in range(2, 100):
-            if not kept.exists():
-                break
-            kept = folder.with_name(f"{exercise.id}.{time.strftime('%Y%m%d-%H%M%S')}-{number}")
+        name = f"{exercise.id}.{time.strftime('%Y%m%d-%H%M%S')}"
+        free = (folder.with_name(name + suffix) for suffix in ("", *(f"-{number}" for number in range(2, 100))))
+        kept = next(path for path in free if not path.exists())
         folder.rename(kept)
     lay_out(exercise, workspace)
     return kept
 
 
 def files(exercise: Exercise, workspace: Workspace) -> dict[str, Path]:
-    """The learner's files by name.
-
-    Raises:
-        LabError: the exercise was not begun, or a file of it is gone.
-    """
+    """The learner's files by name. Raises LabError: the exercise was not begun, or a file of it is gone."""
     folder = exercise.yours(workspace)
     if not folder.is_dir():
         raise LabError(f"exercise {exercise.id} was not started yet", "", f"labctl exercise start {exercise.id}")
@@ -58,11 +53,13 @@ def files(exercise: Exercise, workspace: Workspace) -> dict[str, Path]:
     return {name: folder / name for name in exercise.manifest.files}
 
 
+def stamps(exercise: Exercise, workspace: Workspace) -> list[int]:
+    """When each of the learner's files was saved; 0 where it is gone."""
+    paths = [exercise.yours(workspace) / name for name in exercise.manifest.files]
+    return [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
+
+
 def solution(exercise: Exercise) -> dict[str, str]:
     """The files of the solution, as texts."""
     folder = exercise.folder / "solution"
     return {name: (folder / name).read_text(encoding="utf-8") for name in exercise.manifest.files}
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

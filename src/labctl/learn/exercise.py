@@ -22,24 +22,7 @@ PARTS = ("starter", "solution", "wrong", "check.py", "task.md")
 
 
 class Manifest(BaseModel):
-    """``exercise.yaml``.
-
-    Attributes:
-        files: each file that the learner may change, and its place in the model repository; "" for a file that is not
-            served (a client, a prediction).
-        settings: what the stack is brought up with, as ``--set`` would say it.
-        models: those of the stack that the exercise needs; none means all of them.
-        replicas: servers of the stack; two or more stand behind Envoy, which spreads requests as ``labctl up`` does.
-        replacements: literal texts of the other templates that are replaced, as in ``lab.yaml``.
-        hints: from a nudge to nearly the answer.
-        says: the sentence with which the starter fails.
-        wrong: a folder of ``wrong/`` for each likely wrong answer, and the sentence with which it fails.
-        stuck: what it probably means if a request is not answered.
-        chance: the answers (``starter``, ``solution``, names of ``wrong``) of which moments of arrival or times of the
-            machine decide what is measured: many runs show that they are judged rightly all the same.
-        patience: seconds after which a request without an answer counts as stuck.
-        memory_mib: what one model may take of memory before it is stopped.
-    """
+    """``exercise.yaml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,18 +30,21 @@ class Manifest(BaseModel):
     kind: Literal["implement", "complete", "mend", "configure", "predict"]
     minutes: int = Field(ge=1)
     stack: str
+    # Each file that the learner may change, and its place in the model repository; "" for one that is not served.
     files: dict[str, str] = Field(min_length=1)
-    settings: dict[str, Any] = {}
-    models: list[str] = []
-    replicas: int | None = Field(default=None, ge=1, le=4)
-    replacements: list[Edit] = []
-    hints: list[str] = Field(min_length=2)
-    says: str
-    wrong: dict[str, str] = Field(min_length=2)
-    stuck: str = "is there a loop without an end?"
+    settings: dict[str, Any] = {}  # the stack is brought up with, as --set would say it
+    models: list[str] = []  # of the stack that the exercise needs; none means all of them
+    replicas: int | None = Field(default=None, ge=1, le=4)  # two or more stand behind Envoy, as `labctl up` does it
+    replacements: list[Edit] = []  # literal texts of the other templates that are replaced, as in lab.yaml
+    hints: list[str] = Field(min_length=2)  # from a nudge to nearly the answer
+    says: str  # the sentence with which the starter fails
+    wrong: dict[str, str] = Field(min_length=2)  # a folder for each likely wrong answer, and its sentence
+    stuck: str = "is there a loop without an end?"  # what it probably means if a request is not answered
+    # The answers (starter, solution, names of wrong) of which moments of arrival or times of the machine decide what
+    # is measured: many runs show that they are judged rightly all the same.
     chance: list[str] = []
-    patience: float = Field(default=10.0, gt=0)
-    memory_mib: int = Field(default=3072, ge=256)
+    patience: float = Field(default=10.0, gt=0)  # seconds after which a request without an answer counts as stuck
+    memory_mib: int = Field(default=3072, ge=256)  # that one model may take before it is stopped
 
     @model_validator(mode="after")
     def _places(self) -> Manifest:
@@ -98,11 +84,8 @@ class Exercise:
 def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], None] | None = None) -> list[Exercise]:
     """Every exercise of the checkout, in the order of their ids.
 
-    Args:
-        leave_out: called with each problem; the exercises that have one are left out.
-
-    Raises:
-        LabError: some are broken, and nobody leaves them out; all problems are listed.
+    ``leave_out``: called with each problem; the exercises that have one are left out. Raises LabError: some are broken,
+    and nobody leaves them out; all problems are listed.
     """
     exercises: list[Exercise] = []
     problems: list[str] = []

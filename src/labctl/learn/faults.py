@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from labctl.runtimes.record import Record
 from labctl.stack.faults import stack_explainer
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
+from labkit import nofollow
 
 MOST_LINES = 10
 FRAME = re.compile(r"\s+\S+\(\d+\): ")  # of Triton's "At:"
@@ -35,10 +35,15 @@ class Fault:
 def read_faults(run_dir: Path, since: float) -> list[Fault]:
     """The faults of all models of a run folder since then (``time.monotonic()`` seconds), in order of time."""
     found = []
-    for path in [*run_dir.glob("faults-*.jsonl"), *run_dir.glob("replica-*/faults-*.jsonl")]:
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for path in [path for folder in nofollow.folders(run_dir) for path in folder.glob("faults-*.jsonl")]:
+        try:
+            with nofollow.reading(path) as stream:
+                lines = stream.read(nofollow.MOST_JSON).splitlines()
+        except OSError:  # the observer wrote no such thing
+            continue
+        for line in lines:
             try:
-                data = json.loads(line)
+                data = nofollow.json_object(line)
                 fault = Fault(float(data["t"]), str(data["words"]), data["line"], bool(data["exception"]))
             except (ValueError, KeyError, TypeError):  # cut off when its process was killed
                 continue

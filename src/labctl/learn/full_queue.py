@@ -25,25 +25,16 @@ WRITTEN_S = 10.0  # a step is written down by then
 HELD = PauseLimit(400.0, "would wait for ever")  # should nobody be there any more to let the clock go on
 # Token ids of the prompt, tokens to generate; and parameters of the request, where it has any.
 Request = tuple[Sequence[int], int] | tuple[Sequence[int], int, Mapping[str, Any]]
-Steps = Callable[[], Sequence[Step]]
-Wait = Callable[[TextStream, RequestRecord], None]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The engine of the server that runs.
+    """The engine of the server that runs."""
 
-    Args:
-        endpoint: Triton's, for gRPC.
-        clock: the server's.
-        steps: reads the engine's step log.
-        wait: for one request to end.
-    """
-
-    endpoint: str
+    endpoint: str  # Triton's, for gRPC
     clock: Clock
-    steps: Steps
-    wait: Wait
+    steps: Callable[[], Sequence[Step]]  # reads the engine's step log
+    wait: Callable[[TextStream, RequestRecord], None]  # for one request to end
 
     def send_queued(
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
@@ -77,6 +68,21 @@ class Engine:
         return records, self._steps_of(records, sum(request[1] for request in requests))
 
     @contextlib.contextmanager
+    def stepping(self, requests: Sequence[Request]) -> Iterator[Stepped]:
+        """Send all requests before the engine's first step; its clock then stands still but for the steps granted.
+
+        When the block ends the clock goes on, and all requests are answered.
+        """
+        length = kind_of(self.endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
+        with TextStream(self.endpoint) as stream:
+            with self.held():
+                records = [_send(stream, request, length) for request in requests]
+                self.await_arrived(len(records), stream, records)
+                yield Stepped(records, self)
+            for record in records:
+                self.wait(stream, record)
+
+    @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """For the time of a block the engine begins no step but those that are granted one by one."""
         self.clock.pause(trtllm.MODEL)
@@ -88,12 +94,8 @@ class Engine:
     def await_arrived(self, count: int, client: InFlight, records: Sequence[RequestRecord] = ()) -> None:
         """Until so many requests are in the engine, by its own account.
 
-        Args:
-            client: the connection on which ``records`` were sent.
-
-        Raises:
-            Stuck: they did not arrive.
-            LabError: one of them was refused, or the connection broke.
+        ``client``: the connection on which ``records`` were sent. Raises Stuck: they did not arrive. Raises LabError:
+        one of them was refused, or the connection broke.
         """
         deadline = time.monotonic() + THERE_S
         while self._there() < count:
@@ -118,8 +120,7 @@ class Engine:
 
     def _there(self) -> int:
         """Requests that are in the engine while its clock stands still."""
-        states = [state for state in self._states() if state.get("state") == "held"]
-        return sum(len(state.get("ids", ())) + int(state.get("queue", 0)) for state in states)
+        return self.clock.held_requests(trtllm.MODEL)
 
     def _steps_of(self, records: Sequence[RequestRecord], tokens: int) -> list[Step]:
         """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
@@ -130,6 +131,20 @@ class Engine:
             if sum(sum(step.more["made"]) for step in theirs) >= tokens or time.monotonic() > deadline:
                 return theirs
             time.sleep(LOOK_S)
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Requests in an engine that computes a step when it is told to."""
+
+    records: Sequence[RequestRecord]
+    engine: Engine
+
+    def step(self, count: int = 1) -> list[Step]:
+        """Grant so many steps; all steps of these requests so far."""
+        self.engine.clock.step(count, trtllm.MODEL)
+        ids = {record.id for record in self.records}
+        return [step for step in self.engine.steps() if ids & {*step.ids}]
 
 
 def _send(stream: TextStream, request: Request, length: type[Any]) -> RequestRecord:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
 import random
-import sys
+import runpy
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,19 +43,24 @@ class Outcome:
     checks: Sequence[Check]
     sentence: str
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def verdict(self) -> str:
+        return f"{'passed' if self.passed else 'not yet'}: {self.sentence}"
+
+    def rows(self) -> list[str]:
+        """A line for each expectation, and for what it measured in more than one."""
+        return [
+            f"{'ok' if check.ok else 'NO'}  {check.name}: expected {check.expected}, measured "
+            + "\n    ".join(check.measured.splitlines())
+            for check in self.checks
+        ]
 
 
 def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Sequence[int] = ()) -> Outcome:
     """Judge the learner's files.
 
-    Args:
-        seeds: one trial each; none means two that are drawn now.
-
-    Raises:
-        LabError: it was not begun, another check is in progress, or the server cannot be brought up for a reason that
-            is not the learner's.
+    ``seeds``: one trial each; none means two that are drawn now. Raises LabError: it was not begun, another check is in
+    progress, or the server cannot be brought up for a reason that is not the learner's.
     """
     workspace = session.workspace
     files = files_of(exercise, workspace)
@@ -75,7 +78,7 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
         clean.parent.mkdir(parents=True, exist_ok=True)
         clean.touch() if outcome.passed else clean.unlink(missing_ok=True)
         Progress(workspace).record_check(exercise.id, outcome.passed)
-        atomic_write(_outcome_file(workspace, exercise.id), json.dumps(outcome.to_json()))
+        atomic_write(_outcome_file(workspace, exercise.id), json.dumps(asdict(outcome)))
         return outcome
 
 
@@ -104,6 +107,7 @@ def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
 def _judge(
     session: Session, exercise: Exercise, files: dict[str, Path], runtime: str, seeds: Sequence[int]
 ) -> list[Check]:
+    server.refuse_runtime(session, exercise, runtime)
     try:
         running = server.serve(session, exercise, files, runtime)
     except LabError as error:
@@ -199,22 +203,5 @@ def explain_unreadable(error: Exception, exercise: Exercise, trial: Trial) -> st
 
 
 def _load(exercise: Exercise) -> Any:
-    """The function ``check`` of the exercise's ``check.py``."""
-    path = exercise.folder / "check.py"
-    spec = importlib.util.spec_from_file_location(f"exercise_{exercise.id}", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    with _bytecode_kept_out():
-        spec.loader.exec_module(module)
-    return module.check
-
-
-@contextlib.contextmanager
-def _bytecode_kept_out() -> Iterator[None]:
-    """No ``__pycache__`` beside the exercise."""
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
+    """The function ``check`` of the exercise's ``check.py``; nothing compiled is left beside it."""
+    return runpy.run_path(str(exercise.folder / "check.py"))["check"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,18 @@ class Progress:
 
         self._change(id, change)
 
-    def record_hint(self, id: str, shown: int) -> None:
+    def show_hint(self, id: str, of: int) -> int:
+        """How many hints of so many are shown from now on: one more each time."""
+        shown = min(self.of(id).hints + 1, of)
         self._change(id, lambda before: replace(before, hints=shown))
+        return shown
+
+    def first_open(self, ids: Sequence[str], after: str = "") -> str:
+        """The first exercise that has not passed, or the first one ``after`` another; "" where all have."""
+        begin = ids.index(after) + 1 if after else 0
+        entries = self.entries()
+        order = (*ids[begin:], *ids[:begin])
+        return next((id for id in order if entries.get(id, Entry()).state != PASSED), "")
 
     def _change(self, id: str, change: Callable[[Entry], Entry]) -> None:
         """One entry anew; the lock is for two commands at once."""

@@ -14,6 +14,7 @@ from labctl.runtimes import processes
 from labkit.errors import LabError
 
 MEMORY_BYTES = 1 << 30
+LOOP = "is there a loop without an end?"
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 RUNNER = """
 import importlib.util, json, resource, sys
@@ -30,45 +31,34 @@ json.dump(getattr(module, function)(*arguments), out)
 def call(path: Path, function: str, arguments: Sequence[Any], seconds: float) -> Any:
     """``function(*arguments)`` of the file; arguments and result as JSON knows them.
 
-    Raises:
-        LabError: it raised, with the learner's own file and line; it took too long or too much memory.
+    Raises LabError: it raised, with the learner's own file and line; it took too long or too much memory.
     """
     argv = [sys.executable, "-c", RUNNER.format(memory=MEMORY_BYTES), str(path), function]
-    ended = processes.run_short(argv, cwd=path.parent, seconds=seconds, given=json.dumps(list(arguments)))
-    if ended is None:
-        raise LabError(
-            f"{function} in {path.name} has not returned within {seconds:g} s", "is there a loop without an end?"
-        )
-    code, out, err = ended
-    if code:
-        raise LabError(f"{function} in {path.name} failed", own_lines(err, path.parent))
-    try:
-        return json.loads(out)
-    except ValueError as error:
-        raise LabError(f"{function} in {path.name} returned nothing that JSON knows") from error
+    name = f"{function} in {path.name}"
+    late = LabError(f"{name} has not returned within {seconds:g} s", LOOP)
+    return _ask(argv, path, seconds, name, late, json.dumps(list(arguments)))
 
 
 def script(path: Path, arguments: Sequence[str], patience: float) -> Any:
-    """What the learner's script prints, as JSON knows it.
+    """What the learner's script prints, as JSON knows it. ``patience``: seconds; it has twice as many.
 
-    Args:
-        patience: seconds; it has twice as many.
-
-    Raises:
-        Stuck: it has not ended in time.
-        LabError: its own last words, with file and line.
+    Raises Stuck: it has not ended in time. Raises LabError: its own last words, with file and line.
     """
-    argv = [sys.executable, str(path), *arguments]
-    ended = processes.run_short(argv, cwd=path.parent, seconds=2 * patience)
+    late = Stuck(f"{path.name} has not ended within {2 * patience:g} s", LOOP)
+    return _ask([sys.executable, str(path), *arguments], path, 2 * patience, path.name, late)
+
+
+def _ask(argv: Sequence[str], path: Path, seconds: float, name: str, late: LabError, given: str = "") -> Any:
+    ended = processes.run_short(argv, cwd=path.parent, seconds=seconds, given=given)
     if ended is None:
-        raise Stuck(f"{path.name} has not ended within {2 * patience:g} s", "is there a loop without an end?")
+        raise late
     code, out, err = ended
     if code:
-        raise LabError(f"{path.name} failed", own_lines(err, path.parent))
+        raise LabError(f"{name} failed", own_lines(err, path.parent))
     try:
         return json.loads(out)
     except ValueError as error:
-        raise LabError(f"{path.name} printed no JSON", repr(out[-200:])) from error
+        raise LabError(f"{name} gave no JSON", repr(out[-200:])) from error
 
 
 def own_lines(traceback: str, folder: Path) -> str:

@@ -22,15 +22,17 @@ from labctl.stack.edits import find_edits, reload
 from labctl.stack.faults import Explain
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.up import up
+from labctl.stack.up import refuse, up
 from labctl.triton import server_api
 from labctl.workspace import Workspace
+from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence import metrics
 
 STACK = EXERCISE
 LOOK_S = 0.5
+LOAD_S = 60.0  # a model may take so long to load, at least
 STUCK_S = 3.0  # an execution that takes longer is named where an answer is missing; nothing is asked here that takes it
 
 
@@ -55,11 +57,8 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
 def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> tuple[Runtime, Record]:
     """The exercise's stack, up, with the learner's files as they are now.
 
-    Args:
-        runtime: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
-
-    Raises:
-        LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
+    ``runtime``: with ``auto`` the one that was asked for last, so that no server comes up elsewhere than those before.
+    Raises LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
     """
     workspace, folder = session.workspace, session.workspace.folder(STACK)
     lab = lab_with(exercise, workspace)
@@ -77,7 +76,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
                 if folder.used_file.exists() and not folder.clean_file.exists():
                     anew += [m for m in overlay.touched_models(exercise) if m not in anew]
                 if anew:
-                    reload(session, lab, STACK, anew, patience=_patience(exercise))
+                    reload(session, lab, STACK, anew, patience=max(LOAD_S, 3 * manifest.patience))
                 return there[0], record
             stop(session)
         started = up(session, lab, STACK, options)
@@ -86,14 +85,20 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
     return started.runtime, started.record
 
 
+def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
+    """Raises LabError where an engine of its own cannot be served, whatever the learner has written."""
+    choices = Choices(set=exercise.manifest.settings)
+    plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, choices, str)
+    if plan.stack.packages:
+        refuse(plan, session.choose(_kept_to(session.workspace, runtime), "cpu"), session.workspace)
+
+
 @contextlib.contextmanager
 def _ended_by_a_loop(session: Session) -> Iterator[None]:
     """Take the server down when a model says that its import or ``initialize`` does not come back.
 
-    Triton has no way to end such a load, and would load nothing else after it.
-
-    Raises:
-        LabError: the file and the line, in the place of what the load says.
+    Triton has no way to end such a load, and would load nothing else after it. Raises LabError: the file and the line,
+    in the place of what the load says.
     """
     loops: list[str] = []
     end = threading.Event()
@@ -151,7 +156,8 @@ def stop(session: Session) -> bool:
     if there:
         take_down(session, there[0], STACK, force=True)
     for note in session.workspace.folder(STACK).run_dir().glob("stuck-*.json"):  # of a process that is gone
-        note.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            nofollow.unlink(note)
     return there is not None
 
 
@@ -167,10 +173,6 @@ def _kept_to(workspace: Workspace, runtime: str) -> str:
         return runtime
     atomic_write(workspace.folder(STACK).asked_runtime, runtime)
     return runtime
-
-
-def _patience(exercise: Exercise) -> float:
-    return max(60.0, 3 * exercise.manifest.patience)
 
 
 def _for_this(

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,30 +33,20 @@ QUIET_S, LATE_S = 0.1, 2.0  # nothing new in the step log for so long; waited fo
 
 @dataclass
 class Trial:
-    """One run of a check with one seed. Clients and prompts must come from ``rng``, so that no answer can be learnt.
-
-    Attributes:
-        patience: seconds after which a request without an answer counts as stuck.
-        run_dir: where the models write their step logs, on this machine.
-        folder: the learner's files.
-        settings: those of the stack, with defaults.
-        key: opens the server's model control.
-        since: time.monotonic() at the trial's beginning; :meth:`steps` reads from there on.
-        given: what the learner's script or function gave last, and its name; None before that.
-    """
+    """One run of a check with one seed. Clients and prompts must come from ``rng``, so that no answer can be learnt."""
 
     seed: int
     endpoints: Endpoints
-    run_dir: Path
-    folder: Path
-    settings: Mapping[str, Any]
+    run_dir: Path  # where the models write their step logs, on this machine
+    folder: Path  # the learner's files
+    settings: Mapping[str, Any]  # of the stack, with defaults
     tokenizer_dir: str
-    patience: float
-    key: str = ""
+    patience: float  # seconds after which a request without an answer counts as stuck
+    key: str = ""  # opens the server's model control
     checks: list[Check] = field(default_factory=list)
     Error: ClassVar[type[LabError]] = LabError  # what every way of asking raises
-    since: float = field(default_factory=time.monotonic)
-    given: tuple[str, Any] | None = None
+    since: float = field(default_factory=time.monotonic)  # its beginning: `steps` reads from there on
+    given: tuple[str, Any] | None = None  # what the learner's script or function gave last, and its name
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -87,8 +77,7 @@ class Trial:
     def users(self, count: int, model: str, requests: Sequence[tuple[str, int]]) -> list[RequestRecord]:
         """``count`` users, each of whom asks again when it is answered, until all requests (prompt, tokens) are.
 
-        Raises:
-            LabError: an answer was an error, or did not come within ``patience`` seconds.
+        Raises LabError: an answer was an error, or did not come within ``patience`` seconds.
         """
 
         def send(stream: TextStream, number: int) -> RequestRecord:
@@ -104,9 +93,7 @@ class Trial:
     def answers(self, model: str, requests: Sequence[tuple[str, int]], **parameters: Any) -> list[RequestRecord]:
         """All requests (prompt, max_tokens) at once on one connection; returns when all have ended.
 
-        Raises:
-            Stuck: not all of them within ``patience`` seconds.
-            LabError: an answer was an error.
+        Raises Stuck: not all of them within ``patience`` seconds. Raises LabError: an answer was an error.
         """
         with self.stream() as stream:
             records = [stream.send(model, prompt, max_tokens=n, **parameters) for prompt, n in requests]
@@ -130,12 +117,14 @@ class Trial:
     ) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """Requests (prompt ids, tokens) to ``tensorrt_llm``, all there before the first one joins; and their steps.
 
-        A third element holds a request's parameters, such as its tenant. Raises as :meth:`answers`.
-
-        Args:
-            later: other requests, each with the number of steps after which it arrives.
+        A third element holds a request's parameters, such as its tenant. Raises as :meth:`answers`. ``later``: other
+        requests, each with the number of steps after which it arrives.
         """
         return self._engine().send_queued(requests, later)
+
+    def stepping(self, requests: Sequence[full_queue.Request]) -> AbstractContextManager[full_queue.Stepped]:
+        """The same requests, in an engine that stands still but for the steps that the check grants: see there."""
+        return self._engine().stepping(requests)
 
     def in_turn(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
         """The same requests, but each is sent when the one before it is answered. Raises as :meth:`answers`."""
@@ -179,9 +168,7 @@ class Trial:
     def client(self, script: str, *arguments: str) -> Any:
         """Run the learner's script with the endpoints as arguments before ``arguments``; what it prints, as JSON.
 
-        Raises:
-            Stuck: it has not ended in time.
-            LabError: its own last words, with file and line.
+        Raises Stuck: it has not ended in time. Raises LabError: its own last words, with file and line.
         """
         value = sandbox.script(
             self.folder / script, (self.endpoints.http, self.endpoints.grpc, *arguments), self.patience
@@ -248,8 +235,7 @@ class Trial:
     def explain_errors(self, sentence: str, because: str = "") -> Iterator[None]:
         """An error inside the block fails the trial with ``sentence``; what was really said is shown as measured.
 
-        Args:
-            because: a regular expression; any other error than one that it is found in is told as it is.
+        ``because``: a regular expression; any other error than one that it is found in is told as it is.
         """
         try:
             yield

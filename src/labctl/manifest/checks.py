@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labctl.manifest.schema import FILLED, PROFILES, Lab, StackSpec, lay_overlays
+from labctl.manifest.schema import CLOCK_ACTS, FILLED, PROFILES, Lab, StackSpec, lay_overlays
 from labctl.manifest.settings import CHOICE, REFERENCE, Setting, as_text, resolve
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -67,7 +67,7 @@ def run_problems(lab: Lab) -> Iterator[str]:
             continue
         if phase.balanced and "gpu" in phase.profiles:
             yield f"{where}.replicas: on gpu each would need a GPU; say when: {{profile: cpu}}"
-        if phase.acts and not phase.balanced:
+        if set(phase.acts) - CLOCK_ACTS and not phase.balanced:
             yield f"{where}.acts: they are about replicas; say replicas or balance"
         for profile in phase.profiles:
             try:

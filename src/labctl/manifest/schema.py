@@ -20,7 +20,8 @@ FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "vllm
 ADDED = {"repository", "parameters", "artifacts", "place", "replacements", "optional", "vllm"}  # see _over
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Folders = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-Act = Literal["kill", "restart", "roll", "scale", "follow"]
+Act = Literal["kill", "restart", "roll", "scale", "follow", "pause", "run"]
+CLOCK_ACTS = {"pause", "run"}  # of the schedulers' clock; the others are about replicas
 
 
 def _fill_names(value: Any) -> Any:

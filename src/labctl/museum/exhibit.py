@@ -104,8 +104,7 @@ class Exhibit:
 def find_all(workspace: Workspace) -> list[Exhibit]:
     """Every exhibit, by wing and name; those that end the server come last.
 
-    Raises:
-        LabError: there is none, or some are broken; all problems are listed.
+    Raises LabError: there is none, or some are broken; all problems are listed.
     """
     exhibits: list[Exhibit] = []
     problems: list[str] = []

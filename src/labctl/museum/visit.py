@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
+import runpy
 import shutil
 import sys
 import time
@@ -51,11 +51,8 @@ class Visit:
 def run(workspace: Workspace, exhibit: Exhibit, workaround: bool = False, image: str = "") -> Visit:
     """Start the exhibit's server, run its ``reproduce.py``, kill the server, judge.
 
-    Args:
-        image: a Docker image on this machine that has ``tritonserver``; "" for Triton from the wheel.
-
-    Raises:
-        LabError: no server can be started here at all.
+    ``image``: a Docker image on this machine that has ``tritonserver``; "" for Triton from the wheel. Raises LabError:
+    no server can be started here at all.
     """
     began, version = time.monotonic(), ""
     try:
@@ -162,11 +159,7 @@ def _judge(exhibit: Exhibit, server: Server) -> Found:
 
 def _program(exhibit: Exhibit) -> Callable[[Server], Found]:
     """The function ``reproduce`` of an exhibit's ``reproduce.py``."""
-    spec = importlib.util.spec_from_file_location(f"museum_{exhibit.name}", exhibit.folder / "reproduce.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    program: Callable[[Server], Found] = module.reproduce
+    program: Callable[[Server], Found] = runpy.run_path(str(exhibit.folder / "reproduce.py"))["reproduce"]
     return program
 
 

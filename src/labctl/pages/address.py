@@ -21,7 +21,7 @@ from labkit.errors import LabError
 
 CHAT, WATCH, OPENAI = "chat", "watch", "openai"
 PORTS = {CHAT: 7860, WATCH: 7861, OPENAI: 9000}  # where a page listens, unless somebody else does
-TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 @contextlib.contextmanager
@@ -51,8 +51,7 @@ def of(workspace: Workspace, stack: str, page: str) -> str:
 def listening(host: str, port: int | None, page: str) -> socket.socket:
     """A bound socket for a page. Without a ``port`` it has the page's usual one, or a free one if that is taken.
 
-    Raises:
-        LabError: the port is taken.
+    Raises LabError: the port is taken.
     """
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -71,17 +70,10 @@ def is_own_user(client: tuple[str, int], port: int) -> bool:
     try:
         if not ipaddress.ip_address(client[0]).is_loopback:
             return False
-        rows = [line.split() for table in TABLES for line in _lines(Path(table))]
+        rows = [line.split() for table in TABLES if table.exists() for line in table.read_text().splitlines()[1:]]
     except (OSError, ValueError):
         return False
-    ends = [(_port(row[1]), _port(row[2]), int(row[7])) for row in rows]
+    ends = [
+        (*(int(end.rpartition(":")[2], 16) for end in row[1:3]), int(row[7])) for row in rows
+    ]  # ports, and the user
     return (client[1], port, os.getuid()) in ends
-
-
-def _lines(table: Path) -> list[str]:
-    return table.read_text(encoding="ascii").splitlines()[1:] if table.exists() else []
-
-
-def _port(end: str) -> int:
-    """Of an end of a connection as the kernel writes it: both parts in hexadecimal."""
-    return int(end.rpartition(":")[2], 16)

@@ -59,25 +59,15 @@ def _gradio() -> Any:
 
 
 class Scheduler(NamedTuple):
-    """The scheduler of the same stack.
+    """The scheduler of the same stack."""
 
-    Attributes:
-        command: opens its live page.
-        address: where that page is; "" while it is not open.
-        still: says that its clock stands still; "" while it runs.
-    """
-
-    command: str
-    address: Callable[[], str]
-    still: Callable[[], str] = str
+    command: str  # opens its live page
+    address: Callable[[], str]  # of that page; "" while it is not open
+    still: Callable[[], str] = str  # says that its clock stands still; "" while it runs
 
 
 class Page:
-    """The page of one stack.
-
-    Args:
-        models: those of the stack; the ones that continue texts can be chosen.
-    """
+    """The page of one stack. ``models``: those of the stack; the ones that continue texts can be chosen."""
 
     def __init__(
         self,
@@ -187,8 +177,7 @@ def fence(text: str) -> str:
 def serve(page: Page, address: str, port: int | None = None) -> Iterator[str]:
     """The page for the time of a block; yields where it is. Without a ``port``: its usual one, or a free one.
 
-    Raises:
-        LabError: the port is taken.
+    Raises LabError: the port is taken.
     """
     gr = _gradio()
     with listening(address, port, CHAT) as probe:

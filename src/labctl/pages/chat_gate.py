@@ -10,8 +10,13 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
 from labctl.pages.address import is_own_user
-from labctl.pages.gate import objection
+from labctl.pages.gate import objection, read_body
+from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from labctl.pages.chat import Scheduler
@@ -24,31 +29,18 @@ Field = Callable[[Any], bool]
 JOIN = "/gradio_api/queue/join"
 SCHEDULER = "/scheduler"  # leads to the live page
 POSTS = (JOIN, "/gradio_api/cancel", "/gradio_api/reset")
-GETS = (
-    "/",
-    "/config",
-    "/theme.css",
-    "/favicon.ico",
-    "/manifest.json",
-    "/robots.txt",
-    "/gradio_api/info",
-    "/gradio_api/queue/data",
-    "/gradio_api/startup-events",
-    "/gradio_api/app_id",
-)
+FILES = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
+GETS = (*FILES, *(f"/gradio_api/{name}" for name in ("info", "queue/data", "startup-events", "app_id")))
 FOLDERS = ("/assets/", "/static/", "/svelte/", "/pwa_icon", "/gradio_api/heartbeat/")
 KEPT = ("data", "event_data", "fn_index", "trigger_id", "session_hash")
+LEADING = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 MAX_BODY, MAX_TEXT, MAX_TURNS = 4 * 2**20, 2**20, 1000
 
 
 class Gate:
-    """An ASGI middleware.
+    """An ASGI middleware. ``calls`` gives for each of the page's functions, by its number, what its inputs may be.
 
-    Args:
-        calls: for each of the page's functions by its number, what its inputs may be.
-        exposed: the machine's own names are good hosts too, not only loopback.
-        scheduler: the stack's live page, to which ``SCHEDULER`` leads; its address holds a secret, so that it leads
-            there only whoever is the same user of this machine.
+    ``SCHEDULER`` leads to the stack's live page, whose address holds a secret: only the same user of this machine.
     """
 
     def __init__(
@@ -73,42 +65,51 @@ class Gate:
             await send(message)
 
         try:
-            receive = await self._judge(scope, receive)
-            if scope["path"] == SCHEDULER:
-                await _lead(send, self._where(scope))
-            else:
-                await self._app(scope, receive, watched)
-        except _Refused as refusal:
-            await _answer(send, refusal.status, str(refusal))
+            answer = await self._answer(Request(scope, receive))
+        except HTTPException as refusal:
+            answer = JSONResponse({"detail": refusal.detail}, refusal.status_code)
+        if isinstance(answer, Response):
+            await answer(scope, receive, send)
+            return
+        try:
+            await self._app(scope, answer, watched)
         except Exception:  # Gradio's; the page shows that the call failed, and nobody needs its insides
             if not begun:
-                await _answer(send, 500, "the page could not answer this")
+                await JSONResponse({"detail": "the page could not answer this"}, 500)(scope, receive, send)
 
-    async def _judge(self, scope: Message, receive: Receive) -> Receive:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if why := objection(headers, self._exposed):
-            raise _Refused(403, why)
-        method, path = scope["method"], scope["path"]
-        if method in ("GET", "HEAD") and (path in (*GETS, SCHEDULER) or path.startswith(FOLDERS)):
-            return receive
+    async def _answer(self, request: Request) -> Response | Receive:
+        """The gate's own answer, or what Gradio is to receive. Raises HTTPException for what the page does not do."""
+        if why := objection(request.headers, self._exposed):
+            raise HTTPException(403, why)
+        method, path = request.method, request.url.path
+        if method in ("GET", "HEAD") and path == SCHEDULER and self._scheduler:
+            return RedirectResponse(self._where(request, self._scheduler), 303, LEADING)
+        if method in ("GET", "HEAD") and (path in GETS or path.startswith(FOLDERS)):
+            return request.receive
         if method != "POST" or path.rstrip("/") not in POSTS:
-            raise _Refused(404, "this page has no such thing")
-        body = await _read(receive)
+            raise HTTPException(404, "this page has no such thing")
+        try:
+            body = await read_body(request, MAX_BODY)
+        except LabError as error:
+            raise HTTPException(413, error.what) from error
         if path.rstrip("/") == JOIN:
             body = self._check(body)
-        return _replay(body, receive)
+        pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def _where(self, scope: Message) -> str:
-        """The live page's address, for whoever asks; :class:`_Refused` where it is not open, or not theirs."""
-        if self._scheduler is None:
-            raise _Refused(404, "this page has no such thing")
-        client, server = scope.get("client"), scope.get("server")
+        async def replayed() -> Message:
+            return pending.pop() if pending else await request.receive()
+
+        return replayed
+
+    @staticmethod
+    def _where(request: Request, scheduler: Scheduler) -> str:
+        """The live page's address, for whoever asks; HTTPException where it is not open, or not theirs."""
+        client, server = request.client, request.scope.get("server")
         if not client or not server or not is_own_user(client, server[1]):
-            raise _Refused(403, f"the address is for whoever started this page: {self._scheduler.command} prints it")
-        address = self._scheduler.address()
-        if not address:
-            raise _Refused(404, f"the live page is not open: {self._scheduler.command}")
-        return address
+            raise HTTPException(403, f"the address is for whoever started this page: {scheduler.command} prints it")
+        if address := scheduler.address():
+            return address
+        raise HTTPException(404, f"the live page is not open: {scheduler.command}")
 
     def _check(self, body: bytes) -> bytes:
         try:
@@ -124,14 +125,8 @@ class Gate:
         except (ValueError, KeyError, TypeError, RecursionError):
             good = False
         if not good:
-            raise _Refused(400, "this is no call that the page makes")
+            raise HTTPException(400, "this is no call that the page makes")
         return json.dumps({key: call[key] for key in KEPT if key in call}).encode()
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
 
 
 def fields(config: Mapping[str, Any]) -> dict[int, list[Field]]:
@@ -165,37 +160,3 @@ def _is_turn(turn: Any) -> bool:
     return isinstance(parts, list) and all(
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
     )
-
-
-async def _read(receive: Receive) -> bytes:
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MAX_BODY:
-            raise _Refused(413, f"the page takes up to {MAX_BODY} bytes")
-    return bytes(body)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return replayed
-
-
-async def _lead(send: Send, address: str) -> None:
-    headers = [(b"location", address.encode()), (b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer")]
-    await send({"type": "http.response.start", "status": 303, "headers": [*headers, (b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _answer(send: Send, status: int, why: str) -> None:
-    body = json.dumps({"detail": why}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 
 def objection(headers: Mapping[str, str], exposed: bool) -> str:
     """Why a request with these headers (names in lower case) is refused; "" where it is not.
 
-    Args:
-        exposed: the page listens on every address of the machine, not only on loopback.
+    ``exposed``: the page listens on every address of the machine, not only on loopback.
     """
     host = headers.get("host", "")
     if not is_own(host, exposed):
@@ -22,6 +26,16 @@ def objection(headers: Mapping[str, str], exposed: bool) -> str:
     if origin is not None and _place(origin) != host:
         return "this page takes no calls from other pages"
     return ""
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body of a request. Raises LabError: it has more than so many bytes."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise LabError(f"the page takes up to {most:,} bytes")
+    return bytes(body)
 
 
 def _place(origin: str) -> str:
@@ -37,17 +51,10 @@ def is_own(host: str, exposed: bool) -> bool:
 
     An address is always good where the page listens on every one: only a name can be made to point elsewhere.
     """
-    with contextlib.suppress(ValueError):
+    try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         if name == "localhost" or (exposed and name == socket.gethostname().lower()):
             return True
-        return exposed or ipaddress.ip_address(name).is_loopback if _is_address(name) else False
-    return False
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
+        return ipaddress.ip_address(name).is_loopback or exposed
+    except ValueError:  # neither an address nor a name of ours
         return False
-    return True

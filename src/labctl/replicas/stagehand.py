@@ -1,6 +1,6 @@
-"""What happens to a phase's replicas while its client runs: the client asks, and labctl does it.
+"""What happens to a phase's stack while its client runs: the client asks, and labctl does it.
 
-A client lives where it cannot kill or start a server (a container), and times what it sees by its own clock. So it
+A client lives where it cannot kill or start a server, or stop a clock (a container), and times what it sees. So it
 writes what it asks into the results folder (``labkit.stage``), and is answered there. Only what the phase's
 ``acts`` name is done, and only to the phase's own stack.
 """
@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from labctl.clock.clock import Clock
 from labctl.listener import Silent
-from labctl.manifest.schema import Phase
+from labctl.manifest.schema import CLOCK_ACTS, Phase
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, follow, scale
 from labctl.runtimes.base import Runtime
@@ -31,6 +32,7 @@ from labkit.stage import ASKED, answer_of, folder_of
 
 LOOK_S = 0.05
 DRAIN_S = 20.0
+THERE_S = 120.0  # requests that were sent are in the engine by then, on however busy a machine
 END_S = 60.0  # an act that is under way when the client has ended is waited for as long
 
 
@@ -74,6 +76,8 @@ class Stagehand:
     def __exit__(self, *raised: object) -> None:
         self._over.set()
         wait(self._busy, END_S)
+        if "pause" in self._phase.acts and self._clock().paused:  # leave no clock stopped
+            self._clock().run()
 
     # -- what a client may ask for, by the name of the act -----------------------------------------------------------
 
@@ -92,6 +96,25 @@ class Stagehand:
 
     def scale(self, count: int) -> str:
         return replicas.counted(len(scale(self._session, self._stack.lab, self._stack.name, count, DRAIN_S).servers))
+
+    def pause(self) -> str:
+        self._clock().pause()
+        return "no scheduler begins a step"
+
+    def run(self, model: str, requests: int) -> str:
+        """Let the schedulers run again, once this model's has so many requests."""
+        clock, deadline = self._clock(), time.monotonic() + THERE_S
+        while clock.held_requests(model) < requests:
+            if self._over.wait(LOOK_S):
+                raise _Over
+            if time.monotonic() > deadline:
+                there = clock.held_requests(model)
+                raise LabError(f"{there} of {requests} requests are in {model}", f"within {THERE_S:g} s")
+        clock.run()
+        return f"{requests} requests waited for the first step"
+
+    def _clock(self) -> Clock:
+        return Clock(self._stack.folder.run_dir(), tuple(self._stack.lab.stacks[self._stack.name].models))
 
     def follow(self, least: int, most: int, target: float, settle: float, seconds: float) -> list[dict[str, Any]]:
         """Each decision of the loop, with the moment (``time.monotonic``) at which it was made.
@@ -148,6 +171,8 @@ class Stagehand:
         if act not in self._phase.acts:
             raise LabError(f"phase {self._phase.name} may not ask for {act}", "", "its acts are in lab.yaml")
         outcome = getattr(self, act)(**arguments)
+        if act in CLOCK_ACTS:
+            return outcome
         for text in [outcome] if isinstance(outcome, str) else [each["text"] for each in outcome]:
             self._stack.session.listener.note(text)
         return outcome

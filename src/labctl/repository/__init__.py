@@ -1,27 +1,231 @@
-"""Rendering of Triton model repositories: strict, whole or not at all, and checked before a server sees them."""
+"""From templates and parameters to the repository that a stack serves: all problems at once, or all files at once."""
 
-from labctl.repository.render import (
-    CONFIG,
-    YOURS,
-    Rendered,
-    RenderRequest,
-    listing,
-    origins,
-    render,
-    spare,
-    unknown,
-    without_effect,
-)
+from __future__ import annotations
 
-__all__ = [
-    "CONFIG",
-    "YOURS",
-    "RenderRequest",
-    "Rendered",
-    "listing",
-    "origins",
-    "render",
-    "spare",
-    "unknown",
-    "without_effect",
-]
+import json
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from labctl.repository.config import check_ensembles, parse_config
+from labctl.texts import Problem, Replacement, fill, uses
+from labctl.unfinished import replace_dir
+from labkit.disk import need_space
+from labkit.errors import LabError
+
+CONFIG = "config.pbtxt"
+BLOCK = 4096  # bytes that even a short file takes on a disk
+_NOT_COPIED = {"__pycache__", ".gitkeep", ".tmp"}
+YOURS = ".yours-"  # in the name of an edited file that was put aside for the shipped one
+
+
+@dataclass(frozen=True)
+class RenderRequest:
+    """What to render.
+
+    Attributes:
+        sources: template folders, one subfolder per model; a later one replaces files of an earlier one.
+        models: the models to render; none means all that the sources have.
+        parameters: a value per placeholder; one that no template uses is a problem.
+        output: the folder that is swapped in when everything is right.
+        defaults: a value per placeholder that has none in ``parameters``; templates need not use them.
+        optional: keys for which an empty value is a meaning of its own.
+        place: links, by their path in the repository; their targets are paths as the server sees them.
+        family: the folder of models that is meant where several of upstream's have a model of that name.
+        documents: YAML and JSON files of the templates, by their path in the repository, and what is set in them.
+        spare: a parameter that no template uses is a problem, unless a person may have edited it out; then it is spare.
+        lenient: a placeholder in quotes that has no value stays, as upstream's own filler leaves it; the backend takes
+            it for "not set". For templates out of an image, which may be newer than our table.
+        hint: which templates are meant and where they come from, for the remedy of an error.
+    """
+
+    sources: Sequence[Path]
+    models: Sequence[str]
+    parameters: Mapping[str, Any]
+    output: Path
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    optional: Collection[str] = ()
+    replacements: Sequence[Replacement] = ()
+    place: Mapping[str, str] = field(default_factory=dict)
+    family: str = ""
+    documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    spare: bool = False
+    lenient: bool = False
+    hint: str = ""
+
+
+def listing(request: RenderRequest) -> list[str]:
+    """Every path that :func:`render` would write, below the output; LabError for what it would refuse."""
+    files, _ = _fill_files(request)
+    return sorted({*files, *request.place})
+
+
+def spare(request: RenderRequest) -> list[str]:
+    """Parameters that no template of any source uses; a source that replaces another's template may use fewer."""
+    files = [origins(replace(request, sources=[source], models=())) for source in request.sources]
+    places = [path for each in files for name, path in each.items() if name.endswith(f"/{CONFIG}")]
+    used = {use.key for path in places for use in uses(path.read_text("utf-8", "replace"))}
+    return [key for key in request.parameters if key not in used]
+
+
+def unknown(request: RenderRequest) -> list[str]:
+    """The placeholders that stay as they are because they have no value. Raises LabError as :func:`render`."""
+    values = {**request.defaults, **request.parameters}
+    texts = [path.read_text("utf-8", "replace") for name, path in origins(request).items() if name.endswith(CONFIG)]
+    found = {use.key for text in texts for use in uses(text) if use.quoted and not use.comment}
+    return sorted(found - values.keys())
+
+
+def without_effect(keys: Sequence[str]) -> str:
+    """What a person is told of :func:`spare` parameters."""
+    return f"no template uses {', '.join(keys)} any more: to set {'it' if len(keys) == 1 else 'them'} has no effect"
+
+
+def render(request: RenderRequest) -> list[str]:
+    """Render into a fresh folder and swap it in; the models. Raises LabError with every problem of every template."""
+    files, texts = _fill_files(request)
+    need_space(request.output, sum(-(-source.stat().st_size // BLOCK) * BLOCK for source in files.values()))
+    with replace_dir(request.output) as fresh:
+        for relative, source in files.items():
+            target = fresh / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if relative in texts:
+                target.write_text(texts[relative], encoding="utf-8")
+            else:
+                shutil.copyfile(source, target)
+        for relative, link in request.place.items():
+            target = fresh / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.symlink_to(link)
+        models = sorted(path.name for path in fresh.iterdir())
+        for model in models:
+            if not any(path.name.isdigit() for path in (fresh / model).iterdir()):
+                (fresh / model / "1").mkdir()  # Triton wants a version folder, git keeps no empty ones
+    return models
+
+
+def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
+    """Where each file comes from, and the text of those that are filled in. Raises LabError."""
+    files = origins(request)
+    texts, problems = _fill_all(request, files)
+    if problems:
+        raise LabError(
+            f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
+            "",
+            "; ".join(filter(None, ("correct what is named above; nothing was written", request.hint))),
+            details=[str(problem) for problem in problems],
+        )
+    return files, texts
+
+
+def origins(request: RenderRequest) -> dict[str, Path]:
+    """Every file to render, by its path in the repository, from the last source that has it. Raises LabError."""
+    files: dict[str, Path] = {}
+    for source in request.sources:
+        for model, folder in _models(source, request.models, request.family).items():
+            for path in sorted(folder.rglob("*")):
+                relative = path.relative_to(folder)
+                left_out = _NOT_COPIED & set(relative.parts) or path.suffix == ".pyc" or YOURS in path.name
+                if path.is_file() and not left_out:
+                    files[f"{model}/{relative.as_posix()}"] = path
+    missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
+    if missing:
+        where = ", ".join(map(str, request.sources))
+        raise LabError(
+            f"no template for {', '.join(missing)}", f"looked for MODEL/{CONFIG} below {where}", request.hint
+        )
+    return files
+
+
+def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Path]:
+    """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
+    places: dict[str, list[Path]] = {}
+    for config in sorted(source.rglob(CONFIG)):
+        if not wanted or config.parent.name in wanted:
+            places.setdefault(config.parent.name, []).append(config.parent)
+    chosen = {}
+    for model, folders in places.items():
+        candidates = folders if len(folders) == 1 else [f for f in folders if f.parent.name == family] or folders
+        if len(candidates) > 1:
+            raise LabError(
+                f"the templates below {source} have the model {model} more than once",
+                "it is not clear which one is meant",
+                "name one folder of models with --templates",
+                details=[str(folder) for folder in candidates],
+            )
+        chosen[model] = candidates[0]
+    return chosen
+
+
+def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[str, str], list[Problem]]:
+    problems: list[Problem] = []
+    texts: dict[str, str] = {}
+    used: set[str] = set()
+    configs: dict[str, Any] = {}
+    unmatched = list(request.replacements)
+    values = {**request.defaults, **request.parameters}
+    for relative, source in files.items():
+        if not relative.endswith(f"/{CONFIG}"):
+            continue
+        try:
+            template = source.read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            problems.append(Problem(relative, 0, "", f"not UTF-8: {error.reason} at byte {error.start}"))
+            continue
+        for replacement in request.replacements:
+            if replacement.file == relative and replacement.find in template:
+                template = template.replace(replacement.find, replacement.replace)
+                unmatched = [r for r in unmatched if r is not replacement]
+        places = uses(template)
+        used |= {use.key for use in places}
+        texts[relative], wrong = fill(relative, template, values, request.optional, request.lenient)
+        config, bad = (None, []) if wrong else parse_config(relative, texts[relative], places, values)
+        problems += wrong + bad
+        model = relative.split("/", 1)[0]
+        configs[model] = config
+        if config is not None and config.name and config.name != model:
+            problems.append(Problem(relative, 0, "name", f"says '{config.name}', but the folder is {model}"))
+    problems += [
+        Problem(r.file, 0, "", f"'{r.find}' is to be replaced, but it is nowhere in the template") for r in unmatched
+    ]
+    for relative, changes in request.documents.items():
+        try:
+            texts[relative] = change_document(relative, files[relative].read_text(encoding="utf-8"), changes)
+        except KeyError:
+            problems.append(Problem(relative, 0, "", "the templates have no such file"))
+        except (ValueError, yaml.YAMLError) as error:
+            problems.append(Problem(relative, 0, "", " ".join(str(error).split())))
+    problems += [
+        Problem("place", 0, link, "leads out of the repository")
+        for link in request.place
+        if PurePosixPath(link).is_absolute() or ".." in PurePosixPath(link).parts
+    ]
+    if not request.spare:
+        idle = [key for key in request.parameters if key not in used]
+        problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
+    if not problems:
+        problems += check_ensembles(configs)
+    return texts, problems
+
+
+def change_document(name: str, text: str, changes: Mapping[str, Any]) -> str:
+    """The YAML or JSON file of that name with ``changes`` over it, key by key. Raises ValueError: it is no mapping."""
+    json_file = name.endswith(".json")
+    own = json.loads(text) if json_file else yaml.safe_load(text)
+    if not isinstance(own, dict):
+        raise ValueError(f"{PurePosixPath(name).name} is no mapping")
+    changed = _over(own, changes)
+    return json.dumps(changed, indent=2) + "\n" if json_file else yaml.safe_dump(changed, sort_keys=False)
+
+
+def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(old)
+    for key, value in new.items():
+        below = old.get(key)
+        merged[key] = _over(below if isinstance(below, dict) else {}, value) if isinstance(value, dict) else value
+    return merged

@@ -1,12 +1,10 @@
-"""Ensembles: every tensor between their steps must exist, be produced once, and fit in datatype and rank.
+"""Configurations: each is parsed, and every tensor between an ensemble's steps must exist, be produced once, and fit.
 
-Triton says of a wrong ensemble only that it is wrong, one tensor at a time, after the server has started. All of it
-can be known before.
+Triton tells of a wrong ensemble one tensor at a time, after the server has started. All of it can be known before.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -93,27 +91,18 @@ def parse_config(
     """The parsed ``ModelConfig`` (None if it is not one) and what is wrong with it.
 
     Args:
-        text: a filled template.
         uses: the template's placeholders: an error on the line of one is told with its key.
         values: what they were filled with: a value of several lines moves all that follows it.
     """
     from google.protobuf import text_format
 
     try:
-        return _parsed(text), []
+        return text_format.Parse(text, import_alone(MODULE).ModelConfig()), []
     except text_format.ParseError as error:
         match = _POSITION.match(str(error))
         line, message = (int(match[1]), match[3]) if match else (error.GetLine() or 0, str(error))
         line, keys = _blame(line, uses, values or {})
         return None, [Problem(file, line, ", ".join(dict.fromkeys(keys)), " ".join(message.split()))]
-
-
-@functools.lru_cache(maxsize=256)  # the phases of a run differ in one model, if in any
-def _parsed(text: str) -> Any:
-    """The ``ModelConfig``, which nobody changes. Raises ParseError."""
-    from google.protobuf import text_format
-
-    return text_format.Parse(text, import_alone(MODULE).ModelConfig())
 
 
 def _blame(line: int, uses: Sequence[Use], values: Mapping[str, Any]) -> tuple[int, list[str]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,7 @@ from pathlib import Path
 import psutil
 
 from labctl.runtimes import docker_engine, processes, wheel
-from labctl.runtimes.leftovers import REPLICA, marks, regions, shm_prefix
-from labctl.runtimes.local_server import LARGEST_REGION
+from labctl.runtimes.leftovers import REPLICA, keeper_command, kill, marks, regions, shm_prefix
 from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS, server_arguments
 from labctl.workspace import Workspace
@@ -28,6 +27,7 @@ from labkit.errors import LabError
 
 EXIT_S = 1  # what Triton gives its requests if labctl is killed
 GRACE_S = 5  # what Triton gets to end in then: one that hangs would never end
+END_S = 10.0  # what the kernel gets to end it
 INSIDE = "/repository"  # in a container
 NETWORK = "127.0.0.1"
 OWNER = "labs.owner"  # label of a container: the pid of the command that started it
@@ -63,37 +63,14 @@ def local(
         name: of a folder in ``.labs``: what a killed command leaves is found by it, and goes with the next command.
     """
     triton = wheel.find_wheel()
-    backends = wheel.backends(triton, workspace.backends_cache)
-    if not wheel.is_backend_folder(backends, triton):
-        wheel.make_backend_folder(backends, triton)
-    http, grpc, metrics = (int(port.rpartition(":")[2]) for port in vars(endpoints).values())
+    backends = triton.make_backends(workspace.backends_cache)
+    http = endpoints.ports[0]
     prefix, log, ended = shm_prefix(workspace.root, name, http), folder / "server.log", folder / "ended.json"
-    usual = server_arguments(
-        str(folder / "repository"),
-        NETWORK,
-        (http, grpc, metrics),
-        prefix,
-        EXIT_S,
-        backend=str(backends),
-        cache=str(triton.caches),
-    )
-    arguments = _add(extra, usual)
-    keeper = [
-        sys.executable,
-        "-m",
-        "labctl.runtimes.keeper",
-        "--ended",
-        str(ended),
-        "--regions",
-        f"/dev/shm/{prefix}*",
-        "--largest",
-        str(LARGEST_REGION),
-        "--grace",
-        str(GRACE_S),
-        "--",
-    ]
+    folders = {"backend": str(backends), "cache": str(triton.caches)}
+    usual = server_arguments(str(folder / "repository"), NETWORK, endpoints.ports, prefix, EXIT_S, **folders)
+    argv = keeper_command([str(triton.binary), *_add(extra, usual)], ended, prefix, "--grace", str(GRACE_S))
     env = wheel.environment(triton) | marks(workspace.root, name) | {REPLICA: str(http)}
-    process = processes.spawn([*keeper, str(triton.binary), *arguments], env, log, cwd=folder, outlive=False)
+    process = processes.spawn(argv, env, log, cwd=folder, outlive=False)
 
     def how() -> str:
         if process.poll() is None:
@@ -105,23 +82,15 @@ def local(
     try:
         yield BareServer(endpoints, lambda: log.read_text(encoding="utf-8", errors="replace"), how)
     finally:
-        _kill(process.pid, lambda: regions(workspace.root, name, http))
-        process.wait()
-
-
-def _kill(keeper: int, regions: Callable[[], list[Path]]) -> None:
-    """End a keeper, the stubs and their server, and remove their shared memory: no other command finds any of it."""
-    family = []
-    with contextlib.suppress(psutil.Error):
-        family = [psutil.Process(keeper), *reversed(psutil.Process(keeper).children(recursive=True))]
-    for region in regions():
-        region.unlink(missing_ok=True)
-    for member in family:
+        # The shared memory, the keeper, the stubs, their server: in this order no other command finds any of it.
+        family = []
         with contextlib.suppress(psutil.Error):
-            member.kill()
-    psutil.wait_procs(family, timeout=10)
-    for region in regions():
-        region.unlink(missing_ok=True)
+            family = [psutil.Process(process.pid), *reversed(psutil.Process(process.pid).children(recursive=True))]
+        for ending in (family, []):  # and what was made meanwhile
+            for region in regions(workspace.root, name, http):
+                region.unlink(missing_ok=True)
+            kill(ending, time.monotonic() + END_S)
+        process.wait()
 
 
 @contextlib.contextmanager
@@ -141,8 +110,7 @@ def container(
         raise LabError(f"there is no image {image} on this machine", str(error), f"docker pull {image}") from error
     # In a container it listens everywhere; its ports are published on loopback only.
     arguments = _add(extra, server_arguments(INSIDE, "0.0.0.0", (HTTP, GRPC, METRICS), "museum-", EXIT_S))
-    outside = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
-    ports = dict(zip((HTTP, GRPC, METRICS), outside, strict=True))
+    ports = dict(zip((HTTP, GRPC, METRICS), endpoints.ports, strict=True))
     with docker_engine.speaking(f"starting {image}"):
         _sweep(workspace)
         made = client.containers.create(
@@ -162,9 +130,7 @@ def container(
 
         def how() -> str:
             made.reload()
-            state = made.attrs["State"]
-            code = int(state["ExitCode"])
-            return "" if state["Running"] else processes.describe_exit(128 - code if code > 128 else code)
+            return docker_engine.how_ended(made.attrs) or ""
 
         yield BareServer(endpoints, lambda: made.logs().decode(errors="replace"), how)
     finally:

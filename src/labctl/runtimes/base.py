@@ -1,7 +1,4 @@
-"""What every runtime can do.
-
-A runtime starts the same rendered repository in its own way: ``local`` as a process, ``compose`` in containers.
-"""
+"""What every runtime can do: each starts the same rendered repository in its own way, as processes or in containers."""
 
 from __future__ import annotations
 
@@ -33,16 +30,11 @@ class Server(Protocol):
     def serves(self) -> None:
         """Told once every model answers."""
 
-    @property
-    def record(self) -> Record:
-        """The record, completed with the runtime's own way to find the server."""
+    record: Record  # completed with the runtime's own way to find the server
 
 
 class Runtime(Protocol):
-    """Where servers run. Every method raises LabError for a foreseeable fault.
-
-    Whatever changes something is given as an :class:`Action`: making one is pure, carrying it out is not.
-    """
+    """Where servers run. Every method raises LabError for a foreseeable fault; to make an Action changes nothing."""
 
     name: str
 
@@ -58,34 +50,29 @@ class Runtime(Protocol):
     def client_endpoints(self, record: Record) -> Endpoints:
         """The endpoints as the lab's clients reach them."""
 
-    # -- what can be done ------------------------------------------------------------------------------------------
-
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> Sequence[Action[str]]:
         """Make what is missing of the serving environment (images; the folder of backends), and of a guard's."""
 
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
-        """Run ``python`` arguments (such as ``-m labctl.artifacts pull X``) in the serving environment.
-
-        Gives its stdout; its stderr lines are passed to ``listener.progress``.
-        """
+        """Run ``python`` arguments in the serving environment; gives its stdout, its stderr lines are progress."""
 
     def in_image(
         self, title: str, argv: Sequence[str], image: str, gpus: int, devices: Sequence[str] = ()
     ) -> Action[None]:
         """Run a command in the image that :meth:`prepare` made of ``image``, on that many GPUs, or on ``devices``."""
 
-    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
-        """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``."""
+    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
+        """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``.
+
+        Args:
+            version: of TensorRT-LLM, as our table says; a note says so if the image has another.
+        """
 
     def start(self, launch: Launch) -> Action[Server]:
         """Start the servers and return at once; nothing is left behind when it raises."""
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        """Stop the servers gracefully, then for sure, and remove all that belongs to them; a second call is harmless.
-
-        Args:
-            number: this replica alone.
-        """
+        """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""
 
     def front(self, record: Record) -> Action[None]:
         """Start the balancer of servers that are there; one that has died is replaced."""
@@ -97,23 +84,13 @@ class Runtime(Protocol):
         """The servers as the balancer sees them, by number; {} where it cannot be asked."""
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
-        """Run ``python`` with ``argv`` where the lab's clients live, output passed through; gives the exit status.
-
-        Args:
-            argv: script and arguments, in paths as the client sees them (``client_path``).
-            stack: whom the client talks to; "" for a report, which needs no server.
-        """
+        """Run a script with the paths that clients see, for a stack or a report (""); its exit status."""
 
     def clients(self, stack: str) -> Series:
         """Clients that talk to the stack one after another, in one process (and container) that all of them share."""
 
-    # -- what is there -----------------------------------------------------------------------------------------------
-
     def find(self, stack: str) -> Record | None:
-        """The record of a stack of which a server exists now, from reality (not from a state file).
-
-        Its ``servers`` are those that exist.
-        """
+        """The record of a stack, with its servers that exist now, from reality (not from a state file)."""
 
     def running(self) -> list[Record]:
         """The records of every stack of this checkout that exists now, with the servers that do."""
@@ -128,11 +105,7 @@ class Runtime(Protocol):
         """What of the guard or balancer before the servers has ended, and how; "" where nothing has."""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        """The log of the servers and what stands before them, line by line, without line ends.
-
-        Args:
-            number: of this replica alone, or of FRONT.
-        """
+        """The log of the servers and what stands before them (or of that replica, or FRONT), without line ends."""
 
     def leftovers(self, stack: str) -> list[str]:
         """What of the stack is still there, in words ("process 123", "container x", "/dev/shm/..."); [] is clean."""
@@ -144,8 +117,7 @@ def wait_until_stopped(living: Callable[[], Collection[Unloaded]], grace: float)
     Args:
         living: for each server that has not ended: whether it has unloaded its models.
 
-    Returns:
-        whether nothing is lost when they are killed now: False where something may still be in flight.
+    Returns False where something may still be in flight, and is lost when they are killed now.
     """
     deadline, unloaded = time.monotonic() + grace, False
     while left := living():

@@ -1,7 +1,7 @@
 """The compose runtime: a stack is a Compose project of its own, described by ``compose.yaml`` and found by labels.
 
-``docker compose`` is run for what changes things (build, up, run, down), each in a process group of our own; the
-engine is asked directly for what is (docker_engine.py). Compose's exit status alone is never believed.
+``docker compose`` is run for what changes things (build, up, run, down); the engine is asked directly for what is
+(docker_engine.py). Compose's exit status alone is never believed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 
 from labctl.listener import Listener
 from labctl.runtimes import compose_commands, docker_engine, images, processes
-from labctl.runtimes.base import UNLOADED, too_late, wait_until_stopped
+from labctl.runtimes.base import FRONT, UNLOADED, too_late, wait_until_stopped
 from labctl.runtimes.compose_commands import EVERY, NOBODY, Projects, service, services
 from labctl.runtimes.compose_once import OneShots
-from labctl.runtimes.compose_server import ComposeServer, keep_log, log_lines
-from labctl.runtimes.processes import Action
+from labctl.runtimes.docker_engine import ComposeServer
+from labctl.runtimes.processes import Action, as_they_come
 from labctl.runtimes.record import Endpoints, Launch, Record, together
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labctl.workspace import Workspace
@@ -32,6 +32,8 @@ from labguard.admin import Seen
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+
+KEPT_LINES = 20_000  # of a log, when its container goes
 
 
 class ComposeRuntime(OneShots):
@@ -64,8 +66,6 @@ class ComposeRuntime(OneShots):
         counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
         return Endpoints(f"{host}:{HTTP}", grpc, counters)
 
-    # -- what can be done ----------------------------------------------------------------------------------------
-
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
         return images.build(compose_commands.builds(self._projects, profile, image, guarded), image)
 
@@ -86,12 +86,9 @@ class ComposeRuntime(OneShots):
             servers = docker_engine.containers(self._root, stack, "triton")
             if not servers:
                 raise LabError(f"the containers of {stack} cannot be started", "docker compose made none")
-            wanted = [server.number for server in launch.starting]
-            parts = [
-                (f"replica {docker_engine.replica(one)}" if record.balance else "", one)
-                for one in servers
-                if docker_engine.replica(one) in wanted
-            ]
+            numbers = {server.number for server in launch.starting}
+            parts = [(f"replica {docker_engine.replica(one)}" if record.balance else "", one) for one in servers]
+            parts = [(who, one) for who, one in parts if docker_engine.replica(one) in numbers]
             fronts = docker_engine.containers(self._root, stack, "guard")
             return ComposeServer([*parts, *((f"its {record.front}", one) for one in fronts)], record)
 
@@ -122,34 +119,38 @@ class ComposeRuntime(OneShots):
         return {}
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        if number:
-            return Action(
-                f"replica {number} of {stack} goes", lambda listener: self._stop_one(stack, force, number, listener)
-            )
         command = compose_commands.down(self._projects, stack, force)
+
+        def do_one(listener: Listener) -> None:
+            with docker_engine.speaking(f"stopping replica {number}"):
+                containers = self._servers(stack, number)
+                if not force:
+                    self._ask_to_stop(containers, listener)
+                docker_engine.discard(containers)
 
         def do(listener: Listener) -> None:
             if not self.leftovers(stack):
                 return
             if not force:
                 self._ask_to_stop(self._servers(stack), listener)
-            keep_log(self.workspace, stack)
+            with contextlib.suppress(LabError, *docker_engine.engine_errors()):
+                if containers := self._logging(stack):  # the last words of a stack outlive its containers
+                    words = b"".join(container.logs(tail=KEPT_LINES) for container in containers)
+                    atomic_write(self.workspace.folder(stack).log_file(), words, mode=0o600)
             processes.run_tool(command, listener, listener.progress)
-            self._sweep(stack)
+            # What still bears our label, whatever Compose thought of it.
+            for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
+                with contextlib.suppress(LabError):
+                    docker_engine.discard(find(self._root, stack))
             shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
             # A file of nobody's in a folder of ours is handed back to the caller.
             if os.getuid() == 0:
                 with contextlib.suppress(OSError, RecursionError):  # whatever it wrote there, the stack goes down
                     nofollow.give_all(self.workspace.folder(stack).run_dir(), 0)
 
+        if number:
+            return Action(f"replica {number} of {stack} goes", do_one)
         return Action(f"{stack} goes, and all of its project", do, [command])
-
-    def _stop_one(self, stack: str, force: bool, number: int, listener: Listener) -> None:
-        with docker_engine.speaking(f"stopping replica {number}"):
-            containers = self._servers(stack, number)
-            if not force:
-                self._ask_to_stop(containers, listener)
-            docker_engine.discard(containers)
 
     def _ask_to_stop(self, containers: Sequence[Any], listener: Listener) -> None:
         """With the grace that they were started with. Compose would wait for whoever keeps a stream open."""
@@ -168,8 +169,6 @@ class ComposeRuntime(OneShots):
     def _servers(self, stack: str, number: int = 0) -> list[Any]:
         found = docker_engine.containers(self._root, stack, "triton")
         return [one for one in found if number in (0, docker_engine.replica(one))]
-
-    # -- what is there -------------------------------------------------------------------------------------------
 
     def find(self, stack: str) -> Record | None:
         return next((record for record in self._records(stack)), None)
@@ -192,8 +191,9 @@ class ComposeRuntime(OneShots):
 
     def kill(self, stack: str) -> None:
         """End the stack's servers at once; their containers stay. Raises LabError without an engine."""
-        for one in self._servers(stack):
-            docker_engine.kill(one)
+        with docker_engine.speaking("ending a container"):
+            for one in self._servers(stack):
+                one.kill()
 
     def death_of(self, stack: str, number: int = 0) -> str:
         with contextlib.suppress(LabError):
@@ -210,13 +210,24 @@ class ComposeRuntime(OneShots):
         return f"its {record.front}: {how}" if how else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        return log_lines(self.workspace, stack, follow, number)
+        path = self.workspace.folder(stack).log_file(max(number, 0))
+        if containers := self._logging(stack, number):
+            with docker_engine.speaking("reading the log"):
+                if follow:
+                    yield from as_they_come([_lines(c.logs(stream=True, follow=True)) for c in containers])
+                else:
+                    for container in containers:
+                        yield from container.logs().decode(errors="replace").splitlines()
+        elif path.is_file():
+            yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+        else:
+            raise LabError(f"there is no log of '{stack}'", "it has no container", f"labctl up {stack}")
 
-    def _sweep(self, stack: str) -> None:
-        """Remove what still bears our label, whatever Compose thought of it."""
-        for find in (docker_engine.containers, docker_engine.networks, docker_engine.volumes):
-            with contextlib.suppress(LabError):
-                docker_engine.discard(find(self._root, stack))
+    def _logging(self, stack: str, number: int = 0) -> list[Any]:
+        """What stands before the servers, then the servers: they have the last word."""
+        fronts = docker_engine.containers(self._root, stack, "guard") if number < 1 else []
+        servers = self._servers(stack, number) if number != FRONT else []
+        return [*fronts, *sorted(servers, key=docker_engine.replica)]
 
     def leftovers(self, stack: str) -> list[str]:
         root = self._root
@@ -233,3 +244,13 @@ class ComposeRuntime(OneShots):
 
 def _unloaded(container: Any) -> bool:
     return UNLOADED.encode() in container.logs(tail=20)
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Whole lines out of the pieces of a stream."""
+    pending = b""
+    for chunk in chunks:
+        *complete, pending = (pending + chunk).split(b"\n")
+        yield from (line.decode(errors="replace").rstrip("\r") for line in complete)
+    if pending:
+        yield pending.decode(errors="replace")

@@ -17,7 +17,6 @@ from labctl.runtimes.leftovers import REPLICA
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Launch, Record
 from labctl.triton.arguments import CLOSED, GRPC, HTTP, METRICS
-from labctl.trtllm import releases
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -27,31 +26,33 @@ GRACE_S = 5
 FRONT_DIR = "/labs/front"
 EVERY = "replicas"  # a host name that stands for every server of a stack
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
-# What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
-PACKAGES = "gpu.txt"
-PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 NOBODY = 65534
+# Its metadata says it; importing the package needs a GPU's driver.
+TRTLLM_VERSION = "from importlib.metadata import version; print(version('tensorrt_llm'))"
 
 
 def builds(projects: Projects, profile: str, base: str, guarded: bool = False) -> dict[str, Command]:
     """Every image that a profile needs, and a guard, by its name, and how it is built."""
-    workspace = projects.workspace
-    server = images.server_image(workspace, profile, base)
-    commands = {server: _build(projects, "triton", profile, {"LABS_SERVER_IMAGE": server, **_arguments(base)})}
-    tools = images.server_image(workspace, TOOLS)
+    workspace, commands = projects.workspace, dict[str, Command]()
+
+    def build(service: str, variable: str, image: str, profile: str = TOOLS, **arguments: str) -> None:
+        words = ("--profile", "*", "--progress", "plain", "build", service)
+        env = {variable: image, **arguments, **images.build_environment()}
+        commands[image] = projects.command(BUILDER, words, env, profile=profile)
+
+    build(
+        "triton",
+        "LABS_SERVER_IMAGE",
+        images.server_image(workspace, profile, base),
+        profile,
+        **images.build_arguments(base),
+    )
     if profile != TOOLS:
-        commands[tools] = _build(projects, "triton", TOOLS, {"LABS_SERVER_IMAGE": tools})
-    client = images.client_image(workspace)
-    commands[client] = _build(projects, "client", TOOLS, {"LABS_CLIENT_IMAGE": client})
+        build("triton", "LABS_SERVER_IMAGE", images.server_image(workspace, TOOLS))
+    build("client", "LABS_CLIENT_IMAGE", images.client_image(workspace))
     if guarded:
-        guard = images.guard_image(workspace)
-        commands[guard] = _build(projects, "guard-image", TOOLS, {"LABS_GUARD_IMAGE": guard})
+        build("guard-image", "LABS_GUARD_IMAGE", images.guard_image(workspace))
     return commands
-
-
-def _build(projects: Projects, service: str, profile: str, env: Mapping[str, str]) -> Command:
-    words = ("--profile", "*", "--progress", "plain", "build", service)
-    return projects.command(BUILDER, words, {**env, **images.build_environment()}, profile=profile)
 
 
 def build_files(projects: Projects, name: str) -> Command:
@@ -61,29 +62,14 @@ def build_files(projects: Projects, name: str) -> Command:
 
 
 def copy_out(image: str, name: str, path: str, target: Path) -> list[Command]:
-    """Copy a folder out of an image, through a container that is never started."""
+    """Copy a folder out of an image, through a container that prints the version of its TensorRT-LLM and ends."""
+    asked = ("--network", "none", "--entrypoint", "python3", image, "-c", TRTLLM_VERSION)
     return [
-        Command(("docker", "create", "--name", name, image), {}, f"{name}: {image}, never started, removed at once"),
+        Command(("docker", "create", "--name", name, *asked), {}, f"{name}: {image}, removed at once"),
+        Command(("docker", "start", "--attach", name)),
         Command(("docker", "cp", f"{name}:{path}/.", str(target))),
         Command(("docker", "rm", "--force", name)),
     ]
-
-
-def _arguments(base: str) -> dict[str, str]:
-    """The build arguments of docker/server.gpu.Dockerfile for an image of NVIDIA's ("" is no such image)."""
-    if not base:
-        return {}
-    release = next((r for r in releases.table().values() if r.image == base), None)
-    arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
-    if release is None:
-        return {**arguments, "LABS_PACKAGES": PACKAGES}
-    if release.app:
-        arguments |= {
-            "LABS_APP": "source",
-            "LABS_BACKEND_COMMIT": release.app.backend,
-            "LABS_TRTLLM_COMMIT": release.app.tensorrt_llm,
-        }
-    return {**arguments, "LABS_INSTALL": release.install}
 
 
 def one_shot(
@@ -106,13 +92,11 @@ def one_shot(
 def client(projects: Projects, name: str, stack: str, argv: Sequence[str], terminal: bool) -> Command:
     """A lab's client on a stack's network, or without a stack its report; on this terminal, or on none."""
     image = images.client_image(projects.workspace)
-    service = "client" if stack else "report"
-    where = () if terminal else ("-T",)
-    words = ("--progress", "quiet", "run", "--rm", "--no-deps", "--name", name, *where, service, *argv)
-    container = f"{name}: {image}, gone when it ends"
+    options = ("--rm", "--no-deps", "--name", name, *(() if terminal else ("-T",)))
+    words = ("--progress", "quiet", "run", *options, "client" if stack else "report", *argv)
     # Compose knows a project by compose.yaml alone here: it would warn of every replica but the first.
     env = {"LABS_CLIENT_IMAGE": image, "COMPOSE_IGNORE_ORPHANS": "true"}
-    return projects.command(stack or REPORT, words, env, container=container)
+    return projects.command(stack or REPORT, words, env, container=f"{name}: {image}, gone when it ends")
 
 
 def service(number: int) -> str:
@@ -122,51 +106,59 @@ def service(number: int) -> str:
 
 def serve(projects: Projects, launch: Launch) -> Command:
     """Start the servers' containers, and the guard's or balancer's before them."""
-    record = launch.record
+    record, front = launch.record, _front_environment(projects, launch.record)
     image = images.server_image(projects.workspace, record.profile, launch.image)
-    http, grpc, metrics = record.ports
     arguments = launch.arguments("/models", "0.0.0.0", (HTTP, GRPC, METRICS), "labs-")
+    gpus = launch.ranks if record.profile == "gpu" else 0
     env = {
         "LABS_SERVER_IMAGE": image,
         **({"LABS_SERVER_ARGS": shlex.join(arguments)} if launch.ranks == 1 else {}),  # else the launcher has its own
         "LABS_REPOSITORY": str(launch.repository),
-        "LABS_BIND": record.bind,
+        **front,
         "LABS_RESTART": f"on-failure:{record.options.supervise}" if record.options.supervise else "no",
         "LABS_SECRET_FILE": str(projects.workspace.folder(record.stack).secret),
         "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm]),
-        "LABS_HTTP_PORT": http,
-        "LABS_GRPC_PORT": grpc,
-        "LABS_METRICS_PORT": metrics,
         "LABS_MEMORY": projects.memory(len(record.servers)),
         "LABS_STOP_GRACE": f"{launch.exit_timeout + GRACE_S}s",
+        **({"LABS_SHM_SIZE": launch.shm_size} if launch.shm_size else {}),
+        **({"LABS_GPUS": str(gpus)} if gpus else {}),
     }
-    if launch.shm_size:
-        env["LABS_SHM_SIZE"] = launch.shm_size
-    gpus = launch.ranks if record.profile == "gpu" else 0
-    if gpus:
-        env["LABS_GPUS"] = str(gpus)
     runs = f", runs launch-ranks {launch.launcher} {launch.ranks}" if launch.ranks > 1 else ""
-    ports = ", ".join(f"{record.bind}:{port}" for port in (http, grpc, metrics))
+    where = f"on {', '.join(f'{record.bind}:{port}' for port in record.ports)}"
     name, services = projects.name(record.stack), [service(server.number) for server in launch.starting]
-    where = f"on {ports}"
     if record.front:
-        env["LABS_GUARD_IMAGE"] = images.guard_image(projects.workspace)
         hidden = "on ports of their own" if record.balance else "on no port of this machine"
-        where = f"{hidden}; before {name}-guard-1: {env['LABS_GUARD_IMAGE']}, {where}"
-    whole = () if launch.only else ("--remove-orphans",)
+        where = f"{hidden}; before {name}-guard-1: {front['LABS_GUARD_IMAGE']}, {where}"
+    shown = " and ".join(f"{name}-{one}-1" for one in services)
+    container = f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}"
     if launch.only:
-        services.insert(0, "--no-deps")
-    elif record.front:
-        services.append("guard")
-    words = ("up", "--detach", "--no-build", "--pull", "never", *whole, *services)
-    shown = " and ".join(f"{name}-{service(server.number)}-1" for server in launch.starting)
+        return _up(projects, record, env, ("--no-deps", *services), container)
+    return _up(projects, record, env, ("--remove-orphans", *services, *(["guard"] if record.front else [])), container)
+
+
+def front(projects: Projects, record: Record) -> Command:
+    """Start the balancer's container alone."""
+    env = _front_environment(projects, record)
+    return _up(projects, record, env, ("--no-deps", "--force-recreate", "guard"))
+
+
+def _front_environment(projects: Projects, record: Record) -> dict[str, str]:
+    """Where a stack is reached, and the image of what stands before its servers."""
+    names = ("LABS_HTTP_PORT", "LABS_GRPC_PORT", "LABS_METRICS_PORT")
+    guard = {"LABS_GUARD_IMAGE": images.guard_image(projects.workspace)} if record.front else {}
+    return {"LABS_BIND": record.bind, **dict(zip(names, record.ports, strict=True)), **guard}
+
+
+def _up(
+    projects: Projects, record: Record, env: Mapping[str, str], words: Sequence[str], container: str = ""
+) -> Command:
     return projects.command(
         record.stack,
-        words,
+        ("up", "--detach", "--no-build", "--pull", "never", *words),
         env,
         profile=record.profile,
         override=projects.override_path(record.stack),
-        container=f"{shown}: {image}{_gpus(gpus, launch.devices)}{runs}, {where}",
+        container=container,
         guarded=bool(record.front),
     )
 
@@ -174,7 +166,9 @@ def serve(projects: Projects, launch: Launch) -> Command:
 def down(projects: Projects, stack: str, force: bool = False) -> Command:
     """Stop a stack and remove all of its project; Compose finds it by its labels."""
     hurry = ("--timeout", "0") if force else ()
-    return projects.by_labels(stack, ("down", "--remove-orphans", "--volumes", *hurry))
+    # Without files: it finds the project by its labels alone, whatever the files say today.
+    words = ("--project-name", projects.name(stack), "down", "--remove-orphans", "--volumes", *hurry)
+    return Command(("docker", "compose", *words), cwd=Path("/"))  # where there is no Compose file
 
 
 def _gpus(count: int, devices: Sequence[str] = ()) -> str:
@@ -189,21 +183,6 @@ def gpu_reservation(devices: Sequence[str]) -> dict[str, Any]:
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
-def front(projects: Projects, record: Record) -> Command:
-    """Start the balancer's container alone."""
-    http, grpc, metrics = record.ports
-    env = {
-        "LABS_GUARD_IMAGE": images.guard_image(projects.workspace),
-        "LABS_BIND": record.bind,
-        "LABS_HTTP_PORT": http,
-        "LABS_GRPC_PORT": grpc,
-        "LABS_METRICS_PORT": metrics,
-    }
-    words = ("up", "--detach", "--no-build", "--pull", "never", "--no-deps", "--force-recreate", "guard")
-    override = projects.override_path(record.stack)
-    return projects.command(record.stack, words, env, profile=record.profile, override=override, guarded=True)
-
-
 def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
     """What only this start says of the services: the record, as a label, and the servers' environment."""
     record = launch.record
@@ -215,18 +194,14 @@ def services(projects: Projects, launch: Launch) -> dict[str, dict[str, Any]]:
     traced = {"environment": {"LABS_TRACE": url}} if (url := launch.env.get("LABS_TRACE")) else {}
     if not record.balance:
         return {"triton": own, **({"guard": traced} if traced and record.front else {})}
-    folder = {
-        "type": "bind",
-        "source": str(projects.workspace.folder(record.stack).front),
-        "target": FRONT_DIR,
-        "read_only": True,
-    }
+    source = str(projects.workspace.folder(record.stack).front)
+    folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
     found: dict[str, dict[str, Any]] = {
         "guard": {"command": ["-m", "labguard.container", FRONT_DIR], "volumes": [folder], **traced}
     }
     for server in record.servers:
         number, inside = server.number, (HTTP, GRPC, METRICS)
-        base = {"file": str(projects.workspace.root / "compose.yaml"), "service": "triton"}
+        base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}
         found[service(number)] = {
             **({"extends": base} if number > 1 else {}),
             **own,
@@ -248,13 +223,10 @@ class Projects:
     def inside(self, path: Path, server: bool) -> str:
         """The path in the containers of a path of this machine; the mounts are compose.yaml's."""
         workspace = self.workspace
-        state = workspace.state
-        if path.is_relative_to(state) and len(parts := path.relative_to(state).parts) > 1:
-            if parts[1] == "run":
-                return "/".join(("/labs/run", *parts[2:]))
-            if server and parts[1] == "repository":
-                return "/".join(("/models", *parts[2:]))
         mounts = [(workspace.models, "/labs/models"), (workspace.cache, "/labs/cache")]
+        if path.is_relative_to(workspace.state) and (parts := path.relative_to(workspace.state).parts):
+            folder = workspace.folder(parts[0])
+            mounts += [(folder.run_dir(), "/labs/run"), *([(folder.repository, "/models")] if server else [])]
         if not server:
             mounts += [(workspace.root / "results", "/labs/results"), (workspace.root, "/labs/checkout")]
         for outside, inside in mounts:
@@ -267,11 +239,7 @@ class Projects:
         )
 
     def require_readable_cache(self) -> None:
-        """See that the server can look into the cache, where that is there.
-
-        Raises:
-            LabError: called by root, the server is nobody, and the folder is root's alone.
-        """
+        """Raises LabError where the server, nobody if called by root, cannot look into the cache that is there."""
         cache = self.workspace.cache
         if os.getuid() == 0 and cache.is_dir() and cache.stat().st_mode & 0o005 != 0o005:
             raise LabError(
@@ -329,14 +297,7 @@ class Projects:
         guarded: bool = False,
     ) -> Command:
         """A ``docker compose`` command on a stack's project."""
-        options = [
-            option for path in self.compose_files(profile, override, guarded) for option in ("--file", str(path))
-        ]
-        options += ["--project-directory", self.root]
+        files = self.compose_files(profile, override, guarded)
+        options = [*(option for path in files for option in ("--file", str(path))), "--project-directory", self.root]
         argv = ["docker", "compose", "--project-name", self.name(stack), *options, *words]
         return Command(argv, {**self.environment(stack), **(env or {})}, container, self.workspace.root)
-
-    def by_labels(self, stack: str, words: Sequence[str]) -> Command:
-        """A command without files: Compose finds the project by its labels alone, whatever the files say today."""
-        argv = ["docker", "compose", "--project-name", self.name(stack), *words]
-        return Command(argv, cwd=Path("/"))  # where there is no Compose file

@@ -14,7 +14,7 @@ from labctl.listener import Listener
 from labctl.runtimes import compose_commands, docker_engine, images, processes
 from labctl.runtimes.compose_commands import BUILDER, REPORT, Projects
 from labctl.runtimes.processes import Action, Command
-from labctl.runtimes.series import PROGRAM, Series
+from labctl.runtimes.series import PROGRAM, Around, Series
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 
@@ -27,7 +27,7 @@ class OneShots:
 
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
         image = images.server_image(self.workspace, compose_commands.TOOLS)
-        arguments = [self._argument(text) for text in argv]
+        arguments = [self._container_path(text, strict=True) for text in argv]
         command = compose_commands.one_shot(self._projects, self._name(BUILDER, "engine-builder"), image, arguments)
 
         def do(listener: Listener) -> str:
@@ -55,8 +55,7 @@ class OneShots:
         return Action(title, do, [command])
 
     def _one_shot(self, command: Command, argv: Sequence[str], listener: Listener) -> str:
-        self.workspace.cache.mkdir(parents=True, exist_ok=True)
-        with self._clean_up(BUILDER, command):
+        with self._around(BUILDER, command, self.workspace.cache):
             return processes.run_step(command, listener, argv)
 
     def _name(self, project: str, service: str) -> str:
@@ -64,8 +63,10 @@ class OneShots:
         return f"{self._projects.name(project)}-{service}-{os.getpid()}"
 
     @contextlib.contextmanager
-    def _clean_up(self, project: str, command: Command) -> Iterator[None]:
-        """The container of a one-shot command is gone at the end of the block, however that comes about."""
+    def _around(self, project: str, command: Command, *mounted: Path) -> Iterator[None]:
+        """What the container mounts is there, and the container is gone at the end of the block."""
+        for folder in mounted:
+            folder.mkdir(parents=True, exist_ok=True)
         try:
             yield
         finally:
@@ -73,59 +74,55 @@ class OneShots:
             if project in (BUILDER, REPORT):  # Compose makes a network also for those who have no use of it
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 
-    def _argument(self, text: str) -> str:
-        """A person's own folder is refused where the containers cannot see it."""
+    def _container_path(self, text: str, strict: bool = False) -> str:
+        """A path as the containers see it, or any other text; ``strict`` refuses a path that they cannot see."""
         path = Path(text)
-        return (
-            self._projects.inside(path, server=False)
-            if path.is_absolute() and path.exists()
-            else self._container_path(text)
-        )
+        mounted = any(path.is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
+        there = strict and path.is_absolute() and path.exists()
+        return self._projects.inside(path, server=False) if mounted or there else text
 
-    def _container_path(self, text: str) -> str:
-        """A path below the cache or models/ as the containers see it; anything else is left alone."""
-        mounted = any(Path(text).is_relative_to(folder) for folder in (self.workspace.cache, self.workspace.models))
-        return self._projects.inside(Path(text), server=False) if mounted else text
-
-    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
+    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
         server = images.server_image(self.workspace, "gpu", image)
         name = self._name("templates", "copy")
 
         def do(listener: Listener) -> str:
+            failed = f"{path} cannot be copied out of {image}"
             with replace_dir(target) as fresh:
-                *commands, remove = compose_commands.copy_out(server, name, path, fresh)
+                create, ask, copy, remove = compose_commands.copy_out(server, name, path, fresh)
                 try:
-                    for command in commands:
-                        processes.run_to_end(command, listener, f"{path} cannot be copied out of {image}")
+                    processes.run_to_end(create, listener, failed)
+                    code, answer, _ = processes.run_tool(ask, listener, listener.progress)
+                    processes.run_to_end(copy, listener, failed)
                 finally:
                     processes.run_to_end(remove, listener, f"container {name} cannot be removed")
+            found = "" if code else answer.strip()
+            if found != version:
+                listener.note(
+                    f"{image} has {f'TensorRT-LLM {found}' if found else 'a TensorRT-LLM of an unknown version'}, and "
+                    f"labctl's table is that of {version}: settings may be refused or ignored"
+                )
             return "copied out of the image"
 
         return Action(title, do, compose_commands.copy_out(server, name, path, target), [f"{target}/"])
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
-        project, service = (stack, "client") if stack else (REPORT, "report")
-        terminal = os.isatty(0) and os.isatty(1)
-        command = compose_commands.client(self._projects, self._name(project, service), stack, argv, terminal)
+        command, around = self._client(stack, argv, terminal=os.isatty(0) and os.isatty(1))
 
         def do(listener: Listener) -> int:
-            with self._mount(project, command):
+            with around():
                 return processes.run_foreground(command, listener)
 
         return Action(title, do, [command])
 
     def clients(self, stack: str) -> Series:
         """A container of the service ``client`` for all of them; its stdin is their list, and no terminal."""
-        command = compose_commands.client(self._projects, self._name(stack, "client"), stack, PROGRAM, terminal=False)
-        return Series(f"the clients of {stack}", command, functools.partial(self._mount, stack, command))
+        return Series(f"the clients of {stack}", *self._client(stack, PROGRAM, terminal=False))
 
-    @contextlib.contextmanager
-    def _mount(self, project: str, command: Command) -> Iterator[None]:
-        """What the container mounts is there, and the container is gone at the end of the block."""
-        for folder in (self.workspace.cache, self.workspace.folder(project).run_dir(), self.workspace.root / "results"):
-            folder.mkdir(parents=True, exist_ok=True)
-        with self._clean_up(project, command):
-            yield
+    def _client(self, stack: str, argv: Sequence[str], terminal: bool) -> tuple[Command, Around]:
+        workspace, (project, service) = self.workspace, (stack, "client") if stack else (REPORT, "report")
+        command = compose_commands.client(self._projects, self._name(project, service), stack, argv, terminal)
+        mounted = (workspace.cache, workspace.folder(project).run_dir(), workspace.root / "results")
+        return command, functools.partial(self._around, project, command, *mounted)
 
 
 def hub_token() -> str:

@@ -1,7 +1,4 @@
-"""The Docker engine, asked through its SDK: does it answer, and which containers, networks and volumes are ours?
-
-Those are found by our own labels, never from a file: what the engine says is the truth.
-"""
+"""The Docker engine, asked through its SDK; what is ours is found by our labels there, never from a file."""
 
 from __future__ import annotations
 
@@ -11,11 +8,13 @@ import functools
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labctl.runtimes import processes
+from labctl.runtimes.record import Record
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ PROBE_S = 3
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
+SILENT_S = 3.0  # an engine may not answer while servers are awaited
 COMPOSE_NEEDED = (2, 20)
 ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
 REPLICA = "labs.replica"
@@ -60,24 +60,22 @@ def _address() -> str:
     """DOCKER_HOST, else the address of the docker command's own context ("" for the default socket)."""
     if host := os.environ.get("DOCKER_HOST"):
         return host
-    if not os.environ.get("DOCKER_CONTEXT") and not Path("~/.docker/config.json").expanduser().exists():
+    if (
+        not (context := os.environ.get("DOCKER_CONTEXT", ""))
+        and not Path("~/.docker/config.json").expanduser().exists()
+    ):
         return ""
-    return _of_context(os.environ.get("DOCKER_CONTEXT", ""))
+    return _of_context(context)
 
 
 @functools.cache
 def _of_context(name: str) -> str:
     """The address of a context of the docker command ("" for its current one)."""
-    return _docker_says("context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+    from docker.context import ContextAPI
 
-
-def _docker_says(*words: str) -> str:
-    """What a docker command prints; "" where there is none, it fails, or is silent for too long."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            ["docker", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S, check=True
-        )
-        return done.stdout.strip()
+    with contextlib.suppress(*engine_errors()):
+        if context := ContextAPI.get_context(name or None):
+            return str(context.Host)
     return ""
 
 
@@ -87,11 +85,7 @@ def address() -> str:
 
 
 def engine() -> docker.DockerClient:
-    """The engine.
-
-    Raises:
-        LabError: none answers within a few seconds.
-    """
+    """The engine. Raises LabError where none answers within a few seconds."""
     host = _address()
     client = _client(host)
     if isinstance(client, str):
@@ -102,11 +96,7 @@ def engine() -> docker.DockerClient:
 
 
 def require_docker() -> None:
-    """Refuse a machine without a Docker engine or without the plugin ``docker compose``; name both if it has neither.
-
-    Raises:
-        LabError
-    """
+    """Raises LabError on a machine without a Docker engine or the plugin ``docker compose``, and names all it lacks."""
     try:
         engine()
     except LabError as error:
@@ -117,11 +107,7 @@ def require_docker() -> None:
 
 
 def require_plugin() -> None:
-    """Refuse a machine whose ``docker compose`` is missing or too old.
-
-    Raises:
-        LabError
-    """
+    """Raises LabError on a machine whose ``docker compose`` is missing or too old."""
     if missing := _missing_plugin():
         needed = ".".join(map(str, COMPOSE_NEEDED))
         remedy = f"install the docker-compose plugin {needed} or newer, or {LOCAL}"
@@ -130,7 +116,12 @@ def require_plugin() -> None:
 
 def _missing_plugin() -> str:
     """What is wrong with the plugin; "" if nothing is."""
-    version = _docker_says("compose", "version", "--short").removeprefix("v")
+    version, asked = "", ["docker", "compose", "version", "--short"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S, check=True
+        )
+        version = done.stdout.strip().removeprefix("v")
     numbers: tuple[int, ...] = ()
     with contextlib.suppress(ValueError):
         numbers = tuple(int(part) for part in version.split(".")[:2])
@@ -140,18 +131,15 @@ def _missing_plugin() -> str:
 
 
 def require_gpu() -> None:
-    """Refuse an engine that cannot hand a GPU to a container.
-
-    Raises:
-        LabError
-    """
+    """Raises LabError for an engine that cannot hand a GPU to a container."""
     info = engine().info()
     if shutil.which(HOOK):  # older hosts: every container's start goes by it, and no runtime shows
         return
-    if "nvidia" not in info.get("Runtimes", {}) and not info.get("DiscoveredDevices"):
+    runtimes = info.get("Runtimes", {})
+    if "nvidia" not in runtimes and not info.get("DiscoveredDevices"):
         raise LabError(
             "the Docker engine has no NVIDIA runtime",
-            f"its runtimes are {', '.join(sorted(info.get('Runtimes', {}))) or 'unknown'}",
+            f"its runtimes are {', '.join(sorted(runtimes)) or 'unknown'}",
             "install the NVIDIA Container Toolkit and restart the engine, or use --profile cpu",
         )
 
@@ -169,33 +157,28 @@ def speaking(what: str) -> Iterator[None]:
 
 def containers(root: str, stack: str | None = None, service: str | None = None) -> list[Any]:
     """Our containers of one checkout, running or not."""
+    return _labelled("containers", root, stack, service, all=True, ignore_removed=True)
+
+
+def networks(root: str, stack: str | None = None) -> list[Any]:
+    return _labelled("networks", root, stack)
+
+
+def volumes(root: str, stack: str | None = None) -> list[Any]:
+    return _labelled("volumes", root, stack)
+
+
+def _labelled(kind: str, root: str, stack: str | None, service: str | None = None, **options: bool) -> list[Any]:
+    wanted = {ROOT: root, STACK: stack, SERVICE: service}
+    labels = [f"{key}={value}" for key, value in wanted.items() if value is not None]
     client = engine()
-    with speaking("listing containers"):
-        return list(
-            client.containers.list(all=True, ignore_removed=True, filters={"label": _filter(root, stack, service)})
-        )
+    with speaking(f"listing {kind}"):
+        return list(getattr(client, kind).list(filters={"label": labels}, **options))
 
 
 def replica(container: Any) -> int:
     """The number of a server's container in its stack."""
     return int(container.labels.get(REPLICA) or 1)
-
-
-def networks(root: str, stack: str | None = None) -> list[Any]:
-    client = engine()
-    with speaking("listing networks"):
-        return list(client.networks.list(filters={"label": _filter(root, stack)}))
-
-
-def volumes(root: str, stack: str | None = None) -> list[Any]:
-    client = engine()
-    with speaking("listing volumes"):
-        return list(client.volumes.list(filters={"label": _filter(root, stack)}))
-
-
-def _filter(root: str, stack: str | None, service: str | None = None) -> list[str]:
-    wanted = {ROOT: root, STACK: stack, SERVICE: service}
-    return [f"{key}={value}" for key, value in wanted.items() if value is not None]
 
 
 def labels(thing: Any) -> dict[str, str]:
@@ -204,7 +187,7 @@ def labels(thing: Any) -> dict[str, str]:
 
 
 def users(network: Any) -> str:
-    """Who still uses a network, as an addition to its name; "" if nobody does."""
+    """The containers on a network, as an addition to its name; "" for none."""
     with contextlib.suppress(*engine_errors()):
         network.reload()
     names = sorted(entry["Name"] for entry in (network.attrs.get("Containers") or {}).values())
@@ -242,18 +225,8 @@ def largest(container: Any) -> int:
     return 1024 * max((int(row[1]) for row in shown["Processes"] or ()), default=0)
 
 
-def kill(container: Any) -> None:
-    """End it at once. Raises LabError without an engine."""
-    with speaking("ending a container"):
-        container.kill()
-
-
 def how_ended(attributes: dict[str, Any]) -> str | None:
-    """How a container ended, or why it never will serve, in words, from its inspected attributes; None while it may.
-
-    A process of it that the kernel killed for memory counts, although the container itself may run on; so does a
-    container that has been started anew after an end.
-    """
+    """How a container ended (or a process of it, for memory), or why it never will serve; None while it may."""
     state = attributes["State"]
     status = state.get("Status")
     health = state.get("Health") or {}
@@ -270,6 +243,36 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
         return str(state["Error"])
     code = int(state.get("ExitCode", 0))
     return processes.describe_exit(128 - code if code > 128 else code)
+
+
+class ComposeServer:
+    """Watched containers of servers and of what stands before them, each with its name in errors ("": the only one)."""
+
+    def __init__(self, containers: Sequence[tuple[str, Any]], record: Record) -> None:
+        self.record, self._containers = record, containers
+        self._silent_since: float | None = None
+
+    def serves(self) -> None:
+        """Its shared memory is the container's own."""
+
+    def exited(self) -> str | None:
+        """Raises LabError when the engine itself stays silent."""
+        import docker.errors
+
+        try:
+            for who, container in self._containers:
+                container.reload()
+                if how := how_ended(container.attrs):
+                    return f"{who}: {how}" if who else how
+        except docker.errors.NotFound:
+            return "its container was removed"
+        except engine_errors() as error:
+            self._silent_since = self._silent_since or time.monotonic()
+            if time.monotonic() - self._silent_since > SILENT_S:
+                raise LabError("the Docker engine stopped answering", "", "start it, then labctl down") from error
+        else:
+            self._silent_since = None
+        return None
 
 
 def _short(error: BaseException) -> str:

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 from labctl.listener import Listener
 from labctl.runtimes import processes
@@ -28,11 +27,7 @@ def url(port: int) -> str:
 
 
 def command(record: Record, port: int, announce: str = "") -> Command:
-    """The program in front of a running stack.
-
-    Raises:
-        LabError: it cannot run in this environment.
-    """
+    """The program in front of a running stack. Raises LabError: it cannot run in this environment."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise LabError(
@@ -40,19 +35,8 @@ def command(record: Record, port: int, announce: str = "") -> Command:
             f"not installed: {', '.join(missing)}",
             "make setup (or: pip install -e '.[openai]')",
         )
-    argv = [
-        sys.executable,
-        "-m",
-        "labdoor",
-        "--endpoint",
-        record.endpoints.grpc,
-        "--models",
-        ",".join(record.models),
-        "--tokenizer",
-        record.tokenizer_dir,
-        "--port",
-        str(port),
-    ]
+    argv = [sys.executable, "-m", "labdoor", "--endpoint", record.endpoints.grpc, "--models", ",".join(record.models)]
+    argv += ["--tokenizer", record.tokenizer_dir, "--port", str(port)]
     return Command([*argv, "--announce", announce] if announce else argv)
 
 
@@ -73,12 +57,9 @@ def beside(workspace: Workspace, record: Record, port: int) -> Action[str]:
             if process.poll() is not None or time.monotonic() > deadline:
                 how = processes.describe_exit(process.returncode) if process.poll() is not None else "no answer"
                 process.kill()
-                raise LabError(
-                    "the OpenAI API did not come up; the stack itself is up",
-                    how,
-                    f"labctl openai {record.stack}",
-                    details=_tail(log),
-                )
+                tail = nofollow.read_text(log).splitlines()[-5:]
+                failed = "the OpenAI API did not come up; the stack itself is up"
+                raise LabError(failed, how, f"labctl openai {record.stack}", details=tail)
             time.sleep(LOOK_S)
         return url(port)
 
@@ -91,7 +72,3 @@ def _answers(port: int) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def _tail(log: Path) -> list[str]:
-    return nofollow.read_text(log).splitlines()[-5:]

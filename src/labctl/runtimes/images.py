@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.tensorrt_llm import GpuInfo
+from labctl.artifacts.protocol import GpuInfo
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine, nvidia, processes
 from labctl.runtimes.processes import Action, Command
@@ -51,6 +50,9 @@ GUARD_FILES = (
     "requirements/guard.txt",
     "src/labguard/envoy.yaml",
 )
+# What the labs' own models need on a GPU image without TensorRT-LLM: a file of requirements/.
+PACKAGES = "gpu.txt"
+PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 BUILD_REMEDY = "the last lines show why; behind a proxy set LABS_CA_BUNDLE, without a package index LABS_WHEELS"
 PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
@@ -71,7 +73,7 @@ def guard_image(workspace: Workspace) -> str:
 
 
 def all_images(workspace: Workspace, profile: str) -> list[str]:
-    """Names of all images that a profile's stacks may start: the server's, the clients' and the guard's."""
+    """Names of all images that a profile's stacks may start."""
     return [server_image(workspace, profile), client_image(workspace), guard_image(workspace)]
 
 
@@ -96,8 +98,10 @@ def digest(image: str) -> str:
 
 
 def exists(image: str) -> bool:
-    """Raises LabError where no engine answers."""
-    return bool(digest(image))
+    """Whether an image is here, as far as an engine can be asked."""
+    with contextlib.suppress(LabError):
+        return bool(digest(image))
+    return False
 
 
 def build_environment() -> dict[str, str]:
@@ -110,6 +114,20 @@ def build_environment() -> dict[str, str]:
         if (value := os.environ.get(name)) and Path(value).is_file():
             variables.setdefault("LABS_CA_BUNDLE", value)
     return variables
+
+
+def build_arguments(base: str) -> dict[str, str]:
+    """The build arguments of docker/server.gpu.Dockerfile for an image of NVIDIA's ("" is no such image)."""
+    if not base:
+        return {}
+    release = next((r for r in releases.table().values() if r.image == base), None)
+    arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
+    if release is None:
+        return {**arguments, "LABS_PACKAGES": PACKAGES}
+    if app := release.app:
+        commits = {"LABS_BACKEND_COMMIT": app.backend, "LABS_TRTLLM_COMMIT": app.tensorrt_llm}
+        arguments |= {"LABS_APP": "source", **commits}
+    return {**arguments, "LABS_INSTALL": release.install}
 
 
 def sources(workspace: Workspace, below: str = "") -> list[Path]:
@@ -130,26 +148,18 @@ def _digest(workspace: Workspace, files: tuple[str, ...], *more: str, below: str
 
 
 def list_built(workspace: Workspace) -> list[dict[str, Any]]:
-    """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``.
-
-    Raises:
-        LabError: no engine answers.
-    """
+    """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``."""
     with docker_engine.speaking("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
     current = {*all_images(workspace, "cpu"), files_image(workspace)}
-    current |= {server_image(workspace, "gpu", base) for base in _bases()}
+    bases = [releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
+    current |= {server_image(workspace, "gpu", base) for base in bases}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
-    rows = [
-        {
-            "name": name,
-            "bytes": int(image.attrs["Size"]),
-            "made": datetime.fromisoformat(image.attrs["Created"]).timestamp(),
-            "current": name in current,
-        }
-        for image in ours
-        for name in image.tags or [image.short_id]
-    ]
+    rows = []
+    for image in ours:
+        made = datetime.fromisoformat(image.attrs["Created"]).timestamp()
+        facts = {"bytes": int(image.attrs["Size"]), "made": made}
+        rows += [{"name": n, **facts, "current": n in current} for n in image.tags or [image.short_id]]
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
@@ -157,27 +167,22 @@ def remove(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Remove images by name: those that are gone, and those that a container still uses."""
     import docker.errors
 
-    gone, kept = [], []
+    kept = []
     for name in names:
         with docker_engine.speaking(f"removing image {name}"):
             try:
                 docker_engine.engine().images.remove(name)
-                gone.append(name)
             except docker.errors.APIError as error:
                 if error.status_code != CONFLICT:
                     raise
                 kept.append(name)
-    return gone, kept
-
-
-def _bases() -> list[str]:
-    return [releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
+    return [name for name in names if name not in kept], kept
 
 
 def build(builds: Mapping[str, Command], base: str) -> list[Action[str]]:
     """What builds those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
-    made = [_build(name, command) for name, command in builds.items() if not _there(name)]
-    if base and not _there(base):  # also its digest is wanted, which a build alone would not keep
+    made = [_build(name, command) for name, command in builds.items() if not exists(name)]
+    if base and not exists(base):  # also its digest is wanted, which a build alone would not keep
         made.insert(0, _pull(base))
     return made
 
@@ -205,50 +210,20 @@ def _docker_action(title: str, failed: str, outcome: str, *commands: Command) ->
 
 def _build(name: str, command: Command) -> Action[str]:
     def do(listener: Listener) -> str:
-        if _there(name):  # another command built it meanwhile; a second build would take the name from that one
+        if exists(name):  # another command built it meanwhile; a second build would take the name from that one
             return "there"
         failed = f"image {name} cannot be built"
         # Compose 2.26 tells of a build on stdout
         tail = processes.run_to_end(command, listener, failed, BUILD_REMEDY, merged=True)
-        if not exists(name):
+        if not digest(name):
             raise LabError(failed, "docker compose says that it was built", BUILD_REMEDY, details=tail)
         return "built"
 
     return Action(f"image {name}", do, [command], minutes=BUILD_MINUTES)
 
 
-def _there(image: str) -> bool:
-    """Whether an image is here, as far as an engine can be asked."""
-    with contextlib.suppress(LabError):
-        return exists(image)
-    return False
-
-
-class ImageBuilder:
-    """``run`` runs one command in a container of the image, on this machine's GPUs."""
-
-    def __init__(self, image: str, run: Callable[[Sequence[str]], None], devices: Sequence[str] = ()) -> None:
-        self._image = image
-        self._run = run
-        self._devices = devices
-
-    @property
-    def hardware(self) -> Mapping[str, Any]:
-        return dataclasses.asdict(gpu_target(self._image, self._devices))
-
-    def run(self, argv: Sequence[str]) -> None:
-        self._run(argv)
-
-
 def gpu_target(image: str, devices: Sequence[str] = ()) -> GpuInfo:
-    """What an engine that is built or served here with ``image`` is tied to.
-
-    Args:
-        devices: the GPUs that were chosen; () is the first ones.
-
-    Raises:
-        LabError: no driver, no GPU, no Docker engine.
-    """
+    """What an engine that is built or served here with ``image`` is tied to; () of ``devices`` is the first GPUs."""
     gpus = nvidia.gpus(devices)
     first = gpus[0]
     return GpuInfo(first.name, first.compute_capability, first.driver, digest(image), len(gpus))

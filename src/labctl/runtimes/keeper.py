@@ -1,11 +1,9 @@
 """The parent of a server on the local runtime: it alone learns how the server ended, and may start it again.
 
-``python -m labctl.runtimes.keeper --restarts N --ended FILE --regions GLOB -- tritonserver ...``: it outlives the
-command that started it, ends when the server has ended for good, and then ends as the server did. SIGTERM is handed
-on, and nothing is restarted any more; with ``--grace S`` a server that has not ended S seconds later is killed. What a
-dead server leaves (its stubs, their shared memory) goes at once. The server prints into a pipe, and the keeper writes
-that to the log: the limit on the server's files is not one on its log, and a full disk costs lines of the log but never
-a request.
+It outlives the command that started it, ends when the server has ended for good, and then ends as the server did.
+SIGTERM is handed on, and nothing is restarted any more. What a dead server leaves (its stubs, their shared memory) goes
+at once. The server prints into a pipe, and the keeper writes that to the log: the limit on the server's files is not
+one on its log, and a full disk costs lines of the log but never a request.
 """
 
 from __future__ import annotations
@@ -22,15 +20,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 NAME = "labs-keeper"  # by which a runtime finds it among the processes of a machine
 HIDE_EVERY_S = 0.25
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
 LONGEST_LOG = 64 * 2**20  # bytes; the older half of a longer log is dropped
 LAST_WORDS_S = 2.0  # for what a server that has ended still has in the pipe
-_LIBC = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None)  # loaded before fork: the child may only call it
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent has ended."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 def describe_exit(code: int) -> str:
@@ -70,31 +75,22 @@ class Log:
 class Keeper:
     """Keeps one server until it ends in good order, is told to stop, or has died too often."""
 
-    def __init__(
-        self,
-        argv: list[str],
-        restarts: int,
-        ended: Path,
-        regions: Path,
-        largest: int,
-        longest_log: int = LONGEST_LOG,
-        grace: float = math.inf,
-    ) -> None:
-        self._argv, self._restarts, self._ended, self._regions = argv, restarts, ended, regions
-        self._largest, self._log = largest, Log(sys.stdout.fileno(), longest_log)
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options, self._log = options, Log(sys.stdout.fileno(), options.longest_log)
         self._server: subprocess.Popen[bytes] | None = None
-        self._stopping, self._grace, self._until = False, grace, math.inf
+        self._stopping, self._until = False, math.inf
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopping, self._until = True, time.monotonic() + self._grace
+        self._stopping, self._until = True, time.monotonic() + self._options.grace
         if self._server:
             self._server.send_signal(number)
 
     def keep(self) -> int:
         """The exit status of the last server; negative: the signal that ended it."""
-        for attempt in range(self._restarts + 1):
+        restarts: int = self._options.restarts
+        for attempt in range(restarts + 1):
             self._server = subprocess.Popen(
-                self._argv,
+                self._options.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=(ends := os.pipe())[1],
                 stderr=subprocess.STDOUT,
@@ -112,20 +108,22 @@ class Keeper:
             copying.join(LAST_WORDS_S)
             if self._stopping or code == 0:
                 return code
-            ending = {"how": describe_exit(code), "restarts": attempt}
-            self._write(ending)
-            again = f"; restart {attempt + 1} of {self._restarts}" if attempt < self._restarts else ""
+            again = f"; restart {attempt + 1} of {restarts}" if attempt < restarts else ""
+            temporary: Path = self._options.ended.with_suffix(".new")
             with contextlib.suppress(OSError):
-                print(f"labctl: the server ended: {ending['how']}{again}", flush=True)
-            for region in self._regions.parent.glob(self._regions.name):
+                temporary.write_text(json.dumps({"how": describe_exit(code), "restarts": attempt}))
+                temporary.replace(self._options.ended)
+            with contextlib.suppress(OSError):
+                print(f"labctl: the server ended: {describe_exit(code)}{again}", flush=True)
+            for region in self._regions():
                 region.unlink(missing_ok=True)
         return code
 
     def _limit(self) -> None:
         """Of the server, before it begins: it ends with its keeper, and no region of its shared memory is larger."""
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        die_with_parent()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then what goes beyond it fails, and nobody dies of it
-        resource.setrlimit(resource.RLIMIT_FSIZE, (self._largest, self._largest))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self._options.largest, self._options.largest))
 
     def _wait(self, server: subprocess.Popen[bytes]) -> int:
         """Its exit status. Meanwhile its shared memory is its owner's alone: Boost gives it to everybody to read."""
@@ -135,37 +133,25 @@ class Keeper:
             except subprocess.TimeoutExpired:
                 if time.monotonic() > self._until:
                     os.killpg(server.pid, signal.SIGKILL)
-                for region in self._regions.parent.glob(self._regions.name):
+                for region in self._regions():
                     with contextlib.suppress(OSError):  # it has just gone
                         region.chmod(0o600)
 
-    def _write(self, ending: dict[str, object]) -> None:
-        temporary = self._ended.with_suffix(".new")
-        with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(ending))
-            temporary.replace(self._ended)
+    def _regions(self) -> Iterator[Path]:
+        return Path("/dev/shm").glob(f"{self._options.regions}*")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(prog="python -m labctl.runtimes.keeper")
     parser.add_argument("--restarts", type=int, default=0)
-    parser.add_argument("--ended", type=Path, required=True)
-    parser.add_argument("--regions", type=Path, required=True)
-    parser.add_argument("--largest", type=int, required=True, help="bytes of any file, and so of a region")
+    parser.add_argument("--ended", type=Path, required=True, help="the file that says how the server died")
+    parser.add_argument("--regions", required=True, help="how the names of its shared memory begin")
+    parser.add_argument("--largest", type=int, default=LARGEST_REGION, help="bytes of any file, and so of a region")
     parser.add_argument("--longest-log", type=int, default=LONGEST_LOG, help="bytes")
     parser.add_argument("--grace", type=float, default=math.inf, help="seconds to end in, once told to stop")
     parser.add_argument("argv", nargs="+")
-    options = parser.parse_args()
+    keeper = Keeper(parser.parse_args())
     _LIBC.prctl(PR_SET_NAME, NAME.encode())
-    keeper = Keeper(
-        options.argv,
-        options.restarts,
-        options.ended,
-        options.regions,
-        options.largest,
-        options.longest_log,
-        options.grace,
-    )
     signal.signal(signal.SIGTERM, keeper.stop)
     code = keeper.keep()
     if code < 0:  # the same end, without a core of our own

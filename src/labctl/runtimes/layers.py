@@ -13,7 +13,6 @@ import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +58,7 @@ class Layer:
         """The variables of a process that finds these packages first."""
         return {
             "LABS_PACKAGES": str(self.path),  # for Triton's stubs, which leave PYTHONPATH unread (labserve/serving.py)
-            "PYTHONPATH": os.pathsep.join([str(self.path), *wheel.site_packages()]),
+            "PYTHONPATH": os.pathsep.join([str(self.path), wheel.site_packages()]),
         }
 
     def require(self) -> Path:
@@ -81,16 +80,17 @@ class Layer:
             if self.ready:
                 return f"in {self.path}"
             self._require_room()
+            failed = f"the packages of {self.name} were not installed"
+            remedy = f"check the network and pip's settings, then {self.remedy}"
+
+            def progress(line: str) -> None:
+                """A person hears which package comes now."""
+                if PROGRESS.match(line):
+                    listener.progress(line.strip()[:72])
+
             with replace_dir(self.path) as fresh:
                 for command in (self._pip(fresh), self._compile(fresh)):
-                    code, _, tail = processes.run_tool(command, listener, _progress(listener), merged=True)
-                    if code:
-                        raise LabError(
-                            f"the packages of {self.name} were not installed",
-                            processes.describe_exit(code),
-                            f"check the network and pip's settings, then {self.remedy}",
-                            details=tail,
-                        )
+                    processes.run_to_end(command, listener, failed, remedy, merged=True, on_line=progress)
             size = sum(path.lstat().st_size for path in self.path.rglob("*") if path.is_file())
         return f"{size / 1e9:.1f} GB in {self.path}"
 
@@ -118,8 +118,3 @@ def layer(name: str, workspace: Workspace) -> Layer:
     if name not in NEEDED:
         raise LabError(f"there is no engine '{name}' to install", f"there are: {', '.join(NEEDED)}")
     return Layer(name, workspace)
-
-
-def _progress(listener: Listener) -> Callable[[str], None]:
-    """What a person hears of pip: which package comes now."""
-    return lambda line: listener.progress(line.strip()[:72]) if PROGRESS.match(line) else None

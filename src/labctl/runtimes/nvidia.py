@@ -20,10 +20,7 @@ OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``compute_capability`` as in "9.0"; memory in bytes, None where the driver does not say.
-
-    It says nothing of a MIG slice, and nothing of memory that a chip shares with the machine.
-    """
+    """One GPU. Its memory is in bytes; None for a MIG slice, and where chip and machine share it."""
 
     name: str
     compute_capability: str
@@ -33,14 +30,7 @@ class Gpu:
 
 
 def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
-    """Every GPU that the driver knows, or those that are wanted, at least one.
-
-    Args:
-        wanted: numbers or UUIDs. Of a MIG slice, the driver tells only on which kind of GPU it is.
-
-    Raises:
-        LabError: there is no driver, it does not answer, or it has no such GPU.
-    """
+    """The GPUs of these numbers or UUIDs (() is all), at least one; of a MIG slice, only its kind of GPU is known."""
     sliced = any(name.startswith(MIG) for name in wanted)
     argv = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
     if wanted and not sliced:
@@ -53,28 +43,23 @@ def gpus(wanted: Sequence[str] = ()) -> list[Gpu]:
         ) from None
     if done is None:
         raise LabError("the NVIDIA driver does not answer", f"nvidia-smi was silent for {PATIENCE_S} s")
-    code, out, err = done
-    said = (out + err).strip()
+    (code, out, err), remedy = done, "check that nvidia-smi lists your GPU"
     if code:
-        why = said.splitlines()[0] if said else f"exit status {code}"
-        raise LabError("the NVIDIA driver does not work", why, "check that nvidia-smi lists your GPU")
+        why = next(iter((out + err).strip().splitlines()), f"exit status {code}")
+        raise LabError("the NVIDIA driver does not work", why, remedy)
     listed = [_gpu(line) for line in out.splitlines() if line.strip()]
     if not listed:
-        raise LabError("the NVIDIA driver sees no GPU", "", "check that nvidia-smi lists your GPU")
+        raise LabError("the NVIDIA driver sees no GPU", "", remedy)
     return [replace(listed[0], memory=None, free=None)] if sliced else listed
 
 
 def _gpu(line: str) -> Gpu:
     try:
         name, capability, driver, total, free = (part.strip() for part in line.split(","))
-        return Gpu(name, capability, driver, _bytes(total), _bytes(free))
+        memory, left = (None if mib in UNKNOWN else int(mib) * MIB for mib in (total, free))
+        return Gpu(name, capability, driver, memory, left)
     except ValueError:
         raise LabError("the answer of nvidia-smi cannot be read", line) from None
-
-
-def _bytes(mebibytes: str) -> int | None:
-    """Memory as nvidia-smi writes it. Raises ValueError where it is neither a number nor "not available"."""
-    return None if mebibytes in UNKNOWN else int(mebibytes) * MIB
 
 
 def numbers(version: str) -> tuple[int, ...]:

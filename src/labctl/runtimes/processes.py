@@ -1,6 +1,4 @@
-"""What a command does, as a list of actions, and the one place that starts processes.
-
-``up``, ``run``, ``bench``, ``render`` and ``engines build`` make such a list and carry it out; ``--dry-run`` prints it.
+"""What a command does, as a list of actions that ``--dry-run`` prints, and the one place that starts processes.
 
 Every child dies with us (``PR_SET_PDEATHSIG``), unless it is a server that is meant to outlive the command.
 """
@@ -9,10 +7,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import os
 import queue
-import selectors
 import signal
 import subprocess
 import threading
@@ -20,28 +16,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar, cast
 
 from labctl.listener import Listener
 from labctl.runtimes import keeper
 from labkit import nofollow
 from labkit.errors import LabError
 
-PR_SET_PDEATHSIG = 1
 LOOK_S = 0.02
 LOOK_ABOVE = "the last lines show why"
+TEXT: Mapping[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # of a child's output
 LAST_LINE_S = 10.0  # a process that has its last line, and has worked on it, ends within
 describe_exit = keeper.describe_exit  # of a module that starts quickly
-_LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before fork: the child may only call it
 T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A process that is started, with the variables it gets beyond this process's own.
-
-    ``container`` names the container that it makes, if it makes one, and of which image.
-    """
+    """A process and its variables beyond our own; ``container`` names the one that it makes, and of which image."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -71,15 +63,8 @@ class Action(Generic[T_co]):
     expected: Any = None
 
 
-def _die_with_parent() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, outlive: bool) -> subprocess.Popen[bytes]:
-    """Start a server in a process group of its own, its output appended to ``log``.
-
-    What it writes is its owner's alone: its shared memory holds what clients ask and are answered.
-    """
+    """Start a server in a group of its own, its output appended to ``log``; what it writes is its owner's alone."""
     with nofollow.appending(log) as stream:
         return subprocess.Popen(
             argv,
@@ -90,83 +75,70 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, out
             stderr=subprocess.STDOUT,
             start_new_session=True,
             umask=0o077,
-            preexec_fn=None if outlive else _die_with_parent,
+            preexec_fn=None if outlive else keeper.die_with_parent,
         )
 
 
 @contextlib.contextmanager
-def _child(process: subprocess.Popen[Any], grace: float = 10.0) -> Iterator[None]:
-    """Whatever ends the block, the child's group is ended too: asked first, then forced."""
-    try:
-        yield
-    finally:
-        if process.poll() is None:
-            _signal_group(process, signal.SIGTERM)
-            try:
-                process.wait(grace)
-            except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                _signal_group(process, signal.SIGKILL)
-                process.wait()
+def _child(command: Command, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process in a group of its own, so that Ctrl-C reaches us first; it ends with us, and with the block."""
+    own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": keeper.die_with_parent}
+    env = {**os.environ, **command.env}
+    with subprocess.Popen(command.argv, env=env, cwd=command.cwd, **own | options) as process:
+        try:
+            yield process
+        finally:
+            _end(process)
 
 
-def _signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
+def _end(process: subprocess.Popen[Any], grace: float = 10.0) -> None:
+    """End a child, and its group where that is its own: asked first, then forced."""
+    if process.poll() is None:
+        _signal(process, signal.SIGTERM)
+        try:
+            process.wait(grace)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
+
+def _signal(process: subprocess.Popen[Any], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
 
 
 def run_tool(
     command: Command, listener: Listener, on_line: Callable[[str], None], merged: bool = False
 ) -> tuple[int, str, list[str]]:
-    """Run a command to its end in a process group of its own (a terminal's Ctrl-C reaches us first, not it).
+    """Run a command to its end: its exit status, its stdout ("" if merged), and the last lines of its stderr.
 
     Args:
         on_line: called with each line of its stderr as it appears (a carriage return ends a line too).
         merged: its stdout is heard as its stderr is.
-
-    Returns:
-        exit status, stdout ("" if merged), and the last stderr lines.
     """
     listener.command(command.argv)
-    try:
-        process = subprocess.Popen(
-            command.argv,
-            env={**os.environ, **command.env},
-            cwd=command.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-    except OSError as error:
-        raise LabError(f"cannot run {command.argv[0]}", error.strerror or str(error)) from error
     tail: collections.deque[str] = collections.deque(maxlen=30)
-    out = bytearray()
-    pending = bytearray()
-
-    def lines(final: bool = False) -> None:
-        *complete, rest = bytes(pending).replace(b"\r", b"\n").split(b"\n")
-        pending[:] = b"" if final else rest
-        for line in (*complete, rest) if final else complete:
-            if text := line.decode(errors="replace").rstrip():
+    out: list[str] = []
+    err = subprocess.STDOUT if merged else subprocess.PIPE
+    with contextlib.ExitStack() as cleaning:
+        try:
+            process = cleaning.enter_context(_child(command, stdout=subprocess.PIPE, stderr=err, **TEXT))
+        except OSError as error:
+            raise LabError(f"cannot run {command.argv[0]}", error.strerror or str(error)) from error
+        stdout = cast(IO[str], process.stdout)
+        reading = threading.Thread(target=lambda: out.append(stdout.read()), daemon=True)
+        if process.stderr:
+            reading.start()
+        for line in process.stderr or stdout:
+            if text := line.rstrip():
                 tail.append(text)
                 on_line(text)
-
-    with _child(process), process:
-        assert process.stdout
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ, pending if merged else out)
-            if process.stderr:
-                selector.register(process.stderr, selectors.EVENT_READ, pending)
-            while selector.get_map():
-                for key, _ in selector.select():
-                    chunk = os.read(key.fd, 65536)
-                    if not chunk:
-                        selector.unregister(key.fileobj)
-                    key.data.extend(chunk)
-                    lines()
-        lines(final=True)
-        return process.wait(), out.decode(errors="replace"), list(tail)
+        if process.stderr:
+            reading.join()
+        return process.wait(), "".join(out), list(tail)
 
 
 def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> Iterator[tuple[int, str, str]]:
@@ -181,27 +153,14 @@ def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> I
         while waiting or running:
             while waiting and len(running) < at_once:
                 index, command = waiting.popleft()
-                process = subprocess.Popen(
-                    command.argv,
-                    env={**os.environ, **command.env},
-                    cwd=command.cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    errors="replace",
-                    start_new_session=True,
-                    preexec_fn=_die_with_parent,
-                )
-                cleaning.enter_context(process)
-                cleaning.enter_context(_child(process))
-                running[index] = process, time.monotonic()
+                started = _child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **TEXT)
+                running[index] = cleaning.enter_context(started), time.monotonic()
             for index, (process, began) in list(running.items()):
                 late = time.monotonic() - began > seconds
                 if process.poll() is None and not late:
                     continue
-                with _child(process):
-                    del running[index]
+                del running[index]
+                _end(process)
                 out, err = process.communicate()
                 how = f"took longer than {seconds:g} s" if late else describe_exit(process.returncode)
                 yield index, out, ": ".join([how, *err.strip().splitlines()[-1:]])
@@ -209,25 +168,25 @@ def run_together(commands: Sequence[Command], at_once: int, seconds: float) -> I
 
 
 def run_to_end(
-    command: Command, listener: Listener, failed: str, remedy: str = LOOK_ABOVE, merged: bool = False
+    command: Command,
+    listener: Listener,
+    failed: str,
+    remedy: str = LOOK_ABOVE,
+    merged: bool = False,
+    on_line: Callable[[str], None] | None = None,
 ) -> list[str]:
-    """:func:`run_tool` for a command that must succeed; its last stderr lines are progress, and returned.
+    """:func:`run_tool` for a command that must succeed, else LabError ``failed``; its last stderr lines.
 
-    Raises:
-        LabError: ``failed``, with those lines.
+    All of them are progress, where ``on_line`` does not say otherwise.
     """
-    code, _, tail = run_tool(command, listener, listener.progress, merged)
+    code, _, tail = run_tool(command, listener, on_line or listener.progress, merged)
     if code:
         raise LabError(failed, describe_exit(code), remedy, details=tail)
     return tail
 
 
 def run_step(command: Command, listener: Listener, argv: Sequence[str]) -> str:
-    """Run a step that makes weights or engines (``python`` with ``argv``); its stdout.
-
-    Raises:
-        LabError: the step's own, which it writes to stderr as one line, or else its last lines.
-    """
+    """Run a step that makes weights or engines; its stdout. Raises its own LabError, one line of its stderr."""
     code, out, tail = run_tool(
         command, listener, lambda line: None if line.startswith(LabError.MARK) else listener.progress(line)
     )
@@ -243,19 +202,8 @@ def run_foreground(command: Command, listener: Listener) -> int:
     """Run a command on this terminal and return its exit status (negative: the signal that ended it)."""
     listener.command(command.argv)
     # It stays in our process group, so that it owns the terminal; Ctrl-C reaches both of us.
-    process = subprocess.Popen(
-        command.argv, env={**os.environ, **command.env}, cwd=command.cwd, preexec_fn=_die_with_parent
-    )
-    try:
-        return process.wait()
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(10)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            process.kill()
-            process.wait()
-        raise
+    with _child(command, stdin=None, start_new_session=False) as process:
+        return int(process.wait())
 
 
 @contextlib.contextmanager
@@ -264,38 +212,12 @@ def start_fed_process(command: Command, listener: Listener) -> Iterator[subproce
     the block is cut short.
     """
     listener.command(command.argv)
-    process = subprocess.Popen(
-        command.argv,
-        env={**os.environ, **command.env},
-        cwd=command.cwd,
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=_die_with_parent,
-    )
-    assert process.stdin
-    with contextlib.closing(process.stdin), _child(process):
+    with _child(command, stdin=subprocess.PIPE, bufsize=0) as process:
         yield process
+        assert process.stdin
         process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LAST_LINE_S)
-
-
-def await_line(process: subprocess.Popen[bytes], line: str, ended: Path) -> int:
-    """The exit status of what a process of :func:`fed` makes of a line: it writes it into the file ``ended``.
-
-    Where the process itself ends instead, it is its own.
-    """
-    assert process.stdin
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(f"{line}\n".encode())
-    while True:
-        code = process.poll()
-        if ended.exists():
-            return int(ended.read_text())
-        if code is not None:
-            return code or 1  # it was to go on
-        time.sleep(LOOK_S)
 
 
 def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object]) -> Iterator[str]:
@@ -318,21 +240,9 @@ def follow(path: Path, alive: Callable[[], bool], wait: Callable[[float], object
 
 
 def run_short(argv: Sequence[str], cwd: Path, seconds: float, given: str = "") -> tuple[int, str, str] | None:
-    """Run a short command with ``given`` as its stdin; exit status, stdout, stderr. None: it took longer than that.
-
-    Whatever it started is ended with it: it has a process group of its own.
-    """
-    with subprocess.Popen(
-        argv,
-        cwd=cwd,
-        text=True,
-        errors="replace",
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=_die_with_parent,
-    ) as process:
+    """Run a short command and all that it starts; exit status, stdout, stderr. None: it took longer. Raises OSError."""
+    pipe = subprocess.PIPE
+    with _child(Command(argv, cwd=cwd), stdin=pipe, stdout=pipe, stderr=pipe, **TEXT) as process:
         try:
             out, err = process.communicate(given, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -367,12 +277,12 @@ def as_they_come(streams: Sequence[Iterator[str]]) -> Iterator[str]:
 
     for stream in streams:
         threading.Thread(target=read, args=(stream,), daemon=True).start()
-    ended = 0
-    while ended < len(streams):
-        line = arrived.get()
-        if isinstance(line, Exception):
-            raise line
-        if line is None:
-            ended += 1
-        else:
-            yield line
+    reading = len(streams)
+    while reading:
+        match arrived.get():
+            case None:
+                reading -= 1
+            case Exception() as error:
+                raise error
+            case line:
+                yield line

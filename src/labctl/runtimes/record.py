@@ -1,7 +1,6 @@
 """What is asked of a stack, where its servers are, and the record by which it is found again.
 
-The record travels with the server itself (an environment variable of the process, a label of the container), so that
-a lost or damaged state file never hides a server that runs.
+The record travels with the server itself (an environment variable of the process, a label of the container).
 """
 
 from __future__ import annotations
@@ -78,6 +77,10 @@ class Endpoints:
     grpc: str
     metrics: str
 
+    @property
+    def ports(self) -> list[int]:
+        return [int(endpoint.rpartition(":")[2]) for endpoint in vars(self).values()]
+
 
 @dataclass(frozen=True)
 class Replica:
@@ -96,8 +99,7 @@ class Record:
         models: the models that must be READY.
         endpoints: where its clients reach it: its server, or what stands before its servers.
         balance: how requests are spread over its servers; "" for a single server without a balancer.
-        servers: its servers; one, unless ``balance`` says how requests are spread over several. Where the guard has
-            the ports of a lone container, that is asked through the guard.
+        servers: where the guard has the ports of a lone container, that is asked through the guard.
         options: what was asked when it was brought up, with the release that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
         server: the runtime's own way to find the server (``pid`` and ``started``; or the Compose project).
@@ -126,10 +128,7 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Raises ValueError where ``text`` is not a record.
-
-        A record of version 0.1 is one, and what only a newer version knows is left out.
-        """
+        """The record in a text, of version 0.1 too; what only a newer one has is left out. Raises ValueError."""
         data = nofollow.json_object(text)
         if "options" not in data:  # version 0.1 kept them as fields of their own
             choices = {str(key): data[key] for key in ("profile", "release", "gpus") if key in data}
@@ -140,14 +139,11 @@ class Record:
 
     @property
     def asked(self) -> UpOptions:
-        """The options that bring the stack up again as it is: nothing in them is left to be chosen.
-
-        Settings, replicas and their balancer may be others than ``up`` was asked for: they change while it runs.
-        """
+        """The options that bring the stack up again as it is, with what has changed since ``up`` was asked for it."""
         choices = dataclasses.replace(self.options.choices, profile=self.profile, set=dict(self.settings))
         http, grpc, metrics = self.ports
         if self.balance == CLIENT:  # any will do, such as that of a server
-            grpc = self.servers[0].endpoints.grpc.rpartition(":")[2]
+            grpc = str(self.servers[0].endpoints.ports[1])
         return dataclasses.replace(
             self.options,
             choices=choices,
@@ -174,7 +170,7 @@ class Record:
     @property
     def ports(self) -> list[str]:
         """Of the endpoints; "0" for gRPC where clients spread their requests themselves, and nobody listens."""
-        http, grpc, metrics = (endpoint.rpartition(":")[2] for endpoint in vars(self.endpoints).values())
+        http, grpc, metrics = map(str, self.endpoints.ports)
         return [http, "0" if self.balance == CLIENT else grpc, metrics]
 
     @property
@@ -212,8 +208,7 @@ class Launch:
 
     Attributes:
         only: the numbers of those that are started; () is all of them, and what stands before them.
-        repository: the rendered model repository, on the host.
-        run_dir: the one folder that the server writes (step logs), on the host.
+        repository, run_dir: on the host; the latter is the one folder that the server writes (step logs).
         shm_size: of the container's /dev/shm, as Docker writes it ("256m"); "" is the Compose files' own.
         devices: the GPUs that serve it, as many as ranks; () is the first ones.
         ranks: processes that the engine is spread over; ``launcher`` is the script, in the image, that starts them.
@@ -242,12 +237,7 @@ class Launch:
     def arguments(
         self, repository: str, address: str, ports: Sequence[int], shm_prefix: str, secret: str = "", **folders: str
     ) -> list[str]:
-        """The arguments of ``tritonserver``.
-
-        Args:
-            secret: closes Triton's own APIs on both protocols.
-            folders: as :func:`server_arguments` takes them.
-        """
+        """The arguments of ``tritonserver``, whose own APIs a ``secret`` closes; ``folders`` are its own too."""
         arguments = server_arguments(repository, address, ports, shm_prefix, self.exit_timeout, **folders)
         group = f"{','.join(CLOSED[self.record.options.client_shm])}:{KEY}={secret}"
         closed = [f"--http-restricted-api={group}", f"--grpc-restricted-protocol={group}"] if secret else []
@@ -260,20 +250,14 @@ def _adapter() -> TypeAdapter[Record]:
 
 
 def together(records: Mapping[int, Record]) -> Record:
-    """The record of a stack with the servers that exist, out of their own records, by number.
-
-    Each knows at least itself; the one that was started last knows most.
-    """
+    """The record of a stack, out of those of its servers that exist: the one that was started last knows most."""
     own = [s for number, record in sorted(records.items()) for s in record.servers if s.number == number]
     return dataclasses.replace(max(records.values(), key=lambda record: len(record.servers)), servers=own)
 
 
 @dataclass(frozen=True)
 class Proc:
-    """A process told apart from a later one with the same pid.
-
-    ``started`` is in seconds since the machine was booted: the time of day may be set while the process runs.
-    """
+    """A process told apart from a later one with the same pid, by its start in seconds since the machine was booted."""
 
     pid: int
     started: float

@@ -1,14 +1,12 @@
-"""``python -m labctl.runtimes.series MODULE...``: a lab's clients, one after another, each a process of its own.
+"""``python -m labctl.runtimes.series MODULE...``: a lab's clients, one after another, each a fork of one process.
 
 Each line of stdin is a script and its arguments, as a shell would read them; the last is the context file. When the
-script has ended, its exit status (negative: the signal that ended it) is in a file beside that. The end of stdin ends
-all. To start Python and import the MODULEs is most of what a short client takes: here it is done once, and each client
-is a fork.
+script has ended, its exit status (negative: the signal that ended it) is in a file beside that. Starting Python and
+importing the MODULEs is most of what a short client takes: here it is done once.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -16,20 +14,17 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from labctl.listener import Listener
-from labctl.runtimes import processes
+from labctl.runtimes import keeper, processes
 from labctl.runtimes.processes import Action, Command
 from labkit import script
 from labkit.disk import atomic_write
 
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 # What such a process imports before its first client: with Python's own start this is 0.6 s of each client else.
 PROGRAM = (
     "-m",
@@ -39,6 +34,9 @@ PROGRAM = (
     "labkit.clients.text_model",
     "labkit.workloads.engine_stream",
 )
+
+
+Around = Callable[[], AbstractContextManager[object]]
 
 
 def ended_of(context: Path) -> Path:
@@ -63,7 +61,7 @@ def main() -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    keeper.die_with_parent(signal.SIGKILL)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -75,52 +73,41 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-class Series:
-    """Use as a context manager: leaving it ends the process, and the client that may be at work.
+class Series(ExitStack):
+    """Clients one after another in the process ``command``; leaving it ends that, and ``around`` with it."""
 
-    Args:
-        command: the process (``PROGRAM``).
-        around: the time for which the process runs; what has to be there before it, and to go after it.
-    """
-
-    def __init__(self, title: str, command: Command, around: Callable[[], AbstractContextManager[object]]) -> None:
+    def __init__(self, title: str, command: Command, around: Around) -> None:
+        super().__init__()
         self._title, self._command, self._around = title, command, around
-        self._open = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Action[None]:
         """Start the process and return at once."""
 
         def do(listener: Listener) -> None:
-            self._open.enter_context(self._around())
-            self._process = self._open.enter_context(processes.start_fed_process(self._command, listener))
+            self.enter_context(self._around())
+            self._process = self.enter_context(processes.start_fed_process(self._command, listener))
 
         return Action(self._title, do, [self._command])
 
     def client(self, title: str, argv: Sequence[str], context: Path) -> Action[int]:
-        """Run a script to its end; gives its exit status.
-
-        Args:
-            argv: script and arguments, the last of which is its context, in paths as the client sees them.
-            context: that file as this machine sees it.
-        """
+        """Run a script, whose last argument is its ``context``, to its end; its exit status, or that of the process."""
         line, ended = shlex.join(argv), ended_of(context)
 
         def do(listener: Listener) -> int:
-            assert self._process
+            assert self._process and self._process.stdin
             listener.given(line)
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(f"{line}\n".encode())
             try:
-                return processes.await_line(self._process, line, ended)
+                while True:
+                    code = self._process.poll()
+                    if ended.exists():
+                        return int(ended.read_text())
+                    if code is not None:
+                        return code or 1  # it was to go on
+                    time.sleep(processes.LOOK_S)
             finally:
                 ended.unlink(missing_ok=True)
 
         return Action(title, do, given=line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process = None
-        self._open.__exit__(kind, error, trace)

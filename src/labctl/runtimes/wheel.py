@@ -1,8 +1,7 @@
 """The real Triton server out of its PyPI wheel: what it needs around it to run as a plain process.
 
-The wheel (``nvidia-pytriton``) carries ``tritonserver`` and the python backend, with one stub for each CPython. The
-backend wants the stub of *this* Python beside it, so a small backend folder of our own links to both; the wheel's own
-files are never touched.
+The wheel has one stub for each CPython, and the python backend wants that of *this* Python beside it. So a small
+backend folder of our own links to both; the wheel's own files are never touched.
 """
 
 from __future__ import annotations
@@ -59,13 +58,33 @@ class Wheel:
     def libraries(self) -> Path:
         return self.site / "nvidia_pytriton.libs"
 
+    def backends(self, cache: Path) -> Path:
+        """The backend folder of this wheel and the running Python."""
+        return cache / f"{self.version}-{sysconfig.get_config_var('py_version_nodot')}"
+
+    def has_backends(self, cache: Path) -> bool:
+        python = self.backends(cache) / "python"
+        links = {path.name: str(path.readlink()) for path in python.glob("*") if path.is_symlink()}
+        return links == self._backend_links
+
+    def make_backends(self, cache: Path) -> Path:
+        """Make the backend folder, swapped in whole, where it is not there yet."""
+        if not self.has_backends(cache):
+            with replace_dir(self.backends(cache)) as fresh:
+                (fresh / "python").mkdir()
+                for name, target in self._backend_links.items():
+                    (fresh / "python" / name).symlink_to(target)
+        return self.backends(cache)
+
+    @property
+    def _backend_links(self) -> dict[str, str]:
+        backend = self.server / "backends" / "python"
+        names = ("libtriton_python.so", "triton_python_backend_utils.py")
+        return {"triton_python_backend_stub": str(self.stub), **{name: str(backend / name) for name in names}}
+
 
 def find_wheel() -> Wheel:
-    """The installed wheel.
-
-    Raises:
-        LabError: it is not installed, or has no stub for the running Python.
-    """
+    """The installed wheel. Raises LabError: it is not installed, or has no stub for the running Python."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise LabError(
@@ -85,13 +104,7 @@ def find_wheel() -> Wheel:
 
 
 def require_plain_path(path: Path) -> None:
-    """Refuse a folder in which no server of the local runtime would ever come up.
-
-    Triton's python backend starts its processes through a shell, and reads their arguments by the spaces between them.
-
-    Raises:
-        LabError: the path has a character that the shell or the process takes for something else.
-    """
+    """Raises LabError for a path that the shell which starts Triton's stubs takes for something else."""
     if strange := sorted(set(PLAIN.sub("", str(path)))):
         raise LabError(
             f"the local runtime cannot serve from {path}",
@@ -113,11 +126,7 @@ def libpython() -> Path | None:
 
 
 def require_cuda(gpus: Sequence[Gpu]) -> None:
-    """Refuse an environment whose PyTorch cannot compute on these GPUs.
-
-    Raises:
-        LabError
-    """
+    """Raises LabError for an environment whose PyTorch cannot compute on these GPUs."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -138,34 +147,9 @@ def require_cuda(gpus: Sequence[Gpu]) -> None:
         )
 
 
-def backends(wheel: Wheel, cache: Path) -> Path:
-    """The backend directory of this wheel and the running Python, made once."""
-    return cache / f"{wheel.version}-{sysconfig.get_config_var('py_version_nodot')}"
-
-
-def _links(wheel: Wheel) -> dict[str, str]:
-    """What a backend folder holds: the python backend and the running Python's stub."""
-    backend = wheel.server / "backends" / "python"
-    names = ("libtriton_python.so", "triton_python_backend_utils.py")
-    return {"triton_python_backend_stub": str(wheel.stub), **{name: str(backend / name) for name in names}}
-
-
-def is_backend_folder(folder: Path, wheel: Wheel) -> bool:
-    python = folder / "python"
-    return python.is_dir() and {p.name: str(p.readlink()) for p in python.iterdir() if p.is_symlink()} == _links(wheel)
-
-
-def make_backend_folder(folder: Path, wheel: Wheel) -> None:
-    """A backend directory for this wheel and the running Python, swapped in whole."""
-    with replace_dir(folder) as fresh:
-        (fresh / "python").mkdir()
-        for name, target in _links(wheel).items():
-            (fresh / "python" / name).symlink_to(target)
-
-
-def site_packages() -> list[str]:
+def site_packages() -> str:
     """Where the server's python backend finds packages."""
-    return [sysconfig.get_path("purelib")]
+    return sysconfig.get_path("purelib")
 
 
 def environment(wheel: Wheel) -> dict[str, str]:
@@ -175,11 +159,10 @@ def environment(wheel: Wheel) -> dict[str, str]:
     site-packages from the environment that is first in PATH.
     """
     env = dict(os.environ)
-    library = libpython()
-    libraries = [str(library.parent)] if library else []
-    env["LD_LIBRARY_PATH"] = ":".join([*libraries, str(wheel.libraries)])
+    libraries = [library.parent] if (library := libpython()) else []
+    env["LD_LIBRARY_PATH"] = ":".join(map(str, [*libraries, wheel.libraries]))
     env["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), env.get("PATH", "")])
-    env["PYTHONPATH"] = os.pathsep.join(site_packages())
+    env["PYTHONPATH"] = site_packages()
     # Packages are installed uncompiled: a stub that kept nothing would compile PyTorch anew at each start (6 s).
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):

@@ -52,12 +52,12 @@ def render_repository(
 
     def do(listener: Listener) -> str:
         with _require_unserved(session, folder):
-            rendered = repository.render(plan.request)
+            models = repository.render(plan.request)
         if by_hand:  # what compose.yaml mounts is there, and the server, nobody, can write
             session.workspace.cache.mkdir(parents=True, exist_ok=True)
             run_dir.mkdir(exist_ok=True)
             run_dir.chmod(0o1777)
-        return f"{rendered.path}: {', '.join(rendered.models)}"
+        return f"{folder}: {', '.join(models)}"
 
     if by_hand:
         files += [f"{run_dir}/", f"{session.workspace.cache}/"]

@@ -24,6 +24,7 @@ from labctl.triton import readiness, server_api
 from labkit.errors import LabError
 
 LOAD_S = 60.0  # a model that is not loaded by then will not be
+LAYER_S = 300.0  # one with a layer of packages: vLLM's import takes 8 s on a quiet machine, and minutes on a busy one
 UNDO_S = 15.0  # for the former version, on each server, where a person has interrupted or Triton does not answer
 
 
@@ -132,7 +133,7 @@ def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: fl
         wanted = [*models] or [*_differences(plan, fresh)]
         for model in wanted:
             listener.step(f"loading {model}")
-            _load(stack, fresh, model, patience)
+            _load(stack, fresh, model, max(patience, LAYER_S if plan.stack.packages else 0.0))
             listener.done("READY")
     return wanted
 
@@ -142,7 +143,8 @@ def _render_fresh(plan: Plan) -> Iterator[Path]:
     """The repository as it would be rendered now, beside the one that is served (one rename away)."""
     output = plan.request.output
     with unfinished.making(output) as folder:
-        yield repository.render(replace(plan.request, output=folder / output.name)).path
+        repository.render(replace(plan.request, output=folder / output.name))
+        yield folder / output.name
 
 
 def _differences(plan: Plan, fresh: Path) -> dict[str, list[Path]]:

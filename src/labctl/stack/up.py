@@ -10,13 +10,14 @@ from typing import Any
 
 from labctl import repository
 from labctl.artifacts.engines import Build
-from labctl.artifacts.tensorrt_llm import GpuInfo, check_target, commands
+from labctl.artifacts.protocol import Builder
+from labctl.artifacts.tensorrt_llm import check_target, commands
 from labctl.doctor.gpu import gpu_checks
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, Step
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.images import ImageBuilder
+from labctl.runtimes.images import gpu_target
 from labctl.runtimes.layers import layer
 from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.runtimes.processes import Action
@@ -93,13 +94,12 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
     def render(listener: Listener) -> str:
         # Planned again, now that the weights are here: the configuration may name their vocabulary's size.
         request = stack.planned_again().request
-        rendered = repository.render(request)
+        models = repository.render(request)
         if spare := repository.spare(request) if request.spare else []:
             listener.note(repository.without_effect(spare))
         if left := repository.unknown(request) if request.lenient else []:
             listener.note(f"the image's templates ask for {', '.join(left)}, which labctl does not know: not set")
-        count = len(rendered.models)
-        return f"{count} model{'' if count == 1 else 's'}, every config.pbtxt valid"
+        return f"{len(models)} model{'' if len(models) == 1 else 's'}, every config.pbtxt valid"
 
     prepare = preparations(plan, runtime, stack.session.workspace, options.fronted)
     policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
@@ -134,7 +134,7 @@ def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bo
     actions = [*runtime.prepare(plan.profile, plan.image, guarded)]
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         title = f"templates of TensorRT-LLM {plan.release.name}"
-        actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched))
+        actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm))
     return actions + [
         _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else make_artifact(step, runtime)
         for step in plan.steps
@@ -197,10 +197,10 @@ def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: W
         runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices).do(listener)
 
     def do(listener: Listener) -> str:
-        builder = ImageBuilder(plan.image, lambda argv: run(argv, listener), plan.devices)
+        gpu = gpu_target(plan.image, plan.devices)
         if not cached:
-            build.make(workspace, listener.progress, builder)
-        check_target(build.manifest(workspace), GpuInfo(**builder.hardware))
+            build.make(workspace, listener.progress, Builder(gpu, lambda argv: run(argv, listener)))
+        check_target(build.manifest(workspace), gpu)
         return "cached" if cached else "made"
 
     if cached:

@@ -24,13 +24,10 @@ SHOWN = "(made at each up)"
 def server_arguments(
     repository: str, address: str, ports: Sequence[int], shm_prefix: str, exit_timeout: int, **folders: str
 ) -> list[str]:
-    """The arguments that every server has.
+    """The arguments that every server has; ``folders`` are Triton's, of backends and caches, by its options' words.
 
     A model that fails to load must not end the server (``--exit-on-error=false``): then the repository index can
     tell which model it was and why, in Triton's own words.
-
-    Args:
-        folders: Triton's folders of backends and caches, by the words of its options.
     """
     values: dict[str, object] = {
         "model-repository": repository,
@@ -65,11 +62,7 @@ def http_header(secret: str) -> dict[str, str]:
 
 
 def receiver(asked: str) -> str:
-    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none).
-
-    Raises:
-        LabError: it is none.
-    """
+    """The address of the OTLP/HTTP receiver that ``--set trace=`` names ("" for none). Raises LabError: it is none."""
     if not asked:
         return ""
     try:

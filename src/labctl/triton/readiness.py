@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any, Protocol
 
 from labctl.triton import server_api
@@ -38,58 +39,43 @@ class ProbeLike(Protocol):
 def probe(
     endpoint: str, model: str, request: ProbeLike, timeout: float, stuck: Callable[[], Sequence[str]] = tuple
 ) -> None:
-    """One tiny real inference.
+    """One tiny real inference. Raises LabError where the model answers with an error, in Triton's words, or not at all.
 
     Args:
         stuck: what is known of models that hang in an execution; the first sentence ends the wait.
-
-    Raises:
-        LabError: the model answered with an error, in Triton's words, or not at all.
     """
-    asked = _Asked(endpoint, f"/v2/models/{model}/{request.path}", request.body, timeout)
-    while not asked.answered(POLL_S):
+    answer = _ask(endpoint, f"/v2/models/{model}/{request.path}", request.body, timeout)
+    silent = f"model {model} is READY but does not answer"
+    while not wait([answer], POLL_S).done:
         if sentences := stuck():
-            raise LabError(f"model {model} is READY but does not answer", sentences[0])
+            raise LabError(silent, sentences[0])
     try:
-        status, body = asked.result()
+        status, body = answer.result()
     except Unreachable as error:
-        raise LabError(f"model {model} is READY but does not answer", str(error)) from error
+        raise LabError(silent, str(error)) from error
     text = body.decode(errors="replace").strip()
     if status != 200 or '"error"' in text[:200]:
         raise LabError(f"model {model} is READY but answers with an error", triton_message(text))
 
 
-class _Asked:
-    """A request on its way: a thread of its own waits for the answer, so that others may look meanwhile."""
+def _ask(endpoint: str, path: str, body: Any, timeout: float) -> Future[tuple[int, bytes]]:
+    """A request on its way: a thread that ends with the process waits for the answer."""
+    answer: Future[tuple[int, bytes]] = Future()
 
-    def __init__(self, endpoint: str, path: str, body: Any, timeout: float) -> None:
-        self._result: tuple[int, bytes] | Exception | None = None
-        self._thread = threading.Thread(target=self._ask, args=(endpoint, path, body, timeout), daemon=True)
-        self._thread.start()
-
-    def _ask(self, endpoint: str, path: str, body: Any, timeout: float) -> None:
+    def ask() -> None:
         try:
-            self._result = call(endpoint, "POST", path, body, timeout)
-        except Exception as error:  # told where the answer is asked for
-            self._result = error
+            answer.set_result(call(endpoint, "POST", path, body, timeout))
+        except Exception as error:
+            answer.set_exception(error)
 
-    def answered(self, seconds: float) -> bool:
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def result(self) -> tuple[int, bytes]:
-        """Raises what the request raised."""
-        assert self._result is not None
-        if isinstance(self._result, Exception):
-            raise self._result
-        return self._result
+    threading.Thread(target=ask, daemon=True).start()
+    return answer
 
 
 def failing_models(endpoint: str, probes: Mapping[str, ProbeLike], timeout: float = 2.0) -> dict[str, str]:
-    """Models that answer a tiny question with an error, in its words: Triton still calls them READY.
+    """Models that Triton calls READY and that answer a tiny question with an error, in its words; a slow one is busy.
 
-    One that takes longer than ``timeout`` seconds is busy. Where a python stub has died, it is the model that is named,
-    not the ensemble around it.
+    Where a python stub has died, it is the model that is named, not the ensemble around it.
     """
     ill = {}
     for model, request in probes.items():
@@ -139,8 +125,8 @@ def wait_ready(
             raise LabError(f"the server ended before it was ready: {how}", "", "", details=[*tail()][-LOG_TAIL:])
         with contextlib.suppress(Unreachable):
             states, answered = model_states(endpoint, secret), True
-        if clock() >= look and not all(_is_settled(states, name) for name in models):
-            states, look = _completed(states if answered else [], [*log()], models), clock() + LOG_S
+        if clock() >= look and not {*models} <= {state.name for state in states if state.state}:
+            states, look = _complete_from_log(states if answered else [], [*log()], models), clock() + LOG_S
         _refuse_unavailable(states, models)
         ready = {state.name for state in states if state.state == "READY"}
         missing = [name for name in models if name not in ready]
@@ -166,32 +152,16 @@ def wait_ready(
     return states
 
 
-def _states_in(log: Iterable[str], models: Sequence[str]) -> list[ModelState]:
-    """What the log tells of a server that does not answer yet; [] before its first model is loaded."""
+def _complete_from_log(states: Sequence[ModelState], log: Sequence[str], models: Sequence[str]) -> list[ModelState]:
+    """The states, with what only the log tells: how far a silent server is, and which config.pbtxt Triton refuses."""
     lines = [server_api.message(line) for line in log]
     loaded = {match[1] for line in lines if (match := LOADED.search(line))}
     failed = {match["model"]: match["reason"] for line in lines if (match := FAILED.search(line))}
-    if not loaded and not failed:
-        return []
-    return [
-        ModelState(name, "", "UNAVAILABLE", failed[name])
-        if name in failed
-        else ModelState(name, "", "READY" if name in loaded else "LOADING", "")
-        for name in models
-    ]
-
-
-def _is_settled(states: Sequence[ModelState], name: str) -> bool:
-    return any(state.name == name and state.state for state in states)
-
-
-def _completed(states: Sequence[ModelState], log: Sequence[str], models: Sequence[str]) -> list[ModelState]:
-    """The states, with what only the log tells: how far a silent server is, and whose config.pbtxt Triton refuses.
-
-    Such a model never gets a state.
-    """
+    if not states and (loaded or failed):  # before its first model is loaded, nothing is known of a silent server
+        states = [ModelState(name, "", "READY" if name in loaded else "LOADING", "") for name in models]
+        states = [ModelState(s.name, "", "UNAVAILABLE", failed[s.name]) if s.name in failed else s for s in states]
     refused = {model: reason for model, reason in refusals(log).items() if model in models}
-    known = [state for state in states or _states_in(log, models) if state.name not in refused]
+    known = [state for state in states if state.name not in refused]
     return known + [ModelState(model, "", "UNAVAILABLE", reason) for model, reason in refused.items()]
 
 

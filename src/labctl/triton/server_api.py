@@ -37,11 +37,7 @@ class Unreachable(Exception):
 def call(
     endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0, secret: str = ""
 ) -> tuple[int, bytes]:
-    """One HTTP request to Triton. Raises Unreachable where there is no complete answer.
-
-    Args:
-        secret: opens the APIs that are closed to strangers (labctl.triton.arguments).
-    """
+    """One HTTP request to Triton; ``secret`` opens its closed APIs. Raises Unreachable without a complete answer."""
     connection = http.client.HTTPConnection(endpoint, timeout=timeout)
     try:
         payload = None if body is None else json.dumps(body)
@@ -82,13 +78,10 @@ def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
 def load_model(
     endpoint: str, model: str, timeout: float, secret: str = "", config: Mapping[str, Any] | None = None
 ) -> None:
-    """Have Triton load a model anew (explicit model control); its former version serves until then, and on failure.
+    """Have Triton load a model again; its former version serves until then, and on failure. Raises LabError.
 
     Args:
         config: in the place of the repository's config.pbtxt, until the next load.
-
-    Raises:
-        LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
     """
     asked = {"parameters": {"config": json.dumps(config)}} if config else {}
     try:
@@ -98,21 +91,22 @@ def load_model(
             f"{model} was not loaded within {timeout:g} s", "its initialize may never end, or the machine is busy"
         ) from error
     if status != 200:
-        reason = _reason(triton_message(body.decode(errors="replace")))
+        said = triton_message(body)
+        # What is behind "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ...;".
+        reason = said.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or said
         raise LabError(f"{model} cannot be loaded", locate_error(reason, model))
 
 
 def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
-    """Have Triton forget a model. Triton takes one with other parameters but the same files for the one it has.
+    """Have Triton forget a model: it takes one with other parameters but the same files for the one it has.
 
-    Raises:
-        LabError: in Triton's own words, or that it took longer than ``timeout`` seconds.
+    Raises LabError in Triton's own words, or that it took longer than ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
     try:
         status, body = call(endpoint, "POST", f"/v2/repository/models/{model}/unload", {}, timeout, secret)
         if status != 200:
-            raise LabError(f"{model} cannot be unloaded", triton_message(body.decode(errors="replace")))
+            raise LabError(f"{model} cannot be unloaded", triton_message(body))
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in model_states(endpoint, secret)):
             if time.monotonic() > deadline:
                 raise Unreachable("it is still there")
@@ -128,14 +122,9 @@ def model_config(endpoint: str, model: str) -> dict[str, Any]:
     except Unreachable as error:
         raise LabError("the server does not answer", str(error)) from error
     if status != 200:
-        raise LabError(f"{model} has no configuration", triton_message(body.decode(errors="replace")))
+        raise LabError(f"{model} has no configuration", triton_message(body))
     config: dict[str, Any] = json.loads(body)
     return config
-
-
-def _reason(message: str) -> str:
-    """What is behind "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ...;"."""
-    return message.rpartition("UNAVAILABLE state: ")[2].strip().rstrip(";").strip() or message
 
 
 def locate_error(reason: str, model: str, version: str = "1") -> str:
@@ -143,18 +132,16 @@ def locate_error(reason: str, model: str, version: str = "1") -> str:
     return reason.replace("(model.py, line", f"({model}/{version or '1'}/model.py, line")
 
 
-def triton_message(text: str) -> str:
+def triton_message(body: bytes | str) -> str:
     """Triton's own words out of an error body."""
+    text = body if isinstance(body, str) else body.decode(errors="replace")
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(text.removeprefix("data:").strip())["error"])
     return text
 
 
 def message(line: str) -> str:
-    """The message of a line, its own line breaks restored; the line itself where it is not Triton's.
-
-    Other escapes stay: what came from a client must not move anybody's cursor.
-    """
+    """The message of a line (itself if not Triton's) with its line breaks; no escape of a client's moves the cursor."""
     match = LINE.match(line)
     return _plain(match["message"]) if match else line
 

@@ -1,13 +1,12 @@
 """TensorRT-LLM by release: the table of ``releases.yaml``, and what a stack's settings mean on each of them.
 
-Releases differ in what their templates ask for, in which batching types they serve, and in when they silently serve
-another scheduler policy than the one asked for. All of that is data; this module only applies it.
+Releases differ in what their templates ask for and serve, and in when they silently serve another scheduler policy.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -27,49 +26,46 @@ LITERAL_BATCHING_TYPE = "inflight_fused_batching"  # what a template without bat
 _NAMES = {"max_batch_size": "triton_max_batch_size"}
 # What the engine itself is built with or bounded by, whether or not the templates have a place for it.
 _ENGINES_OWN = ("max_batch_size", "max_num_sequences")
-CONFIG = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most commands ask no release anything
+MODEL_YAML = "tensorrt_llm/1/model.yaml"  # of the LLM API's model
+_TYPES: Mapping[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
 Value = bool | int | float | str
 
 
-def _flatten(value: object) -> Iterator[object]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _flatten(item)
-    else:
-        yield value
+def _flatten(value: object) -> tuple[object, ...]:
+    return tuple(leaf for item in value for leaf in _flatten(item)) if isinstance(value, list) else (value,)
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_flatten(value)))]
+Names = Annotated[tuple[str, ...], BeforeValidator(_flatten)]
 
 
-class App(BaseModel):
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most commands ask no release anything
+
+
+class App(_Data):
     """The commits from which an image that lacks upstream's templates, scripts and examples gets them."""
 
-    model_config = CONFIG
     backend: str
     tensorrt_llm: str
 
 
-class Usual(BaseModel):
+class Usual(_Data):
     """Settings that a release takes for an engine of one model unless they are given, and why."""
 
-    model_config = CONFIG
     settings: Mapping[str, int]
     why: str
 
 
-class LlmApi(BaseModel):
+class LlmApi(_Data):
     """The LLM API's model of a release: ``keys`` are those of model.yaml that may be given, with their types."""
 
-    model_config = CONFIG
     templates: str
     keys: Mapping[str, Literal["str", "int", "float", "bool"]]
 
 
-class Release(BaseModel):
+class Release(_Data):
     """One release of the TensorRT-LLM backend. Paths are those in the image that serves it."""
 
-    model_config = CONFIG
     name: str
     aliases: Names = ()
     image: str
@@ -105,12 +101,8 @@ class Release(BaseModel):
     def defaults_for(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """A value for every placeholder of this release's templates that is not ``required``.
 
-        Args:
-            settings: the stack's; those that this release's templates have a place for are taken over.
-
-        Returns:
-            By placeholder; "" where empty means that the backend takes its own default. With the ``trtllm_``
-            ones a model of the labs' own speaks to this release's ``tensorrt_llm``.
+        The stack's settings are taken over where the templates have a place for them; "" is the backend's own default.
+        With the ``trtllm_`` ones a model of the labs' own speaks to this release's ``tensorrt_llm``.
         """
         values: dict[str, Any] = {**dict.fromkeys(self.optional, ""), **self.defaults}
         values |= {"trtllm_integers": self.integers, "trtllm_words_and_scores": self.words_and_scores}
@@ -126,11 +118,7 @@ class Release(BaseModel):
     def usual_for(
         self, model: str, settings: Mapping[str, Any], given: Collection[str]
     ) -> tuple[dict[str, Any], list[str]]:
-        """The stack's settings as this release takes them for an engine of ``model``, and what to say of it.
-
-        Args:
-            given: the settings that a person chose; those stay.
-        """
+        """The settings that this release takes for an engine of ``model``, and notices; the ``given`` ones stay."""
         usual = self.usual.get(model)
         if usual is None:
             return dict(settings), []
@@ -145,10 +133,7 @@ class Release(BaseModel):
         return {**settings, **taken}, notices
 
     def engine_options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What the engine must be built with to be served like that.
-
-        Static batching computes all prompts of a batch in one step, so that it needs room for the longest of them all.
-        """
+        """How the engine must be built: static batching computes all prompts of a batch in one step."""
         return {"max_num_tokens": 0} if settings.get("gpt_model_type") == STATIC else {}
 
     def replacements_for(self, settings: Mapping[str, Any]) -> list[Replacement]:
@@ -158,24 +143,51 @@ class Release(BaseModel):
             return []
         return [Replacement("tensorrt_llm/config.pbtxt", LITERAL_BATCHING_TYPE, wanted)]
 
-    def check_combination(self, settings: Mapping[str, Any]) -> list[str]:
-        """What a person should know about these settings on this release, before anything starts.
+    def model_yaml(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values, by dotted key, as model.yaml nests them; one that is empty is left to the LLM API.
 
-        Returns:
-            Notices: settings that are served, but not as written.
-
-        Raises:
-            LabError: a batching type or policy that this release refuses or does not know.
+        Raises LabError, with all that is wrong, for keys that the release does not take and values of the wrong type.
         """
+        if self.llmapi is None:
+            raise LabError(
+                f"TensorRT-LLM {self.name} is not served by its LLM API here",
+                "Triton's model of it came with 0.19.0",
+                "--release 0.19.0 or 1.2.1",
+            )
+        problems, nested = [], dict[str, Any]()
+        given = {key: value for key, value in values.items() if value != ""}
+        for key, value in given.items():
+            kind = self.llmapi.keys.get(key)
+            if kind is None:
+                problems.append(f"{key}={value}: the LLM API of {self.name} takes no such key")
+            elif not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
+                problems.append(f"{key}={value}: it must be of type {kind}")
+            else:
+                *above, last = key.split(".")
+                into = nested
+                for name in above:
+                    into = into.setdefault(name, {})
+                into[last] = value
+        ranks = values.get("tensor_parallel_size", 1) * values.get("pipeline_parallel_size", 1) if not problems else 1
+        if ranks > 1 and values.get("triton_config.decoupled"):
+            problems.append(
+                "triton_config.decoupled=True: the launcher for several GPUs switches off what would set it"
+            )
+        if problems:
+            raise LabError("model.yaml cannot be written", "", "correct what is named above", details=problems)
+        return nested
+
+    def check_combination(self, settings: Mapping[str, Any]) -> list[str]:
+        """Notices of settings that are not served as written. Raises LabError for those that are not served."""
         notices = []
         batching = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
         if batching not in self.batching_types:
+            removed = f"static batching ({STATIC}) was removed from it; " if batching == STATIC else ""
+            newest = [r.name for r in table().values() if batching in r.batching_types] or [DEFAULT_RELEASE]
             raise LabError(
                 f"TensorRT-LLM {self.name} does not serve gpt_model_type={batching}",
-                f"static batching ({STATIC}) was removed from it; it serves: {', '.join(self.batching_types)}"
-                if batching == STATIC
-                else f"it serves: {', '.join(self.batching_types)}",
-                f"--release {_newest_with(batching)}, or in-flight batching: the stack inflight-batching of lab 05, "
+                f"{removed}it serves: {', '.join(self.batching_types)}",
+                f"--release {newest[-1]}, or in-flight batching: the stack inflight-batching of lab 05, "
                 f"--set gpt_model_type={self.batching_types[0]} in lab 03",
             )
         for key, value in settings.items():
@@ -209,7 +221,17 @@ class Release(BaseModel):
 
     def effective(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         """What will be in force where it is not what the settings ask for: by setting, the words and the reason."""
-        differing = self._policy_in_effect(settings)
+        asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
+        policy_in_force, reason = effective_policy(
+            self,
+            asked,
+            decoupled=bool(settings.get("decoupled_mode", False)),
+            chunked_context=bool(settings.get("enable_chunked_context", False)),
+            static=settings.get("gpt_model_type") == STATIC,
+        )
+        differing = {}
+        if reason:
+            differing["batch_scheduler_policy"] = {"asked": asked, "effective": policy_in_force, "reason": reason}
         sequences, engine = settings.get("max_num_sequences"), settings.get("max_batch_size")
         if sequences is None or engine is None:
             return differing
@@ -221,23 +243,6 @@ class Release(BaseModel):
         if reason:
             differing["max_num_sequences"] = {"asked": str(sequences), "effective": str(engine), "reason": reason}
         return differing
-
-    def _policy_in_effect(self, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-        asked = str(settings.get("batch_scheduler_policy", FALLBACK_POLICY))
-        in_force, reason = effective_policy(
-            self,
-            asked,
-            decoupled=bool(settings.get("decoupled_mode", False)),
-            chunked_context=bool(settings.get("enable_chunked_context", False)),
-            static=settings.get("gpt_model_type") == STATIC,
-        )
-        if not reason:
-            return {}
-        return {"batch_scheduler_policy": {"asked": asked, "effective": in_force, "reason": reason}}
-
-
-def _newest_with(batching: str) -> str:
-    return next((r.name for r in reversed([*table().values()]) if batching in r.batching_types), DEFAULT_RELEASE)
 
 
 def policy(name: str) -> str:
@@ -271,11 +276,7 @@ def table() -> Mapping[str, Release]:
 
 
 def release(name: str = "") -> Release:
-    """A release by its name or one of its aliases; none means the default one.
-
-    Raises:
-        LabError: unknown, with the list of the good ones.
-    """
+    """A release by its name or one of its aliases; none means the default one. Raises LabError for an unknown one."""
     name = (name or DEFAULT_RELEASE).removeprefix("v")
     for candidate in table().values():
         if name == candidate.name or name in candidate.aliases:

@@ -17,17 +17,23 @@ STOP = "stop"  # an input of TensorRT-LLM's: true cancels the live request of th
 WAIT_S = 10.0
 
 
+def configs(endpoint: str, models: Sequence[str]) -> Mapping[str, Any]:
+    """The configurations of those models that the server has."""
+    found = {}
+    with connect(endpoint) as client:
+        for name in models:
+            with contextlib.suppress(InferenceServerException):
+                found[name] = client.get_model_config(name).config
+    return found
+
+
 def stoppable(endpoint: str, models: Sequence[str]) -> Mapping[str, str]:
     """For each ensemble of these the step that can be told to stop a request."""
     found = {}
-    with connect(endpoint) as client:
-        configs = {}
-        for name in models:
-            with contextlib.suppress(InferenceServerException):
-                configs[name] = client.get_model_config(name).config
-    for name, config in configs.items():
+    known = configs(endpoint, models)
+    for name, config in known.items():
         for step in config.ensemble_scheduling.step:
-            inputs = configs[step.model_name].input if step.model_name in configs else []
+            inputs = known[step.model_name].input if step.model_name in known else []
             if any(each.name == STOP for each in inputs):
                 found[name] = step.model_name
     return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from labkit import nofollow
 from labkit.errors import LabError
 
 _STAMP = re.compile(r"^[IWE](?P<day>\d{4}) (?P<clock>\d\d:\d\d:\d\d\.\d{6}) ")
@@ -46,7 +47,8 @@ def read(path: Path, model: str) -> list[Event]:
         LabError: there is no such log, or it is not a verbose one.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        with nofollow.reading(path) as stream:
+            lines = stream.read().decode(errors="replace").splitlines()
     except OSError as error:
         raise LabError(f"{path} cannot be read", str(error), "--set log_verbose=true") from error
     events = [event for line in lines if (event := parse(line, model))]

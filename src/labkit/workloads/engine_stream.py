@@ -17,6 +17,7 @@ from labkit.records import RequestRecord
 
 BLOCK = 32  # tokens in a block of our engines' KV cache
 POLL_S = 0.02
+LOGGED = ("openvino", "transformers", "vllm")  # engines whose steps are in a log
 
 
 class Phase(Protocol):
@@ -59,7 +60,7 @@ def steps_of(lab: Phase, records: Sequence[RequestRecord], timeout: float = 60.0
     Raises:
         LabError: the log does not come to have them.
     """
-    if lab.settings["engine"] not in ("openvino", "transformers"):
+    if lab.settings["engine"] not in LOGGED:
         return []
     wanted = {record.id: record.output_tokens for record in records}
     deadline = time.monotonic() + timeout

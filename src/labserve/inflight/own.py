@@ -3,30 +3,38 @@
 import importlib.util
 import traceback
 from pathlib import Path
+from typing import TypeVar
 
 from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler
 from labserve.params import Refusal
 
 FILE = "scheduler.py"
+Kind = TypeVar("Kind")
 
 
 def scheduler_beside(folder: Path) -> type[Scheduler]:
-    """The class ``Scheduler`` of ``folder/scheduler.py``; the shipped one if there is no such file.
+    """The class ``Scheduler`` of ``folder/scheduler.py``; else the shipped one. See `class_beside`."""
+    found = class_beside(folder, Scheduler)
+    return found if found is Scheduler else _with_whole_line(found)
+
+
+def class_beside(folder: Path | None, base: type[Kind]) -> type[Kind]:
+    """The class ``Scheduler`` of ``folder/scheduler.py``, a subclass of `base`; `base` if there is no such file.
 
     Raises:
         ValueError: the file has no such class.
     """
-    path = folder / FILE
+    path = (folder or Path()) / FILE
     spec = importlib.util.spec_from_file_location("own_scheduler", path)
-    if spec is None or spec.loader is None or not path.exists():
-        return Scheduler
+    if folder is None or spec is None or spec.loader is None or not path.exists():
+        return base
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     found = getattr(module, "Scheduler", None)
-    if not (isinstance(found, type) and issubclass(found, Scheduler)):
-        raise ValueError(f"{FILE}: it needs a class Scheduler(labserve.inflight.scheduler.Scheduler)")
-    return _with_whole_line(found)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ValueError(f"{FILE}: it needs a class Scheduler({base.__module__}.{base.__name__})")
+    return found
 
 
 def _with_whole_line(kind: type[Scheduler]) -> type[Scheduler]:

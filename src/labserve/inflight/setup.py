@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from labserve.inflight.engine import Engine
 from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import order
+from labserve.inflight.own import scheduler_beside
 from labserve.inflight.pace import Pace
 from labserve.inflight.policy import BATCHING, effective_policy
 from labserve.inflight.scheduler import Scheduler
@@ -50,9 +52,15 @@ class Setup:
 AnySetup = Setup | VllmSetup
 
 
-def open_scheduler(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> AnySetup:
-    """The scheduler that a model's configuration asks for, with its engine: the labs' own, or vLLM's. See `set_up`."""
-    return vllm(word, device) if word("engine") == "vllm" else set_up(word, device, kind)
+def open_scheduler(word: Callable[[str], str], device: str, beside: Path | None = None) -> AnySetup:
+    """The scheduler that a model's configuration asks for, with its engine: the labs' own, or vLLM's. See `set_up`.
+
+    Args:
+        beside: the folder of model.py, in which a ``scheduler.py`` may take the place of either.
+    """
+    if word("engine") == "vllm":
+        return vllm(word, device, beside)
+    return set_up(word, device, scheduler_beside(beside) if beside else Scheduler)
 
 
 def set_up(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Setup:

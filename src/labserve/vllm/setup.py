@@ -1,19 +1,23 @@
 """vLLM's engine, made from the words of ``tensorrt_llm/config.pbtxt``."""
 
+import json
 import locale
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.own import class_beside
 from labserve.model_shape import Shape
 from labserve.threads import threads_of
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.settings import Settings, Word
 from labserve.vllm.watched import watched
 
+ARGUMENTS = "vllm.json"
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process, where we call its steps
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # clients and Triton need the processors too
@@ -52,12 +56,14 @@ class VllmSetup:
         )
 
 
-def set_up(word: Callable[[str], str], device: str) -> VllmSetup:
+def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) -> VllmSetup:
     """Load the engine and warm it up.
 
     Args:
         word: a parameter of the model's config.pbtxt, "" where there is none.
         device: "cpu"; on a GPU vLLM is served by NVIDIA's own backend.
+        beside: a folder that may have a ``scheduler.py`` with a subclass of vLLM's `Scheduler`, and engine arguments
+            in ``vllm.json`` that take the place of those that follow from the words.
 
     Raises:
         ValueError: vLLM is not installed, or cannot do what is asked of it.
@@ -66,8 +72,28 @@ def set_up(word: Callable[[str], str], device: str) -> VllmSetup:
         raise ValueError("engine: vLLM is installed here for CPUs")
     shape = Shape.of(word("gpt_model_path"))
     settings = Settings.of(word, shape)
-    engine = open_engine(settings.arguments, threads_of(int(word("threads") or 0), word("gpt_model_path")))
+    own = arguments_beside(beside)
+    threads = threads_of(int(word("threads") or 0), word("gpt_model_path"))
+    try:
+        engine = open_engine(settings.arguments | own, threads, beside)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{ARGUMENTS}: {error}" if own else str(error)) from error
+    if own:
+        settings = Settings.of_engine(settings.arguments | own, engine.vllm_config)
     return VllmSetup(shape, settings, VllmScheduler(engine, settings))
+
+
+def arguments_beside(folder: Path | None) -> dict[str, Any]:
+    """The engine arguments in ``folder/vllm.json``; {} if there is no such file. Raises ValueError."""
+    if folder is None or not (folder / ARGUMENTS).exists():
+        return {}
+    try:
+        found = json.loads((folder / ARGUMENTS).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{ARGUMENTS}: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f'{ARGUMENTS}: it holds an object, such as {{"max_num_seqs": 8}}')
+    return found
 
 
 def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
@@ -88,14 +114,15 @@ def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
     return VllmSetup(Shape.of(folder), settings, VllmScheduler(engine, settings))
 
 
-def open_engine(arguments: dict[str, Any], threads: int) -> Any:
-    """A `vllm.LLMEngine` in this process, whose scheduler is watched."""
+def open_engine(arguments: dict[str, Any], threads: int, beside: Path | None = None) -> Any:
+    """A `vllm.LLMEngine` in this process, whose scheduler is watched: vLLM's own, or the subclass `beside`."""
     locale.setlocale(locale.LC_ALL, "C.UTF-8")  # Triton's stub says ASCII, and PyTorch reads files as text
     os.environ.update({name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()})
     import torch
     from vllm import EngineArgs, LLMEngine
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched(Scheduler)))
+    kind = class_beside(beside, Scheduler)
+    engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched(kind)))
     torch.set_num_threads(threads)
     return engine

@@ -2,8 +2,8 @@
 
 `execute` puts requests into an inbox and returns at once. A thread of its own receives them, plans, computes a step,
 and answers. The plan is the scheduler's (labserve/inflight/scheduler.py), where static and in-flight batching differ;
-a `scheduler.py` next to this file can override it. With engine=vllm, vLLM's own scheduler decides
-(labserve/vllm/engine.py). In vLLM this loop is `EngineCoreProc.run_busy_loop` (vllm/v1/engine/core.py).
+with engine=vllm, vLLM's own scheduler decides (labserve/vllm/engine.py). A subclass of either in a `scheduler.py` next
+to this file takes its place. In vLLM this loop is `EngineCoreProc.run_busy_loop` (vllm/v1/engine/core.py).
 """
 
 import threading
@@ -13,7 +13,7 @@ from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.clients import Clients
 from labserve.inflight.inbox import Inbox
-from labserve.inflight.own import scheduler_beside, with_line
+from labserve.inflight.own import with_line
 from labserve.inflight.recorder import Recorder
 from labserve.inflight.setup import open_scheduler
 from labserve.params import Refusal
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 class TritonPythonModel:
     def initialize(self, args):
-        setup = open_scheduler(words(args), device(args), scheduler_beside(HERE))
+        setup = open_scheduler(words(args), device(args), HERE)
         self.scheduler, self.guard = setup.scheduler, Guard(args)
         self.recorder = Recorder(args, setup)
         self.answers = Answers(self.guard, decoupled(args), self.recorder.ended)

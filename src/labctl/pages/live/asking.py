@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from tritonclient.utils import InferenceServerException
-
+from labctl.pages.live.events import AskEvent
 from labkit.clients.ask import connection
-from labkit.clients.base import connect
 from labkit.clients.sequences import SequenceClient
-from labkit.clients.stop import stop, stoppable
+from labkit.clients.stop import configs, stop, stoppable
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.records import RequestRecord, request_id
 
-Event = dict[str, Any]
 MOST = 64  # in flight at once
 TELL_S = 0.1
 PATIENCE_S = 3600.0  # the clock may stand still while somebody explains
@@ -37,30 +32,31 @@ class _Asked:
 
 
 class Asker:
-    """Sends texts to the models of one server that continue texts.
+    """Sends texts to the models of one server that continue texts; ``tell`` hears what the page is to take."""
 
-    Args:
-        endpoint: of gRPC.
-        tell: is given what the page is to take, from any thread.
-    """
-
-    def __init__(self, endpoint: str, models: Sequence[str], tell: Callable[[Event], None]) -> None:
+    def __init__(self, endpoint: str, models: Sequence[str], tell: Callable[[AskEvent], None]) -> None:
         self._endpoint, self._tell = endpoint, tell
         self._texts: dict[str, TextModel] = {}
         self._sequences: list[str] = []
-        self._iterative = {
-            name for name, config in _configs(endpoint, models).items() if config.sequence_batching.iterative_sequence
-        }
         self._page = secrets.token_hex(2)  # of two pages for one server, neither uses an id of the other's
         self._open: dict[str, _Asked] = {}
         self._lock = threading.Lock()
-        self.into: Mapping[str, str] = _steps(endpoint, models)
         self._stops = stoppable(endpoint, models)
+        known = configs(endpoint, models)
+        self._iterative = {name for name, config in known.items() if config.sequence_batching.iterative_sequence}
+        sequences = {name for name, config in known.items() if config.HasField("sequence_batching")}
+        steps = {name: [step.model_name for step in config.ensemble_scheduling.step] for name, config in known.items()}
+        #: for each ensemble the step that there is something to see of: where sequences are kept, or the middle one
+        self.into: Mapping[str, str] = {
+            name: next((step for step in inner if step in sequences), inner[len(inner) // 2])
+            for name, inner in steps.items()
+            if inner
+        }
         for name in models:
             try:
                 self._texts[name] = TextModel.of(endpoint, name)
             except LabError:
-                if _is_sequence(endpoint, name):
+                if sequences & {*steps.get(name, ())}:  # it takes an id that the client chooses
                     self._sequences.append(name)
 
     @property
@@ -71,24 +67,22 @@ class Asker:
     def send(self, model: str, prompt: str, tokens: int, count: int = 1) -> list[str]:
         """Ask ``count`` times for ``tokens`` tokens; gives the requests' numbers at once.
 
-        Raises:
-            LabError: too many are in flight.
+        Raises LabError: too many are in flight.
         """
         with self._lock:
             if len(self._open) + count > MOST:
                 raise LabError(f"{len(self._open)} requests of this page are in flight, and it sends at most {MOST}")
-            made = [self._ask(model, prompt) for _ in range(count)]
+            # The correlation ids that Triton makes itself are numbers: names such as p7-a1b2 cannot be among them.
+            named = "p{}-" + self._page if model in self._iterative else "{}"
+            made = [
+                _Asked(number, model, prompt, named.format(number)) for number in (request_id() for _ in range(count))
+            ]
             self._open |= {asked.number: asked for asked in made}
         for asked in made:
-            event = {"n": asked.number, "name": asked.name, "model": model, "prompt": prompt, "at": time.monotonic()}
-            self._tell({"k": "ask", **event, "state": SENT})
+            event = AskEvent(k="ask", n=asked.number, name=asked.name, model=model, prompt=prompt)
+            self._tell({**event, "at": time.monotonic(), "state": SENT})
             threading.Thread(target=self._run, args=(asked, tokens), name=f"ask {asked.number}", daemon=True).start()
         return [asked.number for asked in made]
-
-    def _ask(self, model: str, prompt: str) -> _Asked:
-        number = request_id()
-        # The correlation ids that Triton makes itself are numbers: these cannot be among them.
-        return _Asked(number, model, prompt, f"p{number}-{self._page}" if model in self._iterative else number)
 
     def cancel(self, number: str) -> bool:
         """Let a request go; False where it is over, or none of this page's."""
@@ -103,15 +97,15 @@ class Asker:
             asked.cancelled.set()
 
     def _run(self, asked: _Asked, tokens: int) -> None:
-        end: Event
+        end: AskEvent = {"k": "ask", "n": asked.number}
         try:
             text, first = self._follow(asked, tokens) if asked.model in self._sequences else self._stream(asked, tokens)
-            end = {"state": CANCELLED if asked.cancelled.is_set() else DONE, "text": text, "first": first}
+            end |= {"state": CANCELLED if asked.cancelled.is_set() else DONE, "text": text, "first": first}
         except LabError as error:
-            end = {"state": FAILED, "error": f"{error.what}: {error.why}" if error.why else error.what}
+            end |= {"state": FAILED, "error": f"{error.what}: {error.why}" if error.why else error.what}
         with self._lock:
             self._open.pop(asked.number, None)
-        self._tell({"k": "ask", "n": asked.number, **end})
+        self._tell(end)
 
     def _stream(self, asked: _Asked, tokens: int) -> tuple[str, float]:
         """The text that came, and the seconds to the first of it; leaving the stream early cancels the request."""
@@ -149,31 +143,3 @@ class Asker:
 def _first(record: RequestRecord) -> float:
     """Seconds from a request to its first response."""
     return round(record.ttft_ms / 1e3, 4) if record.responses else 0.0
-
-
-def _configs(endpoint: str, models: Sequence[str]) -> dict[str, Any]:
-    configs = {}
-    with connect(endpoint) as client:
-        for name in models:
-            with contextlib.suppress(InferenceServerException):
-                configs[name] = client.get_model_config(name).config
-    return configs
-
-
-def _steps(endpoint: str, models: Sequence[str]) -> dict[str, str]:
-    """For each ensemble the step of which there is something to see: where sequences are kept, or the middle one."""
-    configs = _configs(endpoint, models)
-    seen_in = {}
-    for name, config in configs.items():
-        steps = [step.model_name for step in config.ensemble_scheduling.step]
-        keeps = [step for step in steps if step in configs and configs[step].HasField("sequence_batching")]
-        if steps:
-            seen_in[name] = keeps[0] if keeps else steps[len(steps) // 2]
-    return seen_in
-
-
-def _is_sequence(endpoint: str, name: str) -> bool:
-    """Whether a model takes a sequence of requests, by an id that the client chooses."""
-    configs = _configs(endpoint, [name])
-    steps = [step.model_name for config in configs.values() for step in config.ensemble_scheduling.step]
-    return any(config.HasField("sequence_batching") for config in _configs(endpoint, steps).values())

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from labctl.pages.live.events import ModelCounts
 from labkit.evidence.metrics import ModelCounters, Snapshot
 
-Row = dict[str, Any]
 FAR = 1.5  # counts that differ by this factor are worth a sentence
 
 
@@ -56,9 +56,9 @@ class Counters:
         self._base, self._last = self._base or snapshot, snapshot
         self._now = snapshot.since(self._base)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ModelCounts]:
         """For each model that did something: facts as (what, Triton's, the model's), and the sentences."""
-        rows = []
+        rows: list[ModelCounts] = []
         for model, done in sorted(self._done.items()):
             triton = self._now.models.get(model)
             if triton is None or not (triton.exec_count or done.steps):

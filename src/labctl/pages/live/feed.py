@@ -1,19 +1,17 @@
 """From the lines of step logs to what the page takes: the one place that knows both forms.
 
-The page takes a list of events, each a small object with short names (``page/store.js`` says which): a lane for each
-instance of a model, then its steps, with requests and seats as numbers. It is the same list whether it is read while
-it happens, from a run that is over, or out of a ``timeline.html``.
+The page takes a list of events (:mod:`labctl.pages.live.events`): a lane for each instance of a model, then its steps.
+It is the same list whether it is read while it happens, from a run that is over, or out of a ``timeline.html``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from labctl.pages.live.events import LaneEvent
 from labctl.pages.live.lines import CHANGE, HELD, Line, Whole
-
-Event = dict[str, Any]
 
 FIELDS = 5  # numbers of each member of a step: request, seat, 1 for prefill, new tokens, KV blocks
 LABEL = 120  # characters of a prompt that the page may show
@@ -30,8 +28,7 @@ class _Lane:
 class Feed:
     """Takes lines in order of time; keeps what it needs to name things.
 
-    Args:
-        notes: by model, a sentence that stands under its name.
+    ``notes``: by model, a sentence that stands under its name.
     """
 
     def __init__(self, notes: Mapping[str, str] | None = None) -> None:
@@ -40,11 +37,11 @@ class Feed:
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._requests = 0
 
-    def events(self, lines: Iterable[Line]) -> list[Event]:
+    def events(self, lines: Iterable[Line]) -> list[LaneEvent]:
         """What the page is to take for these lines."""
         return [event for line in lines for event in self._line(line)]
 
-    def _line(self, line: Line) -> list[Event]:
+    def _line(self, line: Line) -> list[LaneEvent]:
         model, instance = str(line["model"]), str(line["instance"])
         lane = self._lanes.get((model, instance))
         if lane is not None:
@@ -57,7 +54,7 @@ class Feed:
         opened = _lean(k="model", name=name, model=model, note=self._notes.get(model), tells=tells)
         return [opened, self._step(lane, self._whole(line))]
 
-    def _step(self, lane: _Lane, line: Line) -> Event:
+    def _step(self, lane: _Lane, line: Line) -> LaneEvent:
         new: list[list[Any]] = []
 
         def number(name: str) -> int:
@@ -80,30 +77,21 @@ class Feed:
         tables = [[number(name), ids] for name, ids in zip(line["ids"], line.get("block_ids", ()), strict=False)]
         for name in line.get("ended", {}):
             lane.requests.pop(name, None)
-        event = _lean(
-            m=lane.number,
-            q=new,
-            w=waiting,
-            y=line["why"] if waiting else None,
-            v=evicted,
-            b=before,
-            e=ended,
-            z=line["slots"],
-            more=max(0, line["queue"] - len(waiting)),
-        )
+        why, more = line["why"] if waiting else None, max(0, line["queue"] - len(waiting))
+        event = _lean(m=lane.number, q=new, w=waiting, y=why, v=evicted, b=before, e=ended, z=line["slots"], more=more)
         if line["kv_blocks"]:
             event["kv"] = [line["kv_blocks_used"], line["kv_blocks"]]
         if tables:
             event["kb"] = tables
         if line["kind"] == HELD:
-            return event | {"k": "state", "s": seated, "t": line["t"], "next": members[::FIELDS]}
+            return {**event, "k": "state", "s": seated, "t": line["t"], "next": members[::FIELDS]}
         if line["kind"] == CHANGE:
-            return event | {"k": "state", "s": seated, "t": line["t"]}
+            return {**event, "k": "state", "s": seated, "t": line["t"]}
         if any(line["texts"]):
             event["x"] = line["texts"]
         if seated != _stay(members, ended):
             event["s"] = seated
-        return event | {"n": line["n"], "t": line["t"], "d": line["dur"], "r": members}
+        return {**event, "n": line["n"], "t": line["t"], "d": line["dur"], "r": members}
 
 
 def _stay(members: Sequence[int], ended: Sequence[Sequence[Any]]) -> list[int]:
@@ -113,6 +101,7 @@ def _stay(members: Sequence[int], ended: Sequence[Sequence[Any]]) -> list[int]:
     return [part for seat, request in stay for part in (request, seat)]
 
 
-def _lean(**fields: Any) -> Event:
+def _lean(**fields: Any) -> LaneEvent:
     """An object without what is empty."""
-    return {name: value for name, value in fields.items() if value not in (None, [], "", 0) or name == "m"}
+    lean = {name: value for name, value in fields.items() if value not in (None, [], "", 0) or name == "m"}
+    return cast(LaneEvent, lean)

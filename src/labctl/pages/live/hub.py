@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from labctl.clock import texts
 from labctl.clock.clock import Clock
 from labctl.pages.live.asking import MOST, SENT
 from labctl.pages.live.counters import Counters
-from labctl.pages.live.feed import Event, Feed
-from labctl.pages.live.lines import HELD
+from labctl.pages.live.events import AskEvent, ClockEvent, CountersEvent, Event, Head, HeadEvent
+from labctl.pages.live.feed import Feed
+from labctl.pages.live.lines import HELD, Line, held_steps
 from labctl.pages.live.tail import Tail
 from labkit.errors import LabError
 from labkit.evidence import metrics
@@ -23,32 +23,23 @@ LOOK_S = 0.04
 COUNT_S = 1.0
 RECENT = 3000  # lines that a page which comes later is told
 BEHIND = 500  # messages that a page may be behind before it has to begin anew
-Message = tuple[Sequence[Mapping[str, Any]], Sequence[Event]]  # lines, and events that are no lines
+Message = tuple[Sequence[Line], Sequence[Event]]  # lines, and events that are no lines
 
 
 class Hub:
-    """One for a server; all of it but ``tell`` runs in the server's loop.
-
-    Args:
-        clock: of the stack.
-        endpoint: of Triton's metrics.
-
-    Attributes:
-        head: what a page is told first.
-        chat: gives the address of the stack's chat page, "" where there is none.
-    """
+    """One for a server; all of it but ``tell`` runs in the server's loop. ``endpoint`` is of Triton's metrics."""
 
     def __init__(self, clock: Clock, endpoint: str) -> None:
-        self.head: Mapping[str, Any] = {}
-        self.chat: Callable[[], str] = str
+        self.head: Head = {}  # what a page is told first
+        self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
         self._tail = Tail(clock.run_dir)
         self._chat = ""
         self._epoch = time.time() - time.monotonic()
-        self._set: Event = {}  # how the clock is set
-        self._held: dict[tuple[str, str], Mapping[str, Any]] = {}  # the steps that wait for it
-        self._lines: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
-        self._asked: dict[str, Event] = {}
+        self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
+        self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for it
+        self._lines: deque[Line] = deque(maxlen=RECENT)
+        self._asked: dict[str, AskEvent] = {}
         self._counters = Counters()
         self._pages: set[asyncio.Queue[Message | None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,7 +70,7 @@ class Hub:
         if self._loop and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(leave)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: AskEvent) -> None:
         """Pass an event on to every page, from any thread."""
         if self._loop:
             self._loop.call_soon_threadsafe(self._told, event)
@@ -89,25 +80,22 @@ class Hub:
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
         feed = Feed(self.head.get("notes"))
         lines = [*self._lines, *self._held.values()]
-        head = {"k": "head", **self.head, "chat": self._chat}
-        first = [head, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
+        head: HeadEvent = {"k": "head", **self.head, "chat": self._chat}
+        first: list[Event] = [head, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed
 
     def leave(self, queue: asyncio.Queue[Message | None]) -> None:
         self._pages.discard(queue)
 
-    def _told(self, event: Event) -> None:
-        if event["k"] == "ask":
-            known = self._asked.setdefault(event["n"], {})
-            if event.get("first") and not known.get("first"):
-                self._counters.first_token(
-                    self.head.get("into", {}).get(known["model"], known["model"]), event["first"]
-                )
-            known.update(event)
-            over = [number for number, asked in self._asked.items() if asked["state"] != SENT]
-            for number in over[: max(0, len(self._asked) - MOST)]:  # a request in flight is never forgotten
-                del self._asked[number]
+    def _told(self, event: AskEvent) -> None:
+        known = self._asked.setdefault(event["n"], {"k": "ask", "n": event["n"]})
+        if event.get("first") and not known.get("first"):
+            self._counters.first_token(self.head.get("into", {}).get(known["model"], known["model"]), event["first"])
+        known.update(event)
+        over = [number for number, asked in self._asked.items() if asked["state"] != SENT]
+        for number in over[: max(0, len(self._asked) - MOST)]:  # a request in flight is never forgotten
+            del self._asked[number]
         self._pass_on([], [event])
 
     def _look_at_the_clock(self) -> None:
@@ -115,26 +103,21 @@ class Hub:
         modes = [self._clock.mode(model) for model in self._clock.models]
         factor = max((float(mode.get("factor", 1.0)) for mode in modes), default=1.0)
         until = self._clock.until and round(self._clock.until + self._epoch)
-        event = {"k": "clock", "until": until, "paused": any(mode["mode"] == "pause" for mode in modes), "slow": factor}
+        paused = any(mode["mode"] == "pause" for mode in modes)
+        event: ClockEvent = {"k": "clock", "until": until, "paused": paused, "slow": factor}
         if event != self._set:
             self._set = event
             self._pass_on([], [event])
-        states = (
-            [state for model in self._clock.models for state in self._clock.states(model)]
-            if self._clock.modes()
-            else []
-        )
-        held: dict[tuple[str, str], Mapping[str, Any]] = {
+        held: dict[tuple[str, str], Line] = {
             (state["model"], state["instance"]): {"ids": [], "dur": 0.0, **state, "kind": HELD}
-            for state in states
-            if state["state"] == "held"
+            for state in held_steps(self._clock)
         }
         if held != self._held:
             new = [line for key, line in held.items() if self._held.get(key) != line]
             self._held = held
             self._pass_on(new, [])
 
-    def _pass_on(self, lines: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> None:
+    def _pass_on(self, lines: Sequence[Line], events: Sequence[Event]) -> None:
         for queue in list(self._pages):
             if queue.qsize() > BEHIND:
                 self._pages.discard(queue)
@@ -152,5 +135,5 @@ class Hub:
             self._counters.snapshot(await asyncio.to_thread(metrics.scrape, self._endpoint))
             self._pass_on([], [self._rows()])
 
-    def _rows(self) -> Event:
+    def _rows(self) -> CountersEvent:
         return {"k": "counters", "rows": self._counters.rows()}

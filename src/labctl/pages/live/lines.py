@@ -6,13 +6,22 @@ gets it by way of :mod:`labctl.pages.live.feed`, and a test holds the two equal 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from labctl.clock.clock import Clock, pause_limit
+from labctl.runtimes.record import Record
+from labctl.workspace import Workspace
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.evidence.steplog import parsed
 
 Line = Mapping[str, Any]
 
 CHANGE, HELD = "change", "held"  # kinds of a line that is no step; HELD tells of one that waits for the clock
+_COLUMNS = {"tokens": 0, "made": 1, "texts": "", "blocks": 0}  # an entry for each request; these where none is given
 _STAYS = ("slots", "kv_blocks", "kv_blocks_used")  # what holds until a line says otherwise
 
 
@@ -36,15 +45,9 @@ class _Instance:
         if kind == CHANGE and "kv_blocks_used" not in line and not any(seats):
             self.last["kv_blocks_used"] = 0
         self.steps += kind not in (CHANGE, HELD)
-        columns = {
-            "rows": rows,
-            "phase": _phases(line),
-            "tokens": _each(line, "tokens", 0),
-            "made": _each(line, "made", 1),
-            "texts": _each(line, "texts", ""),
-            "blocks": _each(line, "blocks", 0),
-        }
-        return {"n": self.steps, **line, **self.last, **waits, **columns, "kind": kind, "seats": seats}
+        columns = {name: _each(line, name, usual) for name, usual in _COLUMNS.items()}
+        own = {"rows": rows, "phase": _phases(line), "kind": kind, "seats": seats}
+        return {"n": self.steps, **line, **self.last, **waits, **columns, **own}
 
     def _waits(self, line: Line, kind: str) -> Line:
         """Who waits, how many, and why. A change that does not say leaves them as they were, but for those who left."""
@@ -97,6 +100,28 @@ class Whole:
         ``ids``), ``seats``, ``slots``, ``waiting``, ``queue``, ``why``, ``kv_blocks`` and ``kv_blocks_used`` in it.
         """
         return self._instances.setdefault((line["model"], line["instance"]), _Instance()).whole(line)
+
+
+def read(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines of one step log, without the warm-up. Raises LabError: it cannot be read."""
+    try:
+        with nofollow.reading(log) as stream:
+            yield from (line for text in stream if (line := parsed(text)) is not None and not line.get("warm_up"))
+    except OSError as error:
+        raise LabError(f"{log} cannot be read", str(error), "name a folder below results/, or a stack") from error
+
+
+def clock_of(workspace: Workspace, record: Record) -> Clock:
+    """The clock of a stack that is up: that of its first server."""
+    folder = workspace.folder(record.stack)
+    run_dir = folder.run_dir(record.folder(record.servers[0].number))
+    return Clock(run_dir, tuple(record.models), pause_limit(folder.repository))
+
+
+def held_steps(clock: Clock) -> list[Line]:
+    """What each instance says whose next step waits for the clock."""
+    states = [state for model in clock.models for state in clock.states(model)] if clock.modes() else []
+    return [state for state in states if state["state"] == "held"]
 
 
 def why(line: Line) -> str:

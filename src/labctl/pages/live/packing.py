@@ -6,41 +6,28 @@ Of 100,000 steps this leaves a fifth of the bytes, and with them of the time tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from labctl.pages.live.events import LaneEvent
 from labctl.pages.live.feed import FIELDS
 
-Event = Mapping[str, Any]
-KEPT = (
-    "r",
-    "w",
-    "y",
-    "more",
-    "e",
-    "v",
-    "b",
-    "kv",
-    "kb",
-    "s",
-    "z",
-)  # fields of a step that are written where they change
+KEPT = "r w y more e v b kv kb s z".split()  # fields of a step that are written where they change
 MICROSECONDS = 1e6
 
 
 class _Lane:
     """One lane's steps: times in whole microseconds since the step before, and each kept field's changes."""
 
-    def __init__(self, event: Event) -> None:
-        self.head = {name: event[name] for name in ("name", "model", "note") if name in event}
+    def __init__(self, event: LaneEvent) -> None:
+        self.head = {name: value for name, value in event.items() if name in ("name", "model", "note")}
         self.ends: list[int] = []
         self.took: list[int] = []
         self.changes: dict[str, list[Any]] = {name: [] for name in ("n", *KEPT)}
-        self.now: Event | None = None  # how things stand, where something changed after the last step
+        self.now: LaneEvent | None = None  # how things stand, where something changed after the last step
         self._last: dict[str, Any] = {}
         self._end = 0
 
-    def take(self, step: Event) -> None:
+    def take(self, step: LaneEvent) -> None:
         self.now = None
         place, end = len(self.ends), round(step["t"] * MICROSECONDS)
         self.ends.append(end - self._end)
@@ -69,7 +56,7 @@ class Packing:
         self._texts: list[list[str]] = []  # of each request, what it got in each of its steps
         self.texts = False  # whether anybody got one
 
-    def take(self, event: Event) -> None:
+    def take(self, event: LaneEvent) -> None:
         """One event more."""
         if event.get("k") == "model":
             self._lanes.append(_Lane(event))

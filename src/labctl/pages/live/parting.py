@@ -15,17 +15,12 @@ Names = Mapping[str, str]  # the names that both runs share, by the names in one
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs at the step at which they part. Requests have the names that both runs share.
+    """One of two runs at the step at which they part. Requests have the names that both runs share."""
 
-    Attributes:
-        step: the step's number in the log; 0: the run has no more steps.
-        reasons: by request, what this run did with each request that the other run treats in another way.
-    """
-
-    step: int
+    step: int  # in the log; 0: the run has no more steps
     batch: tuple[str, ...]
     waiting: tuple[str, ...]
-    reasons: Mapping[str, str]
+    reasons: Mapping[str, str]  # what this run did with each request that the other run treats in another way
 
 
 @dataclass(frozen=True)
@@ -41,10 +36,8 @@ class Parting:
 def parting(one: Lane, other: Lane) -> Parting:
     """The first step at which the batches differ, or the tokens that are computed for a request.
 
-    Requests are paired by their labels, or else by their order in the log.
-
-    Raises:
-        LabError: the two runs did not have the same number of requests.
+    Requests are paired by their labels, or else by their order in the log. Raises LabError: the two runs did not have
+    the same number of requests.
     """
     names = _pair_requests(one, other)
     first, second = ([line for line in lane.lines if line["kind"] not in (CHANGE, HELD)] for lane in (one, other))
@@ -61,8 +54,7 @@ def parting(one: Lane, other: Lane) -> Parting:
 def pair_lanes(some: Sequence[Lane], others: Sequence[Lane]) -> list[tuple[Lane, Lane]]:
     """The lanes of two runs that belong together: by phase and model, or by model where each has one phase of it.
 
-    Raises:
-        LabError: there are none.
+    Raises LabError: there are none.
     """
     for key in (lambda lane: (lane.phase, lane.replica, lane.model, lane.instance), lambda lane: lane.model):
         known = {key(lane): lane for lane in others}
@@ -92,8 +84,9 @@ def _pair_requests(one: Lane, other: Lane) -> tuple[Names, Names]:
 
 
 def _computed(line: Line | None, called: Names) -> dict[str, int]:
-    """The tokens that a step computed, by request."""
-    return {called[name]: count for name, count in zip(line["ids"], line["tokens"], strict=True)} if line else {}
+    """The tokens that a step computed, by request. One that has joined and must wait for the next step has none."""
+    counts = zip(line["ids"], line["tokens"], strict=True) if line else ()
+    return {called[name]: count for name, count in counts if count}
 
 
 def _side(lines: Sequence[Line], at: int, called: Names, differ: Sequence[str]) -> Side:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from labctl.pages.live.feed import Feed
+from labctl.pages.live.lines import read
 from labctl.pages.live.packing import Packing
 from labctl.pages.live.page import document
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labkit.evidence.steplog import parsed
 
 NAME = "timeline.html"
 BETWEEN_S = 0.5  # from the end of a phase to the next one, which had a server of its own
@@ -23,8 +22,7 @@ NO_TEXTS = "texts were not recorded: labctl run --texts records them"
 def recording(folder: Path) -> dict[str, Any]:
     """What the page takes of a run's folder: every step of every phase, warm-up left out.
 
-    Raises:
-        LabError: the run has left no step log.
+    Raises LabError: the run has left no step log.
     """
     feed, packing, lines = Feed(), Packing(), 0
     shift, end = 0.0, 0.0
@@ -33,7 +31,7 @@ def recording(folder: Path) -> dict[str, Any]:
         phase = path.stem.removeprefix("steps-")
         named = [phase] if len(logs) > 1 else []
         first = True
-        for line in _lines(path):
+        for line in read(path):
             if lines == MOST:
                 break
             if first:
@@ -56,8 +54,7 @@ def recording(folder: Path) -> dict[str, Any]:
 def page(folder: Path) -> str:
     """The page of a run: ``timeline.html`` as the run has left it, or made now.
 
-    Raises:
-        LabError: the run has left no step log.
+    Raises LabError: the run has left no step log.
     """
     try:
         return (folder / NAME).read_text(encoding="utf-8")
@@ -85,15 +82,4 @@ def _title(folder: Path) -> str:
 
 def _began(path: Path) -> float:
     """When a phase's first step ended: the order in which the phases were run."""
-    return next((float(line["t"]) for line in _lines(path)), 0.0)
-
-
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        with path.open("rb") as stream:
-            for text in stream:
-                line = parsed(text)
-                if line is not None and not line.get("warm_up"):
-                    yield line
-    except OSError as error:
-        raise LabError(f"{path} cannot be read", str(error), "name a folder below results/") from error
+    return next((float(line["t"]) for line in read(path)), 0.0)

@@ -7,11 +7,12 @@ import contextlib
 import json
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -19,6 +20,7 @@ from starlette.routing import Route
 from labctl.clock.clock import Clock
 from labctl.pages import address, gate
 from labctl.pages.live.asking import Asker
+from labctl.pages.live.events import Event
 from labctl.pages.live.hub import Hub
 from labkit.errors import LabError
 
@@ -36,11 +38,8 @@ Act = Callable[[Mapping[str, Any]], Any]
 class WatchServer:
     """Serves one page below an address that holds a secret of its own; whoever does not know it gets nothing.
 
-    Args:
-        html: the page.
-        hub: what it is told; None for a run that is over.
-        acts: what can be done by name ("send"), each given the call's JSON object.
-        exposed: it listens on every address of the machine.
+    ``hub`` tells it what happens (None for a run that is over); ``acts`` are what can be done, by name, each given the
+    call's JSON object; ``exposed``: it listens on every address of the machine.
     """
 
     def __init__(self, html: str, hub: Hub | None, acts: Mapping[str, Act], exposed: bool) -> None:
@@ -55,8 +54,7 @@ class WatchServer:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        why, status = gate.objection(headers, self._exposed), 403
+        why, status = gate.objection(Headers(scope=scope), self._exposed), 403
         first, _, rest = scope["path"].lstrip("/").partition("/")
         if not why and not secrets.compare_digest(first.encode(), self.token.encode()):
             why, status = "there is nothing here: the whole address of the page is in the terminal", 404
@@ -107,7 +105,7 @@ class WatchServer:
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return JSONResponse({"detail": "this page takes JSON"}, 415)
         try:
-            call = json.loads(await _body(request))
+            call = json.loads(await gate.read_body(request, MAX_BODY))
             if not isinstance(call, dict):
                 raise ValueError("no object")
             return JSONResponse(await asyncio.to_thread(act, call))
@@ -120,8 +118,7 @@ class WatchServer:
     def serving(self, port: int | None = None) -> Iterator[str]:
         """For the time of a block; yields the page's address. Without a ``port``: its usual one, or a free one.
 
-        Raises:
-            LabError: the port is taken.
+        Raises LabError: the port is taken.
         """
         with address.listening("0.0.0.0" if self._exposed else "127.0.0.1", port, address.WATCH) as listening:
             listening.listen()
@@ -180,14 +177,5 @@ def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
     return {"send": send, "cancel": cancel, "clock": turn}
 
 
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise LabError(f"the page takes up to {MAX_BODY:,} bytes")
-    return bytes(body)
-
-
-def _message(events: list[dict[str, Any]]) -> str:
+def _message(events: Sequence[Event]) -> str:
     return f"data: {json.dumps(events, separators=(',', ':'))}\n\n"

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labctl.pages.live.lines import HELD, Line, Whole
+from labctl.pages.live.lines import HELD, Line, Whole, read
 from labkit import nofollow
 from labkit.errors import LabError
-from labkit.evidence.steplog import REPLICA, parsed
+from labkit.evidence.steplog import REPLICA
 
 FIRST, LAST = "steps-", ".jsonl"
 
@@ -80,8 +80,7 @@ class Row:
 def of_result(path: Path) -> list[Lane]:
     """The lanes of a run, by its folder, or of one of its phases, by its ``steps-PHASE.jsonl``. Warm-up is left out.
 
-    Raises:
-        LabError: there is no step log, or it cannot be read.
+    Raises LabError: there is no step log, or it cannot be read.
     """
     folder = path if path.is_dir() else path.parent
     lanes: dict[tuple[str, ...], Lane] = {}
@@ -115,15 +114,9 @@ def replica_of(folder: Path, run_dir: Path) -> str:
 def _read(
     lanes: dict[tuple[str, ...], Lane], file: Path, phase: str, labels: Mapping[str, str], replica: str = ""
 ) -> None:
-    try:
-        with nofollow.reading(file) as stream:
-            for text in stream:
-                line = parsed(text)
-                if line is not None and not line.get("warm_up"):
-                    key = (phase, str(line.get("replica", replica)), line["model"], line["instance"])
-                    lanes.setdefault(key, Lane(*key, labels=labels)).lines.append(line)
-    except OSError as error:
-        raise LabError(f"{file} cannot be read", str(error), "name a folder below results/, or a stack") from error
+    for line in read(file):
+        key = (phase, str(line.get("replica", replica)), line["model"], line["instance"])
+        lanes.setdefault(key, Lane(*key, labels=labels)).lines.append(line)
 
 
 def _whole(lanes: Mapping[tuple[str, ...], Lane]) -> list[Lane]:

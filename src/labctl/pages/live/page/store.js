@@ -1,11 +1,7 @@
 // What is known: lanes (a model's instance each), their steps, and the requests in them. Nothing here draws.
 //
-// A step, as it comes: {m: lane, n: number, t: end in s, d: duration in s, r: five numbers a member (request, seat,
-// 1 for prefill, tokens, KV blocks), x: texts of the members, w: who waits, in order, y: why (one for all, or one
-// each), more: waiters beside those, b: [request, the text that it had before], e: [request, why it ended] pairs,
-// v: who was evicted, kv: [used, of], kb: [request, its block ids] pairs of an
-// engine with a block table, q: requests that are new, z: seats, s: [request, seat, ...] after the step where
-// it is not what r and e say}. How things stand after it (`stateAt`) is what labctl.pages.live.lines defines.
+// A step, as it comes, is a LaneEvent (labctl.pages.live.events). How things stand after it (`stateAt`) is what
+// labctl.pages.live.lines defines.
 const FIELDS = 5;
 const KEPT = 120000; // steps of a lane; a page that is left open over night stays small
 const MANY = 16; // seats

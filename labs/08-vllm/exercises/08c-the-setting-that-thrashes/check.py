@@ -1,0 +1,54 @@
+"""Long prompts and short ones in a small cache: how much of what is computed is lost, and how many requests run."""
+
+BLOCKS, BUDGET = 16, 64
+LOST, MEAN = 1000, 2.1
+THRASHES = (
+    "the cache thrashes: a request joins because the first piece of its prompt fits, and is preempted before the rest "
+    "is computed."
+)
+
+
+def check(trial):
+    rng = trial.rng
+    lengths = [(rng.randint(165, 190), rng.randint(40, 60)) for _ in range(7)]  # a prompt is six blocks
+    lengths += [(rng.randint(10, 30), rng.randint(30, 50)) for _ in range(10)]
+    requests = [([rng.randint(5, 1200) for _ in range(prompt)], answer) for prompt, answer in lengths]
+    records, steps = trial.send_queued(requests)
+    blocks = steps[0].more["kv_blocks"]
+    trial.expect(
+        "blocks of the KV cache", f"{BLOCKS}", blocks, blocks == BLOCKS, "the cache must stay as large as it is."
+    )
+    largest = max(sum(step.more["tokens"]) for step in steps)
+    trial.expect(
+        "tokens of the largest step",
+        f"at most {BUDGET}",
+        largest,
+        largest <= BUDGET,
+        "a step computes more than 64 tokens: the pieces must stay as small as they are.",
+    )
+    lost, preemptions = lost_tokens(steps), sum(step.more["preempted"] for step in steps)
+    found = f"{lost:,} in {preemptions} preemptions"
+    trial.expect("computed tokens that were lost", f"at most {LOST:,}", found, lost <= LOST, THRASHES)
+    mean = sum(step.batch for step in steps) / len(steps)
+    trial.expect(
+        "requests in a step on average",
+        f"at least {MEAN}",
+        f"{mean:.2f}",
+        mean >= MEAN,
+        "hardly any request runs: short requests wait although the cache has room for them.",
+    )
+    whole = sum(record.tokens == answer for record, (_, answer) in zip(records, lengths, strict=True))
+    trial.expect("answered whole", f"{len(lengths)}", whole, whole == len(lengths), "an answer has too few tokens.")
+
+
+def lost_tokens(steps):
+    """What preempted requests had in the cache: computed, or found there by a prefix cache."""
+    cached, lost = {}, 0
+    for step in steps:
+        lost += sum(cached.pop(id) for id in step.more.get("evicted", ()))
+        found = step.more.get("cached", [0] * step.batch)
+        for id, tokens, known in zip(step.ids, step.more["tokens"], found, strict=True):
+            cached[id] = cached.get(id, 0) + tokens + known
+        for id in step.more.get("ended", ()):
+            cached.pop(id, None)
+    return lost

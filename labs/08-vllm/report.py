@@ -1,0 +1,29 @@
+"""Lab 08's report: of each of the five parts a table, and the numbers that its verdicts judge."""
+
+import sys
+from pathlib import Path
+
+import lessons
+
+from labkit.lane import Lane
+from labkit.report import Report
+
+PHASES = ["vllm", "vllm-reuse", "ours", "ours-reuse"]
+
+
+def main() -> None:
+    report = Report(Path(sys.argv[1]), "Lab 08: vLLM's scheduler and ours", PHASES)
+    vllm, vllm_reuse, ours, ours_reuse = (report.phases[phase]["parts"] for phase in PHASES)
+    metrics = {
+        "trace": lessons.trace(report, {"vllm": vllm["trace"], "ours": ours["trace"]}),
+        "chunked": lessons.chunked(report, {"vllm": vllm["chunked"], "ours": ours["chunked"]}),
+        "prefix": lessons.prefix(report, {"vllm": vllm_reuse["prefix"], "ours": ours_reuse["prefix"]}),
+        "urgent": lessons.urgent(
+            report, {"fcfs": vllm["urgent"], "priority": vllm_reuse["urgent"], "ours": ours_reuse["urgent"]}
+        ),
+    }
+    report.finish(metrics, [Lane.from_json(name, run) for name, run in report.phases.items()])
+
+
+if __name__ == "__main__":
+    main()
