@@ -39,7 +39,7 @@ def run(rounds: int) -> dict[str, Any]:
             lab, name = session.catalog.stack(handle.record.stack)
             prompts = [prompt_of(PROMPT, handle.record.tokenizer_dir, 7 * i) for i in range(CLIENTS)]
             items = [Item(prompt, NEW) for prompt in prompts]
-            work = bench.Work(session, lab, handle, bench.engine_of(lab, name, "cpu"), partial(given, items))
+            work = bench.Work(handle, bench.engine_of(lab, name, "cpu"), partial(given, items))
             turns = [(work.served()[0], work.alone()) for _ in range(rounds if cache else 1)]
             compared[cache] = Comparison([served for served, _ in turns], [alone for _, alone in turns])
             newcomer = newcomers(session, handle, min(rounds, 3)) if cache else {}

@@ -100,7 +100,7 @@ def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRe
 def served_over_alone(session: Session, handle: RunningStack, items: list[dataset.Item]) -> float:
     """The workload through the server, then by its engine alone (the idle servers stay up): work per second."""
     lab, name = session.catalog.stack(handle.record.stack)
-    work = bench.Work(session, lab, handle, bench.engine_of(lab, name, "cpu"), lambda count: items)
+    work = bench.Work(handle, bench.engine_of(lab, name, "cpu"), lambda count: items)
     through, _ = work.served()
     return work.alone().seconds / through.seconds
 

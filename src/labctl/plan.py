@@ -6,7 +6,7 @@ A plan is pure: no network, no Docker, no GPU, nothing written. ``labctl render`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,7 +21,7 @@ from labctl.runtimes.record import Choices
 from labctl.texts import Replacement
 from labctl.triton.arguments import receiver, trace_arguments
 from labctl.trtllm import releases
-from labctl.trtllm.releases import Release
+from labctl.trtllm.releases import PLAIN_IMAGE, Release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -86,24 +86,16 @@ class Plan:
     @property
     def ranks(self) -> int:
         """The GPUs that the engine is spread over."""
-        builds = [step.image_build.options for step in self.steps if step.image_build]
+        spread = [step.image_build.options for step in self.steps if step.image_build]
         if self.stack.llmapi is not None:
-            return int(self.settings["tp_size"]) * int(self.settings["pp_size"])
-        return max((int(options["tp_size"]) * int(options["pp_size"]) for options in builds), default=1)
+            spread = [self.settings]
+        return max((int(options["tp_size"]) * int(options["pp_size"]) for options in spread), default=1)
 
     @property
     def templates(self) -> str:
         """Where the release's image has the templates of this stack's models."""
         assert self.release is not None
         return _templates(self.release, self.stack)
-
-    @property
-    def engines(self) -> list[Step]:
-        """What ``labctl engines build`` makes. Raises LabError where there is nothing to build."""
-        engine_steps = [step for step in self.steps if step.build]
-        if not engine_steps:
-            raise LabError(f"stack {self.name} has no engine", "its models are served from their weights")
-        return engine_steps
 
     @property
     def stack_settings(self) -> dict[str, Any]:
@@ -113,8 +105,7 @@ class Plan:
     def files(self) -> list[str]:
         """The rendered repository, file by file; where its templates are yet to be fetched, model by model.
 
-        Raises:
-            LabError: it cannot be rendered.
+        Raises LabError: it cannot be rendered.
         """
         waiting = self.fetched is not None and not self.fetched.is_dir()
         names = [f"{model}/" for model in self.stack.models] if waiting else repository.listing(self.request)
@@ -130,21 +121,22 @@ def make_plan(
         server_path: how the server will see a path of this machine.
         output: where the repository is rendered; default: the stack's own folder.
 
-    Raises:
-        LabError: unknown or bad settings, an unknown model source, a reference to nothing.
+    Raises LabError: unknown or bad settings, an unknown model source, a reference to nothing.
     """
     stack = lab.stacks[name]
     settings = resolve(lab.settings, choices.profile, stack.settings, choices.set, what=f"stack {name}")
     stack = lay_overlays(stack, choices.profile, settings)
     release = _release(stack, choices)
     usual: list[str] = []
-    if release and (model := _engine_model(stack)):
+    built = [artifact.options for artifact in stack.artifacts.values() if artifact.engine == TensorRtLlm.name]
+    if release and built:
+        model = str(built[0].get("model", TensorRtLlm.options["model"].default))
         settings, usual = release.usual_for(model, settings, choices.set)
     scope: dict[str, Any] = {f"settings.{key}": value for key, value in settings.items()}
     scope |= {"run_dir": server_path(workspace.folder(name).run_dir()), "profile": choices.profile, "stack": name}
     scope["release"] = release.name if release else ""
 
-    serving: dict[str, Any] = {key: expand(value, scope) for key, value in (stack.tensorrt_llm or {}).items()}
+    serving: dict[str, Any] = expand(stack.tensorrt_llm or {}, scope)
     wanted = release.engine_options(serving) if release else {}
     steps: list[Step] = []
     host: dict[str, Any] = dict(scope)
@@ -152,7 +144,7 @@ def make_plan(
         step = _step(artifact, scope, workspace, wanted)
         steps.append(step)
         if artifact.kind == "weights":
-            scope["vocab_size"] = weights.parse(str(expand(artifact.source, scope))).vocab_size(workspace)
+            scope["vocab_size"] = weights.parse(step.spec).vocab_size(workspace)
         host[f"artifacts.{key}"] = str(step.path)
         scope[f"artifacts.{key}"] = server_path(step.path)
 
@@ -161,37 +153,40 @@ def make_plan(
     kind = "-llmapi" if stack.llmapi is not None else ""
     fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not choices.templates else None
     url = receiver(str(settings["trace"]))
-    document = {key: expand(value, scope) for key, value in (stack.llmapi or {}).items()}
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
-    arguments = {key: expand(value, scope) for key, value in (stack.vllm or {}).items()}
+    arguments = {key: value for key, value in expand(stack.vllm or {}, scope).items() if value != ""}
     request = RenderRequest(
         sources=[*given, *own] if release else given or own,
         models=stack.models,
-        parameters={key: expand(value, scope) for key, value in stack.parameters.items()},
+        parameters=expand(stack.parameters, scope),
         output=output or workspace.folder(name).repository,
-        defaults=release.defaults_for(serving) if release else {},
-        optional=frozenset((*stack.optional, *(release.optional if release else ()))),
+        optional=frozenset(stack.optional),
         replacements=[
-            *(release.replacements_for(serving) if release else ()),
-            *(
-                Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
-                for r in stack.replacements
-                if holds(r.when, {**settings, "profile": choices.profile})
-            ),
+            Replacement(r.file, str(expand(r.find, scope)), str(expand(r.replace, scope)))
+            for r in stack.replacements
+            if holds(r.when, {**settings, "profile": choices.profile})
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
-        family=PurePosixPath(_templates(release, stack)).name if release else "",
-        documents={
-            **({releases.MODEL_YAML: release.model_yaml(document)} if release and document else {}),
-            **({VLLM_FILE: {key: value for key, value in arguments.items() if value != ""}} if arguments else {}),
-        },
+        documents={VLLM_FILE: arguments} if arguments else {},
         spare=not given,
         lenient=bool(fetched),
-        hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or "
-        f"labctl up {name} --profile gpu, which copies them out of its image"
-        if release
-        else "",
     )
+    if release:
+        document = expand(stack.llmapi or {}, scope)
+        request = replace(
+            request,
+            defaults=release.defaults_for(serving),
+            optional=frozenset((*request.optional, *release.optional)),
+            replacements=[*release.replacements_for(serving), *request.replacements],
+            family=PurePosixPath(_templates(release, stack)).name,
+            documents={
+                **request.documents,
+                **({releases.MODEL_YAML: release.model_yaml(document)} if document else {}),
+            },
+            hint=f"the templates must be those of TensorRT-LLM {release.name}: --templates DIR, or "
+            f"labctl up {name} --profile gpu, which copies them out of its image",
+        )
+    served = release if serving else None
     plan = Plan(
         lab=lab,
         name=name,
@@ -209,12 +204,12 @@ def make_plan(
             **{key: str(expand(value, scope)) for key, value in stack.server.env.items()},
             **({"LABS_TRACE": url} if url else {}),
         },
-        image=_image(stack, release, choices.profile),
+        image=release.image if release else stack.image or (PLAIN_IMAGE if choices.profile == "gpu" else ""),
         tokenizer_dir=str(expand(stack.tokenizer, host)),
         release=release,
         fetched=fetched,
-        effective=release.effective(serving) if release and serving else {},
-        notices=[*usual, *(release.check_combination(serving) if serving else ())] if release else (),
+        effective=served.effective(serving) if served else {},
+        notices=[*usual, *(served.check_combination(serving) if served else ())],
         gpus=choices.gpus if choices.profile == "gpu" else (),
     )
     _require_choice(plan.gpus, plan.ranks)
@@ -224,11 +219,7 @@ def make_plan(
 def _require_choice(gpus: Sequence[str], ranks: int) -> None:
     """Refuse a choice of GPUs that does not hold an engine of that many ranks.
 
-    Args:
-        gpus: numbers or UUIDs; () is no choice.
-
-    Raises:
-        LabError: too few, or slices for more than one rank.
+    ``gpus``: numbers or UUIDs; () is no choice. Raises LabError: too few, or slices for more than one rank.
     """
     if gpus and len(gpus) < ranks:
         raise LabError(
@@ -270,19 +261,6 @@ def _templates(release: Release, stack: StackSpec) -> str:
     return release.templates
 
 
-def _engine_model(stack: StackSpec) -> str:
-    """Which architecture the stack's TensorRT-LLM engine is built for; "" where it has none."""
-    built = (a for a in stack.artifacts.values() if a.engine == TensorRtLlm.name)
-    return next((str(a.options.get("model", TensorRtLlm.options["model"].default)) for a in built), "")
-
-
-def _image(stack: StackSpec, release: Release | None, profile: str) -> str:
-    """The image that the server's is made of; on the cpu profile it is made from nothing."""
-    if release:
-        return release.image
-    return stack.image or (releases.PLAIN_IMAGE if profile == "gpu" else "")
-
-
 def _step(artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wanted: Mapping[str, Any]) -> Step:
     spec = str(expand(artifact.source, scope))
     if artifact.engine:
@@ -291,5 +269,10 @@ def _step(artifact: Artifact, scope: Mapping[str, Any], workspace: Workspace, wa
             options |= wanted
         build = engines.request(str(expand(artifact.engine, scope)), spec, options)
         return Step(build.title, build.locate(workspace), build.argv, lambda: build.ready(workspace), spec, build)
+    return weights_step(spec, workspace)
+
+
+def weights_step(spec: str, workspace: Workspace) -> Step:
+    """What makes the weights of a model source. Raises LabError where it is none."""
     source = weights.parse(spec)
     return Step(source.title, source.locate(workspace), source.argv, lambda: source.ready(workspace), spec)

@@ -121,9 +121,10 @@ def fill(
     parts.append(text[end:])
     for match in ANY_PLACEHOLDER.finditer(text):
         if not PLACEHOLDER.fullmatch(match[0]):
-            line = text.count("\n", 0, match.start()) + 1
-            if not _in_comment(text, match.start()):
-                problems.append(Problem(file, line, "", f"'{match[0]}' is not a placeholder that can be filled"))
+            *above, begun = text[: match.start()].split("\n")
+            if "#" not in begun:  # else it is in a comment
+                what = f"'{match[0]}' is not a placeholder that can be filled"
+                problems.append(Problem(file, len(above) + 1, "", what))
     return "".join(parts), problems
 
 
@@ -137,10 +138,6 @@ def escape(value: str) -> str:
     """A value inside a quoted string of protobuf's text format (which is UTF-8, so unicode stays as it is)."""
     table = {"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     return "".join(table.get(char, char) for char in value)
-
-
-def _in_comment(text: str, at: int) -> bool:
-    return "#" in text[text.rfind("\n", 0, at) + 1 : at]
 
 
 class _Loader(_FASTEST):  # type: ignore[misc]

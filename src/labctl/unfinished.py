@@ -28,7 +28,8 @@ def making(target: Path) -> Iterator[Path]:
     while True:
         fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{HELD}"))
         handle = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY)
-        lock_folder(handle, wait=True)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
         if fresh.exists():  # else it was swept before it was locked
             break
         os.close(handle)
@@ -37,20 +38,6 @@ def making(target: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         os.close(handle)
-
-
-def aside(target: Path) -> Path:
-    """A new name beside ``target``, for what it was before."""
-    return Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{OLD}"))
-
-
-def lock_folder(handle: int, wait: bool) -> bool:
-    """Whether the lock was had; a file system without locks has none to wait for."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        return False
-    return True
 
 
 @contextlib.contextmanager
@@ -86,7 +73,7 @@ def _swap(fresh: Path, target: Path) -> None:
             return
         if _exchange(fresh, target):
             return  # what was there has the name of ``fresh`` now, and goes with its maker's block
-        old = aside(target)
+        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{OLD}"))
         try:
             target.rename(old)
         except FileNotFoundError:

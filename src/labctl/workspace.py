@@ -26,46 +26,38 @@ INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl
 MARKER = "model_repos"  # a folder that only a checkout of the labs has beside pyproject.toml
 
 
-class _Own:
-    """A path by its name; ``kind`` (file or folder) is what must be there, if anything is."""
+class _In:
+    """A path by its name, below a folder of its owner's; ``kind`` (file or folder) is what may be there."""
 
-    def __init__(self, name: str, kind: str = "file") -> None:
-        self.name, self.kind = name, kind
+    def __init__(self, folder: str, name: str, kind: str = "file") -> None:
+        self.folder, self.name, self.kind = folder, name, kind
 
-    def __get__(self, folder: StackFolder, owner: type) -> Path:
-        return folder.path / self.name
+    def __get__(self, owner: StackFolder | Workspace, kind: type) -> Path:
+        folder: Path = getattr(owner, self.folder)
+        return folder / self.name
 
 
 @dataclass(frozen=True)
 class StackFolder:
-    """The paths of one stack; none of them need exist.
-
-    Attributes:
-        state_file: the record of the stack that was brought up last: a memory of it, never the proof that it runs.
-        lock_note: who holds the lock.
-        secret: the text by which Triton tells labctl from a stranger (``labctl.triton.arguments``).
-        repository: the rendered model repository that the server reads.
-        front: the folder from which a balancer reads its servers.
-        envoy_file: Envoy's configuration (local runtime).
-        compose_file: what this stack has otherwise than the Compose files of the checkout.
-        observe: what Prometheus has, and Grafana's password: gone with the stack.
-        scale_log: the decisions of ``labctl scale --auto``.
-        overlay: the learner's files, as a repository over the lab's (of the exercises' own stack, as all that follow).
-        asked_runtime: the runtime that was asked for last.
-        purpose_file: what the server was brought up for.
-        used_file: touched at every check: the server goes when this is old. Its text says which watcher looks at it.
-        clean_file: exists while the models hold nothing of an earlier check that failed.
-    """
+    """The paths of one stack; none of them need exist."""
 
     path: Path
 
-    lock, lock_note, state_file = _Own("lock"), _Own("lock.json"), _Own("state.json")
-    compose_file, envoy_file, secret = _Own("compose.json"), _Own("envoy.json"), _Own("secret")
-    scale_log, idle_log = _Own("scale.log"), _Own("idle.log")
-    asked_runtime, purpose_file = _Own("runtime"), _Own("purpose.json")
-    used_file, clean_file = _Own("used"), _Own("clean")
-    repository, front = _Own("repository", "folder"), _Own("front", "folder")
-    observe, overlay = _Own("observe", "folder"), _Own("overlay", "folder")
+    lock, lock_note = _In("path", "lock"), _In("path", "lock.json")  # the second says who holds it
+    state_file = _In("path", "state.json")  # the record of the stack that was up last: a memory, never the proof
+    secret = _In("path", "secret")  # by which Triton tells labctl from a stranger (labctl.triton.arguments)
+    repository = _In("path", "repository", "folder")  # as rendered; the server reads it
+    front = _In("path", "front", "folder")  # from which a balancer reads its servers
+    envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
+    compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
+    observe = _In("path", "observe", "folder")  # what Prometheus has, and Grafana's password: gone with the stack
+    scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
+    # Of the exercises' own stack: the learner's files, as a repository over the lab's; the runtime that was asked for
+    # last; what the server was brought up for; touched at every check, with the watcher that ends the server when it
+    # is old, and that watcher's log; there while the models hold nothing of an earlier check that failed.
+    overlay, asked_runtime = _In("path", "overlay", "folder"), _In("path", "runtime")
+    purpose_file, used_file = _In("path", "purpose.json"), _In("path", "used")
+    idle_log, clean_file = _In("path", "idle.log"), _In("path", "clean")
 
     @property
     def name(self) -> str:
@@ -129,14 +121,13 @@ class StackFolder:
     def require_own(self) -> None:
         """Refuse a folder in which something is not the caller's own file or folder.
 
-        Raises:
-            LabError: a link, a FIFO, a folder in a file's place, or another user's file; it is named, and nothing is
-                touched.
+        Raises LabError: a link, a FIFO, a folder in a file's place, or another user's file; it is named, and
+        nothing is touched.
         """
         for path in (self.path.parent, self.path, self.run_dir()):
             require_own(path, "folder")
         for own in vars(StackFolder).values():
-            if isinstance(own, _Own) and own.name != "secret":  # a server in a container may own it
+            if isinstance(own, _In) and own.name != "secret":  # a server in a container may own it
                 require_own(self.path / own.name, own.kind)
         for path in (self.log_file(), *self.replica_logs):
             require_own(path, "file")
@@ -146,10 +137,18 @@ class StackFolder:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A checkout and the cache it shares with other clones."""
+    """A checkout and the cache it shares with other clones.
+
+    Attributes:
+        backends_cache: backend folders for Triton's wheel, one per wheel and Python.
+        templates_cache: model templates copied out of the images that serve them, one folder per release.
+    """
 
     root: Path
     cache: Path
+
+    labs, model_repos, models, state = (_In("root", name) for name in ("labs", "model_repos", "models", ".labs"))
+    backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace:
@@ -157,8 +156,7 @@ class Workspace:
 
         Where the current folder is in none, it is the checkout that labctl is installed from (``make setup``).
 
-        Raises:
-            LabError: none of these is a checkout.
+        Raises LabError: none of these is a checkout.
         """
         asked = os.environ.get("LABS_ROOT") or start
         try:
@@ -176,35 +174,9 @@ class Workspace:
             "cd into your clone, or set LABS_ROOT to it",
         )
 
-    @property
-    def labs(self) -> Path:
-        return self.root / "labs"
-
-    @property
-    def model_repos(self) -> Path:
-        return self.root / "model_repos"
-
     def templates(self, lab: str, folder: str) -> Path:
         """A folder of model templates: ``./x`` is the lab's own, another stands in ``model_repos``."""
         return self.labs / lab / folder if folder.startswith("./") else self.model_repos / folder
-
-    @property
-    def models(self) -> Path:
-        return self.root / "models"
-
-    @property
-    def state(self) -> Path:
-        return self.root / ".labs"
-
-    @property
-    def backends_cache(self) -> Path:
-        """Backend folders for Triton's wheel, one per wheel and Python."""
-        return self.cache / "triton"
-
-    @property
-    def templates_cache(self) -> Path:
-        """Model templates copied out of the images that serve them, one folder per release."""
-        return self.cache / "templates"
 
     @property
     def caches(self) -> list[Path]:

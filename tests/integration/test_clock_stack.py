@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def send(stream: TextStream, model: str, prompt: str, tokens: int) -> RequestRec
     return stream.send(model, prompt, max_tokens=tokens, ignore_eos=True)
 
 
-def held(clock: Clock, model: str, least: int = 1) -> dict[str, Any]:
+def held(clock: Clock, model: str, least: int = 1) -> Mapping[str, Any]:
     """The step that waits, as soon as one with so many requests does."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:

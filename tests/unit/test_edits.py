@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack import edits, faults, shipped
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import Stack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.stack.up import bring_up
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -167,8 +168,8 @@ def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: 
         plan, request=dataclasses.replace(plan.request, sources=[tmp_path / "templates"], output=tmp_path / "served")
     )
     repository.render(plan.request)
-    runtime: Any = None  # nothing differs from what is served, so nothing is loaded
-    assert edits.load_differing(session, plan, runtime, runtime) == []
+    # Nothing differs from what is served, so nothing is loaded.
+    assert edits.load_differing(SimpleNamespace(session=session, plan=plan)) == []  # type: ignore[arg-type]
     assert told == ["no template uses max_candidate_sequences any more: to set it has no effect"]
 
 
@@ -204,8 +205,9 @@ def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path, name: s
     workspace = Workspace(ROOT, tmp_path)
     lab, stack = load(workspace).stack(name)
     plan = make_plan(workspace, lab, stack, Choices(), str)
+    there: Any = SimpleNamespace(plan=plan, runtime=LocalRuntime(workspace))
     said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/{place}(42): execute\n"
-    text = faults.in_your_files(plan, LocalRuntime(workspace))(said)
+    text = faults.stack_files(there)(said)
     assert f"\n  {file}(42)" in text
     assert str(plan.request.output) not in text
 
@@ -233,9 +235,9 @@ def test_a_reload_that_fails_says_which_version_serves(
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
     record = bring_up(Stack(session, lab, stack, runtime, UpOptions()), free_endpoints(1)[0]).record
-    plan = make_plan(session.workspace, lab, stack, Choices(), runtime.server_path)
-    repository.render(plan.request)
-    served = plan.request.output / "simple-gpt2" / "config.pbtxt"
+    there = RunningStack.of(session, lab, runtime, record)
+    repository.render(there.plan.request)
+    served = there.plan.request.output / "simple-gpt2" / "config.pbtxt"
     served.write_text(f"{served.read_text()}# as it was loaded\n")
     loads: list[str] = []
 
@@ -250,7 +252,7 @@ def test_a_reload_that_fails_says_which_version_serves(
     monkeypatch.setattr("labctl.triton.server_api.load_model", load)
     monkeypatch.setattr("labctl.triton.readiness.probe", fails)
     with pytest.raises(LabError, match="READY but answers with an error") as caught:
-        edits.load_differing(session, plan, runtime, record, ["simple-gpt2"])
+        edits.load_differing(there, ["simple-gpt2"])
     assert [said] == list(caught.value.details)
     assert served.read_text().endswith("# as it was loaded\n")
     assert loads == ["simple-gpt2"] * 2

@@ -22,6 +22,7 @@ from labctl.runtimes.record import Choices, Endpoints, Record, Replica
 from labctl.stack import edits, replicas
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labctl.triton.server_api import Unreachable
 from labkit.errors import LabError
@@ -184,15 +185,23 @@ def reloaded(
     triton = Triton(plan.request.output, fails)
     monkeypatch.setattr(server_api, "load_model", triton.load_model)
     monkeypatch.setattr(readiness, "probe", lambda *arguments: None)
-    runtime: Any = Runtime()
     with pytest.raises(expected):
-        edits.load_differing(session, plan, runtime, record)
+        edits.load_differing(stack_of(session, plan, record))
     return triton
 
 
-def differences(plan: Plan) -> list[edits.Edited]:
+def stack_of(session: Session, plan: Plan, record: Record) -> RunningStack:
+    """The stack of that record, with that plan."""
+    runtime: Any = Runtime()
+    stack = RunningStack.of(session, plan.lab, runtime, record)
+    vars(stack)["plan"] = plan
+    return stack
+
+
+def differences(plan: Plan) -> list[str]:
+    """The models that differ from what is served."""
     with edits._render_fresh(plan) as fresh:
-        return edits._differences(plan, fresh)
+        return list(edits._differences(plan, fresh))
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
@@ -209,7 +218,7 @@ def test_a_reload_that_is_interrupted_is_undone_on_every_server_that_may_have_th
     assert len(triton.has) == server
     assert not any("# edited" in text for text in triton.has.values())
     assert max(triton.patience[server:]) <= edits.UNDO_S
-    assert [one.model for one in differences(plan)] == [MODEL], "status says that the edit is not loaded"
+    assert differences(plan) == [MODEL], "status says that the edit is not loaded"
 
 
 @pytest.mark.parametrize("moment", [1, 2])
@@ -232,7 +241,7 @@ def test_a_reload_that_is_interrupted_between_two_renames_is_undone(
     monkeypatch.setattr(Path, "rename", interrupted)
     reloaded(session, plan, record, monkeypatch, {}, KeyboardInterrupt)
     assert "# edited" not in (served / "1" / "model.py").read_text()
-    assert [one.model for one in differences(plan)] == [MODEL]
+    assert differences(plan) == [MODEL]
 
 
 def test_a_model_that_triton_refuses_is_loaded_again_only_where_it_was_loaded(
@@ -269,9 +278,8 @@ def test_what_is_loaded_is_newer_than_what_was_served_although_the_clock_was_set
 
     monkeypatch.setattr(server_api, "load_model", load)
     monkeypatch.setattr(readiness, "probe", lambda *arguments: None)
-    runtime: Any = Runtime()
     with pytest.raises(KeyboardInterrupt):
-        edits.load_differing(session, plan, runtime, record)
+        edits.load_differing(stack_of(session, plan, record))
     assert len(newest) == 5
     assert newest[0] < newest[1] == newest[2] < newest[3], "Triton loads only what is newer than what it has"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -51,7 +53,8 @@ def explain(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> faults.Explain:
     old, new = (TRACEBACK.format(root=root, line=n, key=key) for n, key in ((7, "a"), (101, "b")))
     log = [line(ENTRY.format(1) + old), "printed", line(ENTRY.format(1) + new), line("KeyError: 'c'")]
     monkeypatch.setattr(faults, "whole_log", lambda runtime, stack: log)
-    return faults.explainer(plan, LocalRuntime(Workspace(ROOT, ROOT)))
+    there: Any = SimpleNamespace(plan=plan, name=plan.name, runtime=LocalRuntime(Workspace(ROOT, ROOT)))
+    return faults.stack_explainer(there)
 
 
 def test_an_entry_of_the_log_becomes_type_message_and_the_line_that_a_person_edits(explain: faults.Explain) -> None:

@@ -139,7 +139,7 @@ def test_a_machine_without_prometheus_is_told_where_it_comes_from(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LabError, match="not installed") as refused:
-        observe.as_process(Workspace(ROOT, tmp_path), RECORD, 9090)
+        observe.as_process(Workspace(ROOT, tmp_path), RECORD, {"Prometheus": 9090})
     assert "apt-get install prometheus" in refused.value.remedy
 
 

@@ -21,7 +21,8 @@ from labctl.runtimes.lock import holder, stack_lock
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Endpoints, Proc, Record
 from labctl.stack import ports
-from labctl.stack.ports import claim_endpoints, free_endpoints, parse_ports
+from labctl.stack.ports import claim_endpoints, free_endpoints
+from labctl.stack.stack import named_endpoints
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -84,7 +85,7 @@ def test_fault_4_a_port_that_another_labctl_has_picked_is_not_picked_again(monke
 @pytest.mark.parametrize("text", ["", "8000", "1,2,3,4", "a,b,c", "1,1,2", "0,1,2", "1,2,70000"])
 def test_ports_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LabError, match="--ports"):
-        parse_ports(text)
+        named_endpoints(text, "127.0.0.1")
 
 
 def test_fault_16_a_stack_is_changed_by_one_process_at_a_time_and_the_holder_is_named(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def status() -> str:
         "replicas": [],
         "exposed": "",
     }
-    return printable(stacks._describe(shown))
+    return printable(stacks._describe(shown))  # type: ignore[arg-type]
 
 
 def learning() -> str:

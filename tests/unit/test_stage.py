@@ -23,6 +23,7 @@ from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit import stage
 from labkit.errors import LabError
@@ -85,7 +86,8 @@ def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
 
         def begin(*acts: str) -> Stagehand:
             wanted = phase.model_copy(update={"acts": list(acts)})
-            return Stagehand(hands, session, lab, wanted, stood, STACK, tmp_path)  # type: ignore[arg-type]
+            up = RunningStack.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
+            return Stagehand(hands, up, wanted, tmp_path)
 
         yield begin
 
@@ -202,7 +204,7 @@ def test_a_client_stops_the_clock_and_it_goes_on_when_all_requests_are_there(
 ) -> None:
     run_dir = tmp_path / "run"
     clock = Clock(run_dir, ("streams",))
-    monkeypatch.setattr(stagehand.Stage, "_clock", lambda stage: clock)
+    monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: clock)
     with begin("pause", "run"):
         stage.ask(tmp_path, "nothing-lost", "pause").done()
         assert clock.paused == ["streams"]
@@ -220,7 +222,7 @@ def test_a_phase_that_ends_leaves_no_clock_stopped(
     begin: Callable[..., Stagehand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(tmp_path / "run", ("streams",))
-    monkeypatch.setattr(stagehand.Stage, "_clock", lambda stage: clock)
+    monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: clock)
     with begin("pause"):
         stage.ask(tmp_path, "nothing-lost", "pause").done()
         assert clock.paused

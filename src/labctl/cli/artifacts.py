@@ -11,7 +11,7 @@ import click
 
 from labctl.artifacts.store import ENGINES, WEIGHTS, Store
 from labctl.cli import options as opt
-from labctl.cli.dry import dry_option, show
+from labctl.cli.console import show_dry_run
 from labctl.runtimes.layers import layer
 from labctl.runtimes.record import Choices
 from labctl.stack.build import build_engines, pull_weights
@@ -44,14 +44,14 @@ def engines_command() -> None:
 @click.argument("stack")
 @opt.choices
 @runtime_option
-@dry_option
+@opt.dry_option
 @opt.verbose
 def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) -> None:
     """Build the engines of STACK for its settings, and make the weights that they need."""
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     paths = build_engines(session, lab, name, choices, runtime)
     if session.todo is not None:
-        show(session.todo)
+        show_dry_run(session.todo)
         return
     for path in paths:
         click.echo(path)
@@ -59,7 +59,7 @@ def build(stack: str, choices: Choices, runtime: str, dry: bool, verbose: bool) 
 
 @engines_command.command("install")
 @click.argument("name")
-@dry_option
+@opt.dry_option
 @opt.verbose
 def install(name: str, dry: bool, verbose: bool) -> None:
     """Install an engine that is a set of packages of its own: NAME is vllm (local runtime)."""
@@ -67,7 +67,7 @@ def install(name: str, dry: bool, verbose: bool) -> None:
     session.choose("local", "cpu")
     session.carry_out([layer(name, session.workspace).install()])
     if session.todo is not None:
-        show(session.todo)
+        show_dry_run(session.todo)
 
 
 def _add_list_and_prune(group: click.Group, store: Store, columns: Mapping[str, str], empty: str) -> None:

@@ -11,8 +11,7 @@ import click
 
 from labctl.cli import against
 from labctl.cli import options as opt
-from labctl.cli.console import say, say_folder
-from labctl.cli.dry import dry_option, show
+from labctl.cli.console import say, say_folder, show_dry_run
 from labctl.runtimes.record import UpOptions
 from labkit.compare import EQUAL_LENGTHS
 from labkit.tables import table
@@ -92,7 +91,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @opt.replica_option
 @opt.output_option
 @opt.as_json
-@dry_option
+@opt.dry_option
 @opt.verbose
 def bench_command(
     stack: str,
@@ -156,7 +155,7 @@ def bench_command(
         traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
         outcome = measured = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
     if session.todo is not None:
-        show(session.todo, json_output)
+        show_dry_run(session.todo, json_output)
         return
     opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
     if json_output:

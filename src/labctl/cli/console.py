@@ -1,29 +1,35 @@
-"""How a job's progress and an error look on a terminal: calm, aligned, and readable without colour or a terminal."""
+"""How a job's progress, a dry run and an error look: calm, aligned, and readable without colour or a terminal."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from labctl.listener import Listener
 from labkit.errors import LabError
 from labkit.printable import printable
 from labkit.tables import HANGING, columns, fitted
+
+if TYPE_CHECKING:
+    from labctl.runtimes.processes import Command
+    from labctl.stack.session import Todo
 
 WIDTH = 46  # of a step's title
 LEAST = 24  # of a title, where the progress is long
 _working: list[Console] = []  # whose line stands unfinished on the terminal
 
 
-class Console:
-    """The :class:`labctl.listener.Listener` of the command line. Everything goes to stderr: stdout is for results."""
+class Console(Listener):
+    """The listener of the command line. Everything goes to stderr: stdout is for results."""
 
     def __init__(self, verbose: bool = False) -> None:
         self.verbose = verbose
@@ -132,3 +138,80 @@ def say_folder(folder: Path, edited: Sequence[str], took: str = "") -> None:
     if edited:
         say(printable(f"\nedited: {', '.join(edited)}"))
     click.echo(f"\nresults in {folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}{took}")
+
+
+def show_dry_run(todo: Todo, json_output: bool = False) -> None:
+    """Commands first, then the files and the containers, one a line."""
+    commands = [(action.title, command) for action in todo.actions for command in action.commands]
+    files = list(_once(file for action in todo.actions for file in action.files))
+    containers = list(_once(_anybodys(command.container) for _, command in commands if command.container))
+    if json_output:
+        click.echo(json.dumps(_document(todo, commands, files, containers), indent=2))
+        return
+    click.echo(f"dry run: {todo.runtime} runtime, profile {todo.profile}; nothing is made")
+    for notice in todo.notices:
+        click.echo(f"  --  {notice}")
+    shared = common([command for _, command in commands])
+    if shared:
+        click.echo("\nvariables of every command below that has any")
+        for key, value in shared.items():
+            click.echo(f"  {key}={shlex.quote(value)}")
+    _heading("commands", commands)
+    said = ""
+    for action in todo.actions:
+        if action.title != said and (action.commands or action.given):
+            click.echo(f"  # {action.title}")
+            said = action.title
+        for command in action.commands:
+            own = [f"{key}={shlex.quote(value)}" for key, value in command.env.items() if key not in shared]
+            click.echo(f"  $ {' '.join([*own, _anybodys(shlex.join(command.argv))])}")
+        if action.given:
+            click.echo(f"  < {action.given}")
+    for title, lines in (("files", files), ("containers", containers)):
+        _heading(title, lines)
+        for line in lines:
+            click.echo(f"  {line}")
+
+
+def _document(
+    todo: Todo, commands: Sequence[tuple[str, Command]], files: Sequence[str], containers: Sequence[str]
+) -> dict[str, object]:
+    return {
+        "runtime": todo.runtime,
+        "profile": todo.profile,
+        "notices": todo.notices,
+        "commands": [
+            {
+                "title": title,
+                "argv": [_anybodys(word) for word in command.argv],
+                "env": dict(command.env),
+                "container": _anybodys(command.container),
+            }
+            for title, command in commands
+        ],
+        "given": [{"title": action.title, "line": action.given} for action in todo.actions if action.given],
+        "files": files,
+        "containers": containers,
+    }
+
+
+def common(commands: Sequence[Command]) -> Mapping[str, str]:
+    """The variables that all commands with variables have, with the same value; {} where they are too few to tell."""
+    every = [command.env for command in commands if command.env]
+    if len(every) < 2:
+        return {}
+    first, *others = every
+    return {key: value for key, value in first.items() if all(env.get(key) == value for env in others)}
+
+
+def _anybodys(text: str) -> str:
+    """The text with a word where the number of this process stands: containers of one use are named by it."""
+    return text.replace(f"-{os.getpid()}", "-PID")
+
+
+def _once(lines: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(lines)
+
+
+def _heading(text: str, lines: Sequence[object]) -> None:
+    click.echo(f"\n{text}{'' if lines else ': none'}")

@@ -6,7 +6,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.artifacts import show_rows
-from labctl.cli.dry import dry_option, show
+from labctl.cli.console import show_dry_run
 from labctl.runtimes import images
 from labctl.runtimes.processes import carry_out
 from labctl.runtimes.record import Choices
@@ -25,7 +25,7 @@ def images_command() -> None:
 @opt.text_option(
     "--push", "registry", metavar="REGISTRY", help="Also push every image to this registry (registry.example.com/labs)."
 )
-@dry_option
+@opt.dry_option
 @opt.verbose
 def build(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool) -> None:
     """Build the images of STACK for Swarm and Kubernetes, and print their names.
@@ -36,7 +36,7 @@ def build(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool)
     session, lab, name = opt.open_stack(stack, verbose)
     todo, names = images_to_build(session, lab, name, choices, registry.rstrip("/"))
     if dry:
-        show(todo)
+        show_dry_run(todo)
         return
     session.runtime("compose").check("cpu")
     for notice in todo.notices:

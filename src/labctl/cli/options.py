@@ -29,6 +29,9 @@ Command = Callable[..., Any]
 
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show the exact commands that are run.")
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
+dry_option = click.option(
+    "--dry-run", "dry", is_flag=True, help="Print every command, file and container that would be made; do nothing."
+)
 FILE, FOLDER = (click.Path(dir_okay=folder, file_okay=not folder, path_type=Path) for folder in (False, True))
 A_FILE, A_FOLDER = (  # that is there
     click.Path(exists=True, dir_okay=folder, file_okay=not folder, path_type=Path) for folder in (False, True)

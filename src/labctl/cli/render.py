@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.dry import dry_option, show
+from labctl.cli.console import show_dry_run
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
 from labctl.stack.build import render_repository
@@ -23,7 +23,7 @@ from labctl.stack.build import render_repository
 @opt.choice_option(
     "--target", ("triton", "swarm", "kubernetes"), "Only the model repository, or the whole stack for many machines."
 )
-@dry_option
+@opt.dry_option
 def render_command(stack: str, choices: Choices, runtime: str, output: Path | None, target: str, dry: bool) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
 
@@ -39,7 +39,7 @@ def render_command(stack: str, choices: Choices, runtime: str, output: Path | No
     else:
         todo = targets.render_for_target(session, lab, name, choices, target, place)
     if dry:
-        show(todo)
+        show_dry_run(todo)
         return
     for notice in todo.notices:
         session.listener.note(notice)

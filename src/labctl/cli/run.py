@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say, say_folder
-from labctl.cli.dry import dry_option, show
+from labctl.cli.console import say, say_folder, show_dry_run
 from labctl.labs.run import RunResult, run
 from labctl.labs.verdicts import BUSY, MET, NOT_MET, UNMEASURED
 from labctl.pages.live import replay
@@ -32,7 +31,7 @@ WIDTH = max(map(len, COLORS))
 @opt.replica_option
 @opt.output_option
 @opt.as_json
-@dry_option
+@opt.dry_option
 @opt.verbose
 def run_command(
     lab: str,
@@ -54,7 +53,7 @@ def run_command(
     only = lab if lab in taught.stacks and len(taught.stacks) > 1 else ""
     outcome = run(session, taught, options, quick, keep, only, texts, replica)
     if session.todo is not None:
-        show(session.todo, json_output)
+        show_dry_run(session.todo, json_output)
         return
     replay.write(outcome.folder)
     document = {**outcome.result, "verdicts": [asdict(verdict) for verdict in outcome.verdicts]}

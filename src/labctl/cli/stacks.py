@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from typing import Any
 
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import say
-from labctl.cli.dry import dry_option, show
+from labctl.cli.console import say, show_dry_run
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record, UpOptions
@@ -19,7 +17,7 @@ from labctl.stack import door, faults, observe
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labctl.stack.status import status
+from labctl.stack.status import Status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
 from labkit.printable import printable
@@ -42,7 +40,7 @@ SPREAD = {
 @click.option(
     "--openai", "fronted", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
 )
-@dry_option
+@opt.dry_option
 @opt.as_json
 @opt.verbose
 def up_command(
@@ -62,10 +60,11 @@ def up_command(
         observe.start(session, handle.runtime, handle.record, options)
     address = door.start(session, handle.record, options) if fronted else ""
     if session.todo is not None:
-        show(session.todo, json_output)
+        show_dry_run(session.todo, json_output)
         return
     shown = status(session, name, ask=False)  # they have just answered
-    shown |= {"openai": address} if address else {}
+    if address:
+        shown["openai"] = address
     _print(shown, json_output)
 
 
@@ -165,7 +164,7 @@ def _one(session: Session, word: str) -> str:
     return names[0] if len(names) == 1 else session.catalog.stack(word)[1]
 
 
-def _edits(shown: dict[str, Any]) -> list[str]:
+def _edits(shown: Status) -> list[str]:
     """The edited files: those that the server has, and those that it does not have yet."""
     parts = []
     for loaded, what in (
@@ -177,7 +176,7 @@ def _edits(shown: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _replicas(shown: dict[str, Any]) -> str:
+def _replicas(shown: Status) -> str:
     """The servers as a table, and how requests are spread over them."""
     rows = [
         (
@@ -196,14 +195,14 @@ def _replicas(shown: dict[str, Any]) -> str:
     return f"{table(rows, header)}\n\n{SPREAD[shown['balance']]}"
 
 
-def _print(shown: dict[str, Any], json_output: bool) -> None:
+def _print(shown: Status, json_output: bool) -> None:
     if json_output:
         click.echo(json.dumps(shown, indent=2))
     else:
         say(printable(_describe(shown)))
 
 
-def _describe(shown: dict[str, Any]) -> str:
+def _describe(shown: Status) -> str:
     """The status object as a person reads it."""
     head = f"{shown['stack']} is {shown['state']}"
     if shown["runtime"]:

@@ -12,10 +12,10 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, Required, TypedDict, cast
 
 from labkit import nofollow
 from labkit.errors import LabError
@@ -36,15 +36,34 @@ LIMITS = {
 }
 
 
+class Mode(TypedDict, total=False):
+    """How a clock is set; moments are monotonic seconds."""
+
+    mode: Required[Literal["run", "pause", "slow"]]
+    since: float  # of a pause
+    until: float  # when it ends by itself
+    factor: float  # of slow
+    grant: str  # under which so many steps may be taken
+    steps: int
+
+
+class State(TypedDict, total=False):
+    """The clock file of a model's instance, with what the step that it holds back has in the step log."""
+
+    model: str
+    instance: str
+    state: Literal["held", "running", "idle"]
+    grant: str
+    steps: int  # done under the grant
+    left: int  # requests that need another step
+    ids: list[str]
+    waiting: list[str]
+    queue: int  # all that wait
+
+
 @dataclass(frozen=True)
 class Clock:
-    """The clock of one stack.
-
-    Args:
-        run_dir: the stack's run folder, on this machine.
-        models: the stack's models.
-        limit: what ends a pause by itself; None: nothing does.
-    """
+    """The clock of one stack; ``limit`` ends a pause by itself, None where nothing does."""
 
     run_dir: Path
     models: tuple[str, ...]
@@ -52,20 +71,20 @@ class Clock:
 
     # -- how it is set ----------------------------------------------------------------------------------------------
 
-    def modes(self) -> dict[str, dict[str, Any]]:
+    def modes(self) -> dict[str, Mode]:
         """What is set, by model or EVERY; {} where all run free."""
         try:
             models = nofollow.read_object(self.run_dir / CONTROL)["models"]
             now = time.monotonic()
-            modes = {name: dict(mode) for name, mode in models.items() if mode.get("until", now) >= now}
+            modes: dict[str, Mode] = {name: mode for name, mode in models.items() if mode.get("until", now) >= now}
             numbers = [mode.get(name, 0) for mode in modes.values() for name in ("since", "until", "factor")]
             written = all(mode["mode"] for mode in modes.values()) and all(isinstance(n, int | float) for n in numbers)
             return modes if written else {}
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
             return {}
 
-    def mode(self, model: str) -> dict[str, Any]:
-        """What is set for one model: its ``mode`` is run, pause or slow (then with a ``factor``)."""
+    def mode(self, model: str) -> Mode:
+        """What is set for one model."""
         modes = self.modes()
         return modes.get(model) or modes.get(EVERY) or {"mode": "run"}
 
@@ -76,15 +95,14 @@ class Clock:
 
     def pause(self, model: str = "") -> None:
         """No model, or this one no more, begins a step."""
-        with self._changing():
-            self._set(model, self._pause(model))
+        self._set(model, lambda: self._pause(model))
 
-    def _pause(self, model: str) -> dict[str, Any]:
-        """The mode of a clock that stands still: since when, and until when at most (monotonic seconds)."""
-        before = self.modes().get(model or EVERY, {})
+    def _pause(self, model: str) -> Mode:
+        before = self.modes().get(model or EVERY, {"mode": "run"})
         since = before.get("since") or round(time.monotonic(), 3)
-        until = {"until": before.get("until") or round(since + self.limit.most_s, 3)} if self.limit else {}
-        return {"mode": "pause", "since": since, **until}
+        if self.limit is None:
+            return {"mode": "pause", "since": since}
+        return {"mode": "pause", "since": since, "until": before.get("until") or round(since + self.limit.most_s, 3)}
 
     @property
     def until(self) -> float | None:
@@ -95,15 +113,12 @@ class Clock:
         """A step and the time to the next one take ``factor`` times as long as the step."""
         if not 1.0 <= factor <= MOST_FACTOR:
             raise LabError(f"{factor:g} is no factor to slow down by", f"it goes from 1 to {MOST_FACTOR:,.0f}")
-        with self._changing():
-            self._set(model, {"mode": "slow", "factor": factor})
+        self._set(model, lambda: {"mode": "slow", "factor": factor})
 
     def run(self, model: str = "") -> None:
         """All, or this one, run free. A step that has not ended does not stop them again."""
-        if not self.run_dir.is_dir():
-            return
-        with self._changing():
-            self._set(model, {"mode": "run"})
+        if self.run_dir.is_dir():
+            self._set(model, lambda: {"mode": "run"})
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -121,12 +136,14 @@ class Clock:
         finally:
             os.close(folder)
 
-    def _set(self, model: str, mode: Mapping[str, Any]) -> None:
-        if model and model not in self.models:
-            raise LabError(f"the stack has no model '{model}'", f"it has: {', '.join(self.models)}")
-        self._write({**self.modes(), model: dict(mode)} if model else {EVERY: dict(mode)})
+    def _set(self, model: str, mode: Callable[[], Mode]) -> None:
+        """Set all models, or this one; ``mode`` is called while nobody else changes the clock."""
+        with self._changing():
+            if model and model not in self.models:
+                raise LabError(f"the stack has no model '{model}'", f"it has: {', '.join(self.models)}")
+            self._write({**self.modes(), model: mode()} if model else {EVERY: mode()})
 
-    def _write(self, modes: Mapping[str, Mapping[str, Any]]) -> None:
+    def _write(self, modes: Mapping[str, Mode]) -> None:
         control = self.run_dir / CONTROL
         try:
             if all(one["mode"] == "run" for one in modes.values()):
@@ -138,12 +155,12 @@ class Clock:
 
     # -- by steps ---------------------------------------------------------------------------------------------------
 
-    def states(self, model: str) -> list[dict[str, Any]]:
+    def states(self, model: str) -> list[State]:
         """The clock files of a model's instances, while the clock does not run free (docs/develop/step-log.md)."""
-        states = []
+        states: list[State] = []
         for path in sorted(self.run_dir.glob(f"clock-{model}-*.json")):
             with contextlib.suppress(OSError, ValueError):
-                state = nofollow.read_object(path)
+                state = cast(State, nofollow.read_object(path))
                 if state.get("model") == model and state.get("state") and isinstance(state.get("steps", 0), int):
                     states.append(state)
         return states
@@ -156,27 +173,21 @@ class Clock:
     def step(self, count: int = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
         """``count`` steps of each model (or of this one) that has something to do, and then the clock stands still.
 
-        Returns when they are done, or when nothing waits any more; what was not used is taken back. It also returns
-        when the clock is set otherwise meanwhile, and then leaves it so.
-
-        Args:
-            endpoint: Triton's metrics endpoint, for what waits in its own queues.
-
-        Returns:
-            the steps that each model has done.
-
-        Raises:
-            LabError: a step did not end.
+        Returns the steps that each model has done: all of them, or those until nothing waited any more (Triton's queues
+        are looked at through ``endpoint``, its metrics), or until the clock was set otherwise, which then stays so.
+        Raises LabError: a step did not end.
         """
         grant = secrets.token_hex(4)
         wanted = [model] if model else list(self.models)
-        with self._changing():
-            self._set(model, {**self._pause(model), "grant": grant, "steps": count})
+        self._set(model, lambda: {**self._pause(model), "grant": grant, "steps": count})
         try:
             self._await(wanted, grant, count, endpoint)
         finally:
-            with self._changing():
-                self._take_back(grant)
+            with self._changing():  # stand still again; whoever has set the clock otherwise since has the last word
+                modes = self.modes()
+                mine = {name: self._pause(name) for name, mode in modes.items() if mode.get("grant") == grant}
+                if mine:
+                    self._write({**modes, **mine})
             for one in wanted:  # whoever takes a step holds this lock, and looks again at what is granted
                 with contextlib.suppress(OSError), nofollow.reading(self._claims(one)) as claims:
                     nofollow.lock(claims.fileno(), LOCK_S)
@@ -184,16 +195,6 @@ class Clock:
         while any(self._computing(one, grant) for one in wanted if one in self.paused):
             _not_for_ever(deadline)
         return {one: begun for one in wanted if (begun := self._begun(one, grant))}
-
-    def _take_back(self, grant: str) -> None:
-        """Stand still again where the grant is still in force: whoever has set the clock since has the last word."""
-        modes = self.modes()
-        if any(mode.get("grant") == grant for mode in modes.values()):
-            again = {name: self._pause(name) for name, mode in modes.items() if mode.get("grant") == grant}
-            self._write({**modes, **again})
-
-    def _granted(self, model: str, grant: str) -> bool:
-        return self.mode(model).get("grant") == grant
 
     def _await(self, models: list[str], grant: str, count: int, endpoint: str) -> None:
         quiet_since: float | None = None
@@ -207,7 +208,8 @@ class Clock:
             open_ = [
                 one
                 for one in models
-                if self._granted(one, grant) and (self._done(one, grant) < count or self._computing(one, grant))
+                if self.mode(one).get("grant") == grant
+                and (self._done(one, grant) < count or self._computing(one, grant))
             ]
             if not open_:
                 return
@@ -248,13 +250,10 @@ def _not_for_ever(deadline: float) -> None:
 
 def _pending(endpoint: str, models: list[str]) -> bool:
     """Whether Triton has requests for one of them that it has not handed over."""
-    if not endpoint:
-        return False
-    try:
-        counted = metrics.scrape(endpoint).models
-    except LabError:
-        return False
-    return any(counted[model].pending > 0 for model in models if model in counted)
+    with contextlib.suppress(LabError):
+        counted = metrics.scrape(endpoint).models if endpoint else {}
+        return any(counted[model].pending > 0 for model in models if model in counted)
+    return False
 
 
 @dataclass(frozen=True)
@@ -276,16 +275,10 @@ class PauseLimit:
 
 def pause_limit(repository: Path) -> PauseLimit | None:
     """The limit of a stack, by its models' configurations; None where there is none."""
-    limits = [
-        PauseLimit(microseconds / 1e6, strikes)
-        for path in repository.glob("*/config.pbtxt")
-        for setting, strikes in LIMITS.items()
-        for microseconds in _values(path, setting)
-        if microseconds
-    ]
+    limits = []
+    for path in repository.glob("*/config.pbtxt"):
+        text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
+        for setting, strikes in LIMITS.items():
+            found = map(int, re.findall(rf"\b{setting}:\s*(\d+)", text))
+            limits += [PauseLimit(microseconds / 1e6, strikes) for microseconds in found if microseconds]
     return min(limits, key=lambda limit: limit.limit_s, default=None)
-
-
-def _values(path: Path, setting: str) -> list[int]:
-    lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
-    return [int(value) for line in lines for value in re.findall(rf"\b{setting}:\s*(\d+)", line)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import nofollow
+from labkit.waiting import repeated
 
 WATCHED = "watched"  # a file in the run folder; a model writes texts while it is fresh
 RENEW_S = 3.0  # it is stale after ten
@@ -23,17 +24,6 @@ def ask_for_texts(run_dir: Path) -> None:
 @contextlib.contextmanager
 def keep_texts(run_dir: Path) -> Iterator[None]:
     """Have texts written for the time of a block."""
-    over = threading.Event()
-
-    def renew() -> None:
-        while not over.wait(RENEW_S):
-            ask_for_texts(run_dir)
-
     ask_for_texts(run_dir)
-    thread = threading.Thread(target=renew, name="texts", daemon=True)
-    thread.start()
-    try:
+    with repeated(functools.partial(ask_for_texts, run_dir), RENEW_S, "texts"):
         yield
-    finally:
-        over.set()
-        thread.join()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +32,21 @@ from labkit.errors import LabError
 from labkit.evidence import metrics, overhead, steplog
 from labkit.records import RequestRecord
 from labkit.tables import markdown
+from labkit.waiting import attempts
 from labkit.workloads import bench as workloads
 from labkit.workloads import dataset
 
 ALONE = ("-m", "labserve.alone")
 TIMEOUT_S = 600.0
-SETTLE_S = 30.0
+SETTLE_S, LOOK_S = 30.0, 0.05
 Items = Callable[[dataset.Count], Sequence[dataset.Item]]  # a workload, for whoever can count a text's tokens
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """A measurement.
+    """A measurement: ``metrics`` by the title of each load, ``scheduling`` as :class:`TextModel` has it.
 
-    Attributes:
-        metrics: of each load, by its title.
-        scheduling: the model's, as :class:`TextModel` has it.
-        edited: files that were not as shipped.
-        paced: what to say of times that a model of a GPU made.
+    ``edited``: files that were not as shipped; ``paced``: what to say of times that a model of a GPU made.
     """
 
     folder: Path
@@ -80,69 +78,77 @@ def bench(
     replica: int | None = None,
     traced: str = "",
 ) -> BenchResult:
-    """Measure a model at each concurrency, or at the workload's own rate or times where it has them.
+    """Measure a model (on ``replica`` alone) at each concurrency, or at the workload's own rate or times.
 
-    Args:
-        replica: ask this server alone.
-        traced: which trace the workload has, and how fast, for the result.
-
-    Raises:
-        LabError: a request failed; nothing is averaged.
+    ``traced``: which trace the workload has, and how fast. Raises LabError: a request failed; nothing is averaged.
     """
     metrics: dict[str, dict[str, Any]] = {}
     records = []
-    listener = session.listener
-    rate = workload.rate
-    options = as_it_runs(session, stack, options)
+    listener, rate = session.listener, workload.rate
     loads = [(f"{rate:g}/s", 1)] if rate else [(f"{number} in flight", number) for number in concurrency]
     loads = [("trace", 1)] if workload.trace else loads
+    options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
         if session.todo is not None:
             session.do(Action(f"requests to {model}", lambda listener: None, files=[f"{out}/"]))
             return BenchResult(out, {})
-        record = handle.record.only(replica) if replica else handle.record
-        explain = faults.stack_explainer(handle)
+        asked = replace(handle, record=handle.record.only(replica)) if replica else handle
+        record = asked.record
+        context = {name: getattr(record, name) for name in ("stack", "profile", "runtime")}
+        context["settings"] = dict(record.settings)
 
         def progress(text: str) -> None:
             """Show how far it is; an execution that does not come back ends the measurement."""
             listener.progress(text)
-            faults.refuse_stuck(session, record, explain)
+            faults.refuse_stuck(asked)
 
         for title, number in loads:
             listener.step(f"{model}, {title}")
             began = time.monotonic()
-            try:
+            with _explained(asked):
                 metrics[title], one = workloads.run(
                     record.scrape_endpoints, model, workload, number, progress, record.tokenizer_dir
                 )
-            except LabError as error:
-                raise death(session, stack) or faults.explain_error(error, explain) from error
             listener.done(f"{len(one)} requests")
             records += one
             phase = title.replace(" ", "-").replace("/", "-per-")
-            steplog.keep(session.workspace.folder(stack).run_dir(), out / f"steps-{phase}.jsonl", began, one)
-            context = {name: getattr(record, name) for name in ("stack", "profile", "runtime")}
-            context["settings"] = dict(record.settings)
+            steplog.keep(handle.folder.run_dir(), out / f"steps-{phase}.jsonl", began, one)
             atomic_write(out / f"context-{phase}.json", json.dumps(context, indent=1))
-        triton = server_api.server_version(record.endpoints.http)
-        edited = edits.not_shipped(session, handle.plan)
-        results.write_phase(out, "bench", metrics, records)
         scheduling = TextModel.of(record.scrape_endpoints["grpc"], model).scheduling
-        settings = {
-            **record.settings,
-            "bench_model": model,
-            **({"trace": traced} if traced else {"output_tokens": workload.output_tokens}),
-            **({"scheduling": scheduling} if scheduling else {}),
-            **({"slo": str(workload.slo)} if workload.slo else {}),
-            **({"price_per_hour": workload.price} if workload.price else {}),
-        }
-        results.write_result(out, lab.folder, settings, metrics, triton, edited, runtime=handle.runtime.name)
+        settings = {"bench_model": model, "scheduling": scheduling, "price_per_hour": workload.price}
+        settings |= {"trace": traced} if traced else {"output_tokens": workload.output_tokens}
+        settings |= {"slo": str(workload.slo)} if workload.slo else {}
+        results.write_phase(out, "bench", metrics, records)
+        edited = _write_result(out, asked, settings, metrics)
         limits = [f"Goodput: requests per second within {workload.slo}."] if workload.slo else []
         limits += [workloads.priced(workload.price)] if workload.price else []
         header, rows = workloads.tabulate(metrics)
         text = "\n\n".join([f"# {model} of {stack} under load", markdown(rows, header), *limits])
         atomic_write(out / "report.md", f"{text}\n{paced.section(out)}{edits.section(edited)}")
     return BenchResult(out, metrics, scheduling, edited, paced.told(out))
+
+
+@contextlib.contextmanager
+def _explained(stack: RunningStack) -> Iterator[None]:
+    """Tell an error of a block as the death of the server, where it has died, else in the words of a person's files."""
+    try:
+        yield
+    except LabError as error:
+        explain = faults.stack_explainer(stack)
+        raise death(stack.session, stack.name) or faults.explain_error(error, explain) from error
+
+
+def _write_result(
+    out: Path, stack: RunningStack, settings: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> Sequence[str]:
+    """Write ``result.json``; the files that were not as shipped."""
+    edited, triton = (
+        edits.not_shipped(stack.session, stack.plan),
+        server_api.server_version(stack.record.endpoints.http),
+    )
+    every = {**stack.record.settings, **{key: value for key, value in settings.items() if value}}
+    results.write_result(out, stack.lab.folder, every, metrics, triton, edited, runtime=stack.runtime.name)
+    return edited
 
 
 @dataclass(frozen=True)
@@ -171,46 +177,36 @@ def against_engine(
 ) -> AgainstResult:
     """Bring a stack up and measure, in turn, all requests sent to it at once, and the same given to its engine alone.
 
-    Raises:
-        LabError: a request failed, or there is no such engine.
+    Raises LabError: a request failed, or there is no such engine.
     """
     engine = engine_of(lab, stack, options.choices.profile)
-    options = as_it_runs(session, stack, options)
     through, bare = [], []
     records: list[RequestRecord] = []
+    options = as_it_runs(session, stack, options)
     with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
         if session.todo is not None:
             session.do(Action("all requests to the server", lambda listener: None, files=[f"{out}/"]))
             session.do(handle.runtime.tool("the engine alone, in turn with it", [*ALONE, str(_file(session))]))
             return AgainstResult(out, overhead.Comparison([], []))
-        work = Work(session, lab, handle, engine, items)
-        explain = faults.stack_explainer(handle)
+        work = Work(handle, engine, items)
         for number in range(1, rounds + 1):
             session.listener.step(f"round {number} of {rounds}")
-            try:
-                account, answered = work.served(lambda *_: faults.refuse_stuck(session, handle.record, explain))
-            except LabError as error:
-                raise death(session, stack) or faults.explain_error(error, explain) from error
+            with _explained(handle):
+                account, answered = work.served(lambda *_: faults.refuse_stuck(handle))
             through.append(account)
             records += answered
             bare.append(work.alone())
             session.listener.done(f"served {through[-1].seconds:.2f} s, alone {bare[-1].seconds:.2f} s")
-        triton = server_api.server_version(handle.record.endpoints.http)
-        edited = edits.not_shipped(session, handle.plan)
         found = overhead.Comparison(through, bare)
         told = {
             "served_over_alone": found.ratio,
             "each_round": found.ratios,
-            "served": _numbers(found.means[0]),
-            "alone": _numbers(found.means[1]),
+            **{way: _numbers(account) for way, account in zip(("served", "alone"), found.means, strict=True)},
             "requests": len(records) // rounds,
             "rounds": rounds,
         }
         results.write_phase(out, "against-engine", told, records)
-        settings = {**handle.record.settings, "bench_model": work.model.name}
-        results.write_result(
-            out, lab.folder, settings, {"against_engine": told}, triton, edited, runtime=handle.runtime.name
-        )
+        edited = _write_result(out, handle, {"bench_model": work.model.name}, {"against_engine": told})
     return AgainstResult(out, found, edited)
 
 
@@ -226,13 +222,12 @@ def _numbers(account: overhead.Account) -> dict[str, Any]:
 class Work:
     """One workload, and both ways to have it done."""
 
-    def __init__(self, session: Session, lab: Lab, handle: RunningStack, engine: BareEngine, items: Items) -> None:
-        self._session, self._runtime, self._stack = session, handle.runtime, handle.record.stack
-        self._endpoints, self._engine = handle.record.endpoints, engine
-        self._env = dict(lab.stacks[self._stack].server.env)
-        if packages := handle.plan.stack.packages:
-            self._env |= layer(packages, session.workspace).environment
-        bench = lab.stacks[self._stack].bench
+    def __init__(self, stack: RunningStack, engine: BareEngine, items: Items) -> None:
+        self._stack, self._endpoints, self._engine = stack, stack.record.endpoints, engine
+        self._env = dict(stack.lab.stacks[stack.name].server.env)
+        if packages := stack.plan.stack.packages:
+            self._env |= layer(packages, stack.session.workspace).environment
+        bench = stack.lab.stacks[stack.name].bench
         assert bench is not None
         self.model = TextModel.of(self._endpoints.grpc, bench.model)
         self._parameters = model_config.parameters(self._endpoints.grpc, engine.model)
@@ -241,7 +236,7 @@ class Work:
         self._before, self._after = order[:place], order[place + 1 :]
         from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")
+        tokenizer = Tokenizer.from_file(f"{stack.record.tokenizer_dir}/tokenizer.json")
         self._items = list(items(lambda text: len(tokenizer.encode(text).ids)))
         self._requests = [(tokenizer.encode(item.prompt).ids, item.output_tokens) for item in self._items]
 
@@ -260,33 +255,30 @@ class Work:
         steps = self._steps(began)
         counted = self._count_executions(before)
 
-        def each(models: Sequence[str], what: str) -> float:
+        def spent(models: Sequence[str], what: str) -> float:
             """Seconds of one request in these models."""
-            found: list[float] = [getattr(counted[name], what) for name in models if name in counted]
-            return sum(found) / 1e3
+            return sum(float(getattr(counted[name], what)) for name in models if name in counted) / 1e3
 
-        queue = each([*self._before, self._engine.model, *self._after], "queue_ms")
-        pre, post = each(self._before, "compute_ms"), each(self._after, "compute_ms")
+        queue = spent([*self._before, self._engine.model, *self._after], "queue_ms")
+        pre, post = spent(self._before, "compute_ms"), spent(self._after, "compute_ms")
         return overhead.served(began, ended, steps, pre, queue, post), records
 
     def _steps(self, since: float) -> list[steplog.Step]:
         """The run's steps, once all of its tokens are told of."""
         wanted = sum(item.output_tokens for item in self._items)
-        deadline = time.monotonic() + SETTLE_S
-        while True:
-            steps = steplog.read(self._session.workspace.folder(self._stack).run_dir(), self._engine.model, since)
-            if sum(sum(step.more.get("made", ())) for step in steps) >= wanted or time.monotonic() > deadline:
-                return steps
-            time.sleep(0.05)
+        for _ in attempts(SETTLE_S, LOOK_S):
+            steps = steplog.read(self._stack.folder.run_dir(), self._engine.model, since)
+            if sum(sum(step.more.get("made", ())) for step in steps) >= wanted:
+                break
+        return steps
 
     def _count_executions(self, before: metrics.Snapshot) -> Mapping[str, metrics.ModelCounters]:
         """What Triton counted since, once nothing is pending."""
-        deadline = time.monotonic() + SETTLE_S
-        while True:
+        for _ in attempts(SETTLE_S, LOOK_S):
             models = metrics.scrape(self._endpoints.metrics).since(before).models
-            if not any(one.pending for one in models.values()) or time.monotonic() > deadline:
-                return models
-            time.sleep(0.05)
+            if not any(one.pending for one in models.values()):
+                break
+        return models
 
     def alone(self) -> overhead.Account:
         """The same engine in a process of its own, in the serving environment; the server stands idle beside it."""
@@ -296,11 +288,11 @@ class Work:
             "env": self._env,
             "requests": self._requests,
         }
-        path = _file(self._session)
+        path = _file(self._stack.session)
         atomic_write(path, json.dumps(asked))
         try:
-            tool = self._runtime.tool("the engine alone", [*ALONE, str(path)])
-            found = json.loads(tool.do(self._session.listener))
+            tool = self._stack.runtime.tool("the engine alone", [*ALONE, str(path)])
+            found = json.loads(tool.do(self._stack.session.listener))
         finally:
             path.unlink(missing_ok=True)
         return overhead.alone(found["seconds"], found["steps"])

@@ -23,8 +23,7 @@ PROFILE = "cpu"
 def create(session: Session, labs: Sequence[Lab], target: Path, with_images: bool) -> int:
     """Make what is missing, then write the bundle; its size in bytes. Says first how large it will be.
 
-    Raises:
-        LabError: the file is there, something cannot be made or fetched, or there is no space.
+    Raises LabError: the file is there, something cannot be made or fetched, or there is no space.
     """
     if target.exists():
         raise LabError(f"{target} is already there", "", "remove it, or choose another name")

@@ -46,8 +46,7 @@ def resolve_phases(
     A phase's own settings are what the phase is about: they win over a person's, who is told. Those that mean nothing
     with what the person chose are left out; a phase of which nothing remains is left out itself.
 
-    Raises:
-        LabError: a phase cannot be served, or no phase heeds what was asked.
+    Raises LabError: a phase cannot be served, or no phase heeds what was asked.
     """
     choices = options.choices
     phases = chosen_phases(lab, choices.profile, quick, only)
@@ -56,9 +55,8 @@ def resolve_phases(
     # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
     usual = {key: setting.parse(setting.default_for(choices.profile)) for key, setting in lab.settings.items()}
     for phase in phases:
-        asked = usual | resolve(
-            lab.settings, choices.profile, lab.stacks[phase.stack].settings, choices.set, what=_of(phase)
-        )
+        own_defaults, what = lab.stacks[phase.stack].settings, f"stack {phase.stack}"
+        asked = usual | resolve(lab.settings, choices.profile, own_defaults, choices.set, what=what)
         if not holds(phase.settings_when, asked):
             said = ", ".join(f"{key}={as_text(asked.get(key))}" for key in phase.settings_when)
             session.listener.note(f"phase {phase.name} is left out: it means nothing with {said}")
@@ -66,9 +64,10 @@ def resolve_phases(
         known = {**asked, **phase.set, "profile": choices.profile}
         idle = [key for key in phase.set if not holds(lab.settings[key].when, known)]
         own = {key: value for key, value in phase.set.items() if key not in idle}
-        notes = [
-            f"phase {phase.name}: {key} is left out, it has no meaning with {_why(lab, key, asked)}" for key in idle
-        ]
+        notes = []
+        for key in idle:
+            why = ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].when)
+            notes.append(f"phase {phase.name}: {key} is left out, it has no meaning with {why}")
         if phase.set and not own:
             session.listener.note(f"phase {phase.name} is left out: {notes[0].partition(': ')[2]}")
             continue
@@ -108,11 +107,3 @@ def _is_overruled(lab: Lab, asked: Mapping[str, Any], key: str, value: Any) -> b
         return key in asked and not same(lab.settings[key].parse(asked[key]), lab.settings[key].parse(value))
     except ValueError:
         return False
-
-
-def _why(lab: Lab, key: str, asked: Mapping[str, Any]) -> str:
-    return ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].when)
-
-
-def _of(phase: Phase) -> str:
-    return f"stack {phase.stack}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labctl.clock.clock import PATIENCE_S, Clock
+from labctl.clock.clock import PATIENCE_S, Clock, State
 from labctl.labs.run import results_folder
 from labctl.labs.servers import ephemeral
 from labctl.manifest.settings import parse_assignments
@@ -133,13 +133,9 @@ def _standing(clock: Clock) -> Iterator[Clock]:
         clock.run()
 
 
-def _requests(state: Mapping[str, object]) -> int:
+def _requests(state: State) -> int:
     """The requests in the model, as its clock file says."""
-    if state["state"] == "held":
-        names = state["ids"]
-        assert isinstance(names, list)
-        return len(names) + int(str(state.get("queue", 0)))
-    return int(str(state.get("left", 0)))
+    return len(state["ids"]) + state.get("queue", 0) if state["state"] == "held" else state.get("left", 0)
 
 
 def _left(clock: Clock, timeout: float) -> int:
@@ -186,8 +182,7 @@ class Rerun:
 def run(session: Session, recording: Recording, assignments: Mapping[str, str], in_flight: int) -> Rerun:
     """Bring up the recording's stack with other settings, send its requests again, and take the stack down.
 
-    Raises:
-        LabError: the recording does not say which stack it is of, or a request failed.
+    Raises LabError: the recording does not say which stack it is of, or a request failed.
     """
     source = Path(recording.source)
     phase = source.name.removeprefix("steps-").removesuffix(".jsonl")

@@ -27,11 +27,12 @@ from labctl.replicas.stagehand import Stagehand, endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.processes import Action, describe_exit
-from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.runtimes.record import Choices, UpOptions
 from labctl.runtimes.series import Series
 from labctl.stack import edits, faults
 from labctl.stack.down import sweep
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labctl.stack.up import death
 from labctl.trtllm import releases
 from labkit import contention
@@ -76,8 +77,7 @@ def run(
         texts: the step log has every request's text, which takes a model up to 0.1 ms a step.
         replica: the clients talk to this server alone.
 
-    Raises:
-        LabError: a phase failed; nothing is left and nothing is averaged.
+    Raises LabError: a phase failed; nothing is left and nothing is averaged.
     """
     runtime = session.choose(options.runtime, options.choices.profile)
     phases = resolve_phases(session, lab, options, runtime, quick, only)
@@ -94,8 +94,8 @@ def run(
                 session.listener.note(f"phase {number} of {len(phases)}: {one.phase.name} (stack {one.phase.stack})")
             handle = servers.next(one.phase.stack, one.options, keep and last)
             runtime, stack = handle.runtime, handle.name
-            record = handle.record.only(replica) if replica else handle.record
-            client = client_action(session, lab, one.phase, runtime, record, out, quick, servers.clients)
+            asked = replace(handle, record=handle.record.only(replica)) if replica else handle
+            client = client_action(asked, one.phase, out, quick, servers.clients)
             if session.todo is not None:
                 session.do(client)
                 continue
@@ -103,8 +103,8 @@ def run(
             explain = faults.stack_explainer(handle)
             before = len(faults.whole_log(runtime, stack))
             try:
-                written = keep_texts(session.workspace.folder(stack).run_dir()) if texts else nullcontext()
-                hand = Stagehand(hands, session, lab, one.phase, runtime, stack, out)
+                written = keep_texts(handle.folder.run_dir()) if texts else nullcontext()
+                hand = Stagehand(hands, handle, one.phase, out)
                 with faults.watched(session, stack, explain), written, hand:
                     taken.append(contention.share_taken_by_others())  # the server is ready and idle
                     finish(client, session, f"the client of phase {one.phase.name} failed", stack)
@@ -173,19 +173,11 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}")
 
 
-def client_action(
-    session: Session,
-    lab: Lab,
-    phase: Phase,
-    runtime: Runtime,
-    record: Record,
-    out: Path,
-    quick: bool,
-    shared: Series | None = None,
-) -> Action[int]:
+def client_action(stack: RunningStack, phase: Phase, out: Path, quick: bool, shared: Series | None) -> Action[int]:
     """The client of a phase: in a process of its own, or one of those that share one."""
+    runtime, record = stack.runtime, stack.record
     context = {
-        "lab": lab.folder,
+        "lab": stack.lab.folder,
         "stack": record.stack,
         "phase": phase.name,
         "profile": record.profile,
@@ -194,13 +186,13 @@ def client_action(
         "settings": dict(record.settings),
         "quick": quick,
         "out": runtime.client_path(out),
-        "run_dir": runtime.client_path(session.workspace.folder(record.stack).run_dir()),
+        "run_dir": runtime.client_path(stack.folder.run_dir()),
         "tokenizer_dir": runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
         "replicas": endpoints(runtime, record),
         "color": sys.stdout.isatty() and "NO_COLOR" not in os.environ,
     }
     path = out / f"context-{phase.name}.json"
-    script = session.workspace.labs / lab.folder / phase.client
+    script = stack.session.workspace.labs / stack.lab.folder / phase.client
     arguments, title = [runtime.client_path(script), runtime.client_path(path)], f"the client of phase {phase.name}"
     if shared:
         action = shared.client(title, arguments, path)

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from labctl.manifest.schema import Lab
 from labctl.runtimes.record import Choices, Record, UpOptions
@@ -32,7 +30,9 @@ def ephemeral(session: Session, lab: Lab, stack: str, options: UpOptions, keep: 
         yield handle
     finally:
         if not handle.already and not keep:
-            force = ends_at_once(handle.record.profile) or sys.exc_info()[0] is not None
+            # Nothing is in flight, and Triton takes seconds to unload models for nobody. On a GPU it may have them, for
+            # what its engine holds there.
+            force = handle.record.profile != "gpu" or sys.exc_info()[0] is not None
             take_down(session, handle.runtime, stack, force=force)
 
 
@@ -54,19 +54,6 @@ def as_it_runs(session: Session, stack: str, options: UpOptions) -> UpOptions:
     )
 
 
-def ends_at_once(profile: str) -> bool:
-    """Whether a stack whose clients have ended is killed: nothing is in flight any more.
-
-    Triton takes seconds to unload models for nobody. On a GPU it may have them, for what its engine holds there.
-    """
-    return profile != "gpu"
-
-
-def shares_server(lab: Lab) -> bool:
-    """Whether phases that follow each other share what they can."""
-    return lab.run is not None and lab.run.share_server
-
-
 def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     """Whether the servers of ``before`` can serve what is wanted with no more than other files of their models.
 
@@ -74,7 +61,7 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     server behind the guard, go on only with the same files; of those, only the balancer may differ.
     """
     old, plan = before.record, wanted.plan
-    if not shares_server(plan.lab) or plan.name != before.name or plan.release:
+    if not (plan.lab.run and plan.lab.run.share_server) or plan.name != before.name or plan.release:
         return False
     if (old.front, old.bind, len(old.servers)) != (new.front, new.bind, len(new.servers)):
         return False
@@ -83,42 +70,30 @@ def goes_on(before: RunningStack, wanted: Stack, new: Record) -> bool:
     return before.launch(old) == wanted.launch(old) and before.plan.stack.models == plan.stack.models
 
 
-class Servers:
-    """Use as a context manager: leaving it takes down what is up."""
+class Servers(ExitStack):
+    """Leaving it takes down what is up."""
 
     def __init__(self, session: Session, lab: Lab) -> None:
-        self._session = session
-        self._lab = lab
-        self._open = ExitStack()
+        super().__init__()
+        self._session, self._lab = session, lab
         self._now: RunningStack | None = None
         self.clients: Series | None = None  # of the server that is up, where phases share them
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.__exit__(kind, error, trace)
 
     def next(self, stack: str, options: UpOptions, keep: bool = False) -> RunningStack:
         """The stack with these options, ready; the server before it goes on, or is taken down.
 
-        Args:
-            keep: it stays up when all is over; a server of its own, which carries its own settings.
-
-        Raises:
-            LabError: it cannot be brought up, or a model cannot be loaded.
+        ``keep``: it stays up when all is over; a server of its own, which carries its own settings. Raises
+        LabError: it cannot be brought up, or a model cannot be loaded.
         """
         now = self._now
         if now and not keep and not now.already and (turned := self._reuse(now, stack, options)) is not None:
             return turned
         self._now = self.clients = None
-        self._open.close()
-        fresh = self._open.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
+        self.close()
+        fresh = self.enter_context(ephemeral(self._session, self._lab, stack, options, keep))
         self._now = fresh
-        if shares_server(self._lab):
-            self.clients = self._open.enter_context(fresh.runtime.clients(stack))
+        if self._lab.run and self._lab.run.share_server:
+            self.clients = self.enter_context(fresh.runtime.clients(stack))
             self._session.do(self.clients.start())
         return fresh
 
@@ -131,7 +106,7 @@ class Servers:
             if not found or replicas.missing_replicas(*found):
                 return None
             old = found[1]
-        wanted = Stack(session, self._lab, stack, runtime, options)
+        wanted = RunningStack(session, self._lab, stack, runtime, options, old)
         steps = bring_up(wanted, old.endpoints, old.owner)
         before = replace(before, record=old)
         if not goes_on(before, wanted, steps.record):
@@ -139,8 +114,9 @@ class Servers:
         with wanted.lock("reload"):
             if session.todo is not None or not all(step.ready() for step in wanted.plan.steps):
                 session.carry_out(steps.prepare)
-            if session.todo is None:  # planned again, now that the weights are here: see bring_up
-                edits.load_differing(session, wanted.planned_again(), runtime, old)
+            wanted.planned_again()  # now that the weights are here: see bring_up
+            if session.todo is None:
+                edits.load_differing(wanted)
             else:
                 session.do(replace(steps.render, title=f"the models of {stack} that differ, loaded anew"))
             plan = wanted.plan

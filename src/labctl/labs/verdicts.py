@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,20 +16,14 @@ MET, NOT_MET, UNMEASURED, BUSY = "met", "NOT MET", "unmeasured", "busy"
 
 @dataclass(frozen=True)
 class VerdictResult:
-    """A verdict with its measurement.
-
-    Attributes:
-        value: None where the run did not measure it.
-        word: ``met``, ``NOT MET``, ``unmeasured``, or ``busy``: seconds were measured while other programs computed.
-        bound: what was wanted, in words ("at least 0.5").
-    """
+    """A verdict with its measurement."""
 
     name: str
     text: str
-    value: float | None
+    value: float | None  # None: the run did not measure it
     met: bool
-    word: str
-    bound: str
+    word: str  # `met`, `NOT MET`, `unmeasured`, or `busy`: seconds were measured while other programs computed
+    bound: str  # what was wanted, in words ("at least 0.5")
     taken: float = 0.0  # of this machine's processors by other programs
 
     @property
@@ -56,11 +51,6 @@ class _Unmeasured:
         return UNMEASURED
 
 
-class _Numbers(dict[str, Any]):
-    def __missing__(self, key: str) -> _Unmeasured:
-        return _Unmeasured()
-
-
 def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> VerdictResult:
     """Compare one verdict with the measured numbers. A missing number is never 'met'.
 
@@ -79,7 +69,8 @@ def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> Verd
     met = (verdict.at_least is None or value >= verdict.at_least) and (
         verdict.at_most is None or value <= verdict.at_most
     )
-    numbers = _Numbers({key: number for key, number in flat.items() if number is not None})
+    known = {key: number for key, number in flat.items() if number is not None}
+    numbers: defaultdict[str, Any] = defaultdict(_Unmeasured, known)
     try:
         text = verdict.text.format(value=value, m=numbers)
     except (KeyError, ValueError, IndexError, TypeError, AttributeError):

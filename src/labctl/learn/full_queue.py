@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.clock.clock import Clock, PauseLimit
+from labctl.clock.clock import Clock, PauseLimit, State
 from labctl.learn.outcome import Stuck
 from labkit.clients import trtllm
 from labkit.clients.base import InFlight
@@ -115,7 +115,7 @@ class Engine:
             time.sleep(LOOK_S)
         raise Stuck("the engine has not come to its next step")
 
-    def _states(self) -> list[dict[str, Any]]:
+    def _states(self) -> list[State]:
         return self.clock.states(trtllm.MODEL)
 
     def _there(self) -> int:

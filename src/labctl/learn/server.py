@@ -72,7 +72,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
         if there := session.find(STACK):
             lives = server_api.is_live(there[1].endpoints.http)
             if lives and (record := _for_this(session, exercise, lab, options, *there)) and _free(there[1]):
-                anew = [edit.model for edit in find_edits(RunningStack.of(session, lab, there[0], record))]
+                anew = [*find_edits(RunningStack.of(session, lab, there[0], record))]
                 if folder.used_file.exists() and not folder.clean_file.exists():
                     anew += [m for m in overlay.touched_models(exercise) if m not in anew]
                 if anew:

@@ -33,12 +33,7 @@ KEYS = {"settings", "bases"}
 
 @dataclass(frozen=True)
 class Catalog:
-    """All labs, and the one namespace of their short names and stack names.
-
-    Attributes:
-        every: the labs, some of which may be broken.
-        check: raises LabError where the manifest of one of these labs is broken.
-    """
+    """All labs, and the one namespace of their short names and stack names; ``check`` refuses broken ones."""
 
     every: tuple[Lab, ...]
     check: Callable[[Sequence[Lab]], None] = lambda labs: None
@@ -52,8 +47,7 @@ class Catalog:
     def lab(self, word: str) -> Lab:
         """The lab of a number (``02`` or ``2``), a folder name, a short name or the name of one of its stacks.
 
-        Raises:
-            LabError: there is none, or its manifest is broken.
+        Raises LabError: there is none, or its manifest is broken.
         """
         for lab in self.every:
             if word in (lab.number, lab.number.lstrip("0"), lab.folder, lab.name, lab.short) or word in lab.stacks:
@@ -86,43 +80,42 @@ def load(workspace: Workspace, leave_out: Callable[[str], None] | None = None, a
             does without the others'.
         leave_out: called with each problem; the labs that have one are left out.
 
-    Raises:
-        LabError: some manifest is broken, or two of them use one name, and nobody leaves them out; all problems are
-            listed.
+    Raises LabError: some manifest is broken, or two of them use one name, and nobody leaves them out; all problems
+    are listed.
     """
     labs: list[Lab] = []
-    every: list[str] = []
+    problems: list[str] = []
     unchecked: dict[str, Callable[[], list[str]]] = {}
     owners: dict[str, str] = {}
     for path in sorted(workspace.labs.glob("*/lab.yaml")):
         where = path.relative_to(workspace.root).as_posix()
-        problems: list[str] = []
         try:
             texts = file_text(path), shared_texts(workspace.labs / FOLDER)
             lab = _read(*texts)
         except ValidationError as error:
-            every += [f"{where}: {_where(item)}{item['msg']}" for item in error.errors()]
+            for item in error.errors():
+                key = ".".join(map(str, item["loc"]))
+                problems.append(f"{where}: {key}{': ' if key else ''}{item['msg']}")
             continue
-        except (ValueError, OSError) as error:
-            every.append(f"{where}: {error}")
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
             continue
-        find = functools.partial(_problems, workspace, path, *texts)
-        if at_use:
-            unchecked[lab.folder] = find
-        else:
-            problems += find()
-        for word in {lab.short, *lab.stacks, lab.number}:
-            if word in owners and owners[word] != lab.folder:
-                problems.append(f"{where}: the name '{word}' is already taken by {owners[word]}")
-            owners[word] = lab.folder
-        every += problems
-        if not problems or leave_out is None:
+        words = {lab.short, *lab.stacks, lab.number}
+        found = [
+            f"{where}: the name '{word}' is already taken by {owners[word]}"
+            for word in words
+            if owners.setdefault(word, lab.folder) != lab.folder
+        ]
+        unchecked[lab.folder] = functools.partial(_problems, workspace, path, texts)
+        found += [] if at_use else unchecked.pop(lab.folder)()
+        problems += found
+        if not found or leave_out is None:
             labs.append(lab)
-    if leave_out is None:
-        _refuse(every)
-    for problem in every:
-        assert leave_out
-        leave_out(problem)
+    if leave_out:
+        for problem in problems:
+            leave_out(problem)
+    else:
+        _refuse(problems)
 
     def check(labs: Sequence[Lab]) -> None:
         _refuse([problem for lab in labs if lab.folder in unchecked for problem in unchecked[lab.folder]()])
@@ -139,33 +132,24 @@ def _refuse(problems: Sequence[str]) -> None:
 def _read(text: str, common: tuple[tuple[str, str], ...]) -> Lab:
     """One manifest; once in a process for the same texts.
 
-    Raises:
-        ValueError: it has not the shape of a manifest (pydantic's ValidationError is one).
+    Raises ValueError: it has not the shape of a manifest (pydantic's ValidationError is one).
     """
     manifest = parse_file("lab.yaml", text) or {}
     lab = Lab.model_validate(with_shared(manifest, dict(common)))
     return lab.model_copy(update={"settings": {**lab.settings, **EVERYWHERE}})
 
 
-def _problems(workspace: Workspace, path: Path, text: str, common: tuple[tuple[str, str], ...]) -> list[str]:
+def _problems(workspace: Workspace, path: Path, texts: tuple[str, tuple[tuple[str, str], ...]]) -> list[str]:
     """Everything that is wrong with a manifest of the right shape, each with the file that it is in."""
     where = path.relative_to(workspace.root).as_posix()
-    wrong = _wrong(path.parent.name, text, common)
-    missing = checks.missing_files(_read(text, common), path.parent, workspace)
-    return [f"{where}: {problem}" for problem in dict.fromkeys((*wrong, *missing))]
+    missing = checks.missing_files(_read(*texts), path.parent, workspace)
+    return [f"{where}: {problem}" for problem in dict.fromkeys((*_wrong(path.parent.name, *texts), *missing))]
 
 
 @functools.lru_cache(maxsize=64)
 def _wrong(folder: str, text: str, common: tuple[tuple[str, str], ...]) -> list[str]:
     """What is wrong with a manifest wherever it stands; once in a process for the same texts."""
-    lab = _read(text, common)
-    own = {key: setting for key, setting in lab.settings.items() if key not in EVERYWHERE}
-    return checks.problems(lab.model_copy(update={"settings": own}), folder)
-
-
-def _where(item: Mapping[str, Any]) -> str:
-    key = ".".join(str(part) for part in item["loc"])
-    return f"{key}: " if key else ""
+    return checks.problems(_read(text, common), folder)
 
 
 def file_text(path: Path) -> str:
@@ -197,8 +181,7 @@ def _unread(name: str, error: Exception) -> ValueError:
 def with_shared(manifest: Any, common: Mapping[str, str]) -> Any:
     """A manifest with what it includes of the shared files' texts filled in.
 
-    Raises:
-        ValueError: it includes what is not there or is not a shared file, or a stack's base is unknown.
+    Raises ValueError: it includes what is not there or is not a shared file, or a stack's base is unknown.
     """
     if not isinstance(manifest, dict):
         return manifest
@@ -231,11 +214,9 @@ def _shared_file(name: str, common: Mapping[str, str]) -> dict[str, Any]:
 def _lay_over_base(key: str, stack: Any, bases: Mapping[str, Any]) -> Any:
     if not isinstance(stack, dict) or "base" not in stack:
         return stack
-    stack = dict(stack)
-    name = stack.pop("base")
-    if name not in bases:
+    if (name := stack["base"]) not in bases:
         raise ValueError(f"stacks.{key}.base: no base '{name}' is included; there are: {', '.join(bases) or 'none'}")
-    return lay_over(bases[name], stack)
+    return lay_over(bases[name], {own: value for own, value in stack.items() if own != "base"})
 
 
 def lay_over(lower: Any, upper: Any) -> Any:

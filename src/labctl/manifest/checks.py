@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from labctl.manifest.schema import CLOCK_ACTS, FILLED, PROFILES, Lab, StackSpec, lay_overlays
-from labctl.manifest.settings import CHOICE, REFERENCE, Setting, as_text, resolve, strings
+from labctl.manifest.settings import CHOICE, REFERENCE, Setting, as_text, resolve
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -28,30 +28,29 @@ SPACED = ("{ settings.", "{ artifacts.", "{ run_dir ", "{ profile ", "{ stack ",
 def problems(lab: Lab, folder: str) -> list[str]:
     """Everything that is wrong with a manifest of the right shape, one line each: key, then reason.
 
-    Args:
-        folder: the name of the lab's own.
+    ``folder``: the name of the lab's own.
     """
     problems = [] if folder == lab.folder else [f"number and name say {lab.folder}, the folder is {folder}"]
-    bad_values = list(value_problems(lab))
-    problems += bad_values
+    problems += (bad_values := list(value_problems(lab)))
     for name, stack in lab.stacks.items():
         problems += stack_problems(lab, f"stacks.{name}", stack)
-    if not bad_values:  # what follows resolves settings, and so needs good conditions
-        for name, stack in lab.stacks.items():
+        if not bad_values:  # which resolves settings, and so needs good conditions, as what follows
             problems += every_case(lab, f"stacks.{name}", stack)
-        problems += run_problems(lab)
-    return list(dict.fromkeys(problems))
+    return list(dict.fromkeys([*problems, *(run_problems(lab) if not bad_values else ())]))
 
 
 def missing_files(lab: Lab, folder: Path, workspace: Workspace) -> Iterator[str]:
-    """The files and folders that a manifest names and that are not there, in the same words.
-
-    Args:
-        folder: the lab's own.
-    """
-    for name, stack in lab.stacks.items():
-        yield from missing_templates(lab, f"stacks.{name}", stack, workspace)
-    yield from missing_scripts(lab, folder)
+    """The files and folders that a manifest names and that are not there, in the same words."""
+    for stack, key, layer in ((name, *pair) for name, spec in lab.stacks.items() for pair in spec.layers.items()):
+        for name in layer.repository:
+            if not leaves(name) and not workspace.templates(lab.folder, name).is_dir():
+                place = f"labs/{lab.folder}" if name.startswith("./") else "model_repos"
+                yield f"stacks.{stack}{key}.repository: there is no folder {place}/{name.removeprefix('./')}"
+    if lab.run:
+        clients = ((f"run.phases.{phase.name}.client", phase.client) for phase in lab.run.phases)
+        for where, name in (("run.report", lab.run.report), *clients):
+            if leaves(name) or not (folder / name).is_file():
+                yield f"{where}: there is no file {name} in this lab's folder"
 
 
 def run_problems(lab: Lab) -> Iterator[str]:
@@ -77,43 +76,32 @@ def run_problems(lab: Lab) -> Iterator[str]:
             except LabError as error:
                 yield f"{where}: on {profile}: {'; '.join(error.details) or error.what}"
     for profile in PROFILES:
-        names = Counter(phase.name for phase in lab.run.phases if profile in phase.profiles)
-        yield from (f"run.phases.{name}: {n} phases of this name on {profile}" for name, n in names.items() if n > 1)
-        verdicts = Counter(verdict.name for verdict in lab.verdicts if profile in verdict.profiles)
-        yield from (f"verdicts.{name}: {n} of this name on {profile}" for name, n in verdicts.items() if n > 1)
+        for where, what, parts in (("run.phases", "phases of", lab.run.phases), ("verdicts", "of", lab.verdicts)):
+            names = Counter(part.name for part in parts if profile in part.profiles)
+            yield from (f"{where}.{name}: {n} {what} this name on {profile}" for name, n in names.items() if n > 1)
     for verdict in lab.verdicts:
         yield from _text(f"verdicts.{verdict.name}.text", verdict.text)
-
-
-def missing_scripts(lab: Lab, folder: Path) -> Iterator[str]:
-    if lab.run is None:
-        return
-    clients = ((f"run.phases.{phase.name}.client", phase.client) for phase in lab.run.phases)
-    for where, name in (("run.report", lab.run.report), *clients):
-        if leaves(name) or not (folder / name).is_file():
-            yield f"{where}: there is no file {name} in this lab's folder"
 
 
 def _text(where: str, text: str) -> Iterator[str]:
     """A verdict's text names its own value and other metrics: ``{value:.2f}``, ``{m[ratios.x]}``."""
     try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+        for _, field, _, _ in string.Formatter().parse(text):
+            if field not in (None, "value") and not (str(field).startswith("m[") and str(field).endswith("]")):
+                yield f"{where}: '{{{field}}}' is neither {{value}} nor {{m[METRIC]}}"
     except ValueError as error:
         yield f"{where}: {error}"
-        return
-    for field in fields:
-        if field != "value" and not (field.startswith("m[") and field.endswith("]")):
-            yield f"{where}: '{{{field}}}' is neither {{value}} nor {{m[METRIC]}}"
 
 
 def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
-    made = {f"artifacts.{name}" for _, layer in layers(where, stack) for name in layer.artifacts}
+    made = {f"artifacts.{name}" for layer in stack.layers.values() for name in layer.artifacts}
     early = {f"settings.{key}" for key in lab.settings} | EARLY
-    for path, layer in layers(where, stack):
+    for key, layer in stack.layers.items():
+        path = f"{where}{key}"
         for name, artifact in layer.artifacts.items():
             yield from _references(f"{path}.artifacts.{name}", artifact.model_dump(), early)
-        for key, value in layer.model_dump(include=set(FILLED)).items():
-            yield from _references(f"{path}.{key}", value, early | LATE | made)
+        for part, value in layer.model_dump(include=set(FILLED)).items():
+            yield from _references(f"{path}.{part}", value, early | LATE | made)
         yield from _places(f"{path}.place", layer.place)
         for folder in layer.repository:
             if leaves(folder):
@@ -121,9 +109,9 @@ def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
     yield from _references(f"{where}.tokenizer", stack.tokenizer, early | LATE | made)
     for name, probe in stack.probes.items():
         yield from _references(f"{where}.probes.{name}", probe.body, early - {"release"})
-    asked = {f"probes.{name}": name for name in stack.probes}
-    if stack.bench:
-        asked["bench.model"] = stack.bench.model
+    asked = {f"probes.{name}": name for name in stack.probes} | (
+        {"bench.model": stack.bench.model} if stack.bench else {}
+    )
     yield from (
         f"{where}.{key}: the stack has no model '{model}'; it has: {', '.join(stack.models)}"
         for key, model in asked.items()
@@ -131,38 +119,30 @@ def stack_problems(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
     )
 
 
-def missing_templates(lab: Lab, where: str, stack: StackSpec, workspace: Workspace) -> Iterator[str]:
-    for path, layer in layers(where, stack):
-        for folder in layer.repository:
-            if not leaves(folder) and not workspace.templates(lab.folder, folder).is_dir():
-                place = f"labs/{lab.folder}" if folder.startswith("./") else "model_repos"
-                yield f"{path}.repository: there is no folder {place}/{folder.removeprefix('./')}"
-
-
 def _references(where: str, value: Any, known: set[str]) -> Iterator[str]:
+    for path, text in _walk(where, value):
+        if not isinstance(text, str):
+            continue
+        for name in REFERENCE.findall(text):
+            if name not in known:
+                unknown = name.startswith("settings.") and name != "settings."
+                what = "'{{{}}}' is not a setting of this lab" if unknown else "there is no '{{{}}}' here"
+                yield f"{path}: {what.format(name)}"
+        for start in SPACED:
+            if start in text:
+                yield f"{path}: '{start}...' is no reference: leave out the space"
+
+
+def _walk(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value and every one below it, each with its path; a key has its mapping's."""
+    yield where, value
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _references(f"{where}.{key}", item, known)
-            if REFERENCE.search(str(key)):
-                yield from _references(where, str(key), known)
-        return
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _references(where, item, known)
-        return
-    if not isinstance(value, str):
-        return
-    for name in REFERENCE.findall(value):
-        if name in known:
-            continue
-        kind, _, key = name.partition(".")
-        if kind == "settings" and key:
-            yield f"{where}: '{{{name}}}' is not a setting of this lab"
-        else:
-            yield f"{where}: there is no '{{{name}}}' here"
-    for start in SPACED:
-        if start in value:
-            yield f"{where}: '{start}...' is no reference: leave out the space"
+            yield where, str(key)
+            yield from _walk(f"{where}.{key}", item)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _walk(f"{where}.{number}", item)
 
 
 def _places(where: str, place: Mapping[str, str]) -> Iterator[str]:
@@ -183,7 +163,7 @@ def every_case(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
     keys = {key for condition in conditions for key in condition} - {PROFILE}
     cases = [{}, *({key: value} for key in sorted(keys) for value in lab.settings[key].values())]
     sometimes = {f"settings.{key}" for key in lab.settings} | {"vocab_size"}
-    sometimes |= {f"artifacts.{name}" for _, layer in layers(where, stack) for name in layer.artifacts}
+    sometimes |= {f"artifacts.{name}" for layer in stack.layers.values() for name in layer.artifacts}
     for profile in PROFILES:
         for case in cases:
             try:
@@ -195,7 +175,8 @@ def every_case(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
             if any(artifact.kind == "weights" for artifact in whole.artifacts.values()):
                 there.add("vocab_size")
             filled = whole.model_dump(include={*FILLED, "artifacts", "tokenizer", "probes"})
-            named = {name for text in strings(filled) for name in REFERENCE.findall(text)}
+            texts = (text for _, text in _walk("", filled) if isinstance(text, str))
+            named = {name for text in texts for name in REFERENCE.findall(text)}
             condition = " ".join(f"{key}={value}" for key, value in case.items()) or "the default settings"
             yield from (
                 f"{where}: there is no '{{{name}}}' on {profile} with {condition}"
@@ -204,29 +185,35 @@ def every_case(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
 
 
 def value_problems(lab: Lab) -> Iterator[str]:
+    declared = {**lab.settings, PROFILE: PROFILE_SETTING}
+    conditions = [(f"settings.{key}", setting.when) for key, setting in lab.settings.items()]
     for key, setting in lab.settings.items():
-        yield from _condition(lab, f"settings.{key}.when", setting.when)
         if key in setting.when:
             yield f"settings.{key}.when.{key}: a setting cannot depend on itself"
         if setting.instead and setting.instead not in lab.settings:
             yield f"settings.{key}.instead: '{setting.instead}' is not a setting of this lab"
     for name, stack in lab.stacks.items():
-        where = f"stacks.{name}"
-        yield from _values(lab, f"{where}.settings", stack.settings)
-        for key, variant in stack.variants.items():
-            yield from _condition(lab, f"{where}.variants.{key}.when", variant.when)
-        for layer, content in layers(where, stack):
-            for edit in content.replacements:
-                yield from _condition(lab, f"{layer}.replacements.when", edit.when)
-            for path, choice in _choices(layer, content.model_dump(include={*FILLED, "artifacts", "probes"})):
-                yield from _map(lab, path, choice)
+        yield from _values(lab, f"stacks.{name}.settings", stack.settings)
+        conditions += [(f"stacks.{name}.variants.{key}", variant.when) for key, variant in stack.variants.items()]
+        for layer, content in stack.layers.items():
+            where = f"stacks.{name}{layer}"
+            conditions += [(f"{where}.replacements", edit.when) for edit in content.replacements]
+            for path, value in _walk(where, content.model_dump(include={*FILLED, "artifacts", "probes"})):
+                if isinstance(value, dict) and "map" in value and (value.keys() >= CHOICE or "setting" not in value):
+                    yield from _map(declared, path, value)
     for phase in lab.run.phases if lab.run else ():
         yield from _values(lab, f"run.phases.{phase.name}.set", phase.set)
-        yield from _condition(lab, f"run.phases.{phase.name}.when", phase.when)
+        conditions.append((f"run.phases.{phase.name}", phase.when))
     for verdict in lab.verdicts:
-        yield from _condition(lab, f"verdicts.{verdict.name}.when", verdict.when)
+        conditions.append((f"verdicts.{verdict.name}", verdict.when))
         if verdict.settings_when:
             yield f"verdicts.{verdict.name}.when: a verdict depends on the profile alone"
+    for where, condition in conditions:
+        for key, wanted in condition.items():
+            if key not in declared:
+                yield f"{where}.when.{key}: not a setting of this lab"
+            for value in wanted if key in declared else ():
+                yield from _written(f"{where}.when.{key}", declared[key], value)
     if PROFILE in lab.settings:
         yield f"settings.{PROFILE}: the name is taken: --profile"
 
@@ -242,20 +229,6 @@ def _values(lab: Lab, where: str, values: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}.{key}: {error}"
 
 
-def _setting_named(lab: Lab, key: str) -> Setting | None:
-    """The setting that a condition names; the profile is one of them."""
-    return PROFILE_SETTING if key == PROFILE else lab.settings.get(key)
-
-
-def _condition(lab: Lab, where: str, condition: Mapping[str, list[Any]]) -> Iterator[str]:
-    for key, wanted in condition.items():
-        if (setting := _setting_named(lab, key)) is None:
-            yield f"{where}.{key}: not a setting of this lab"
-            continue
-        for value in wanted:
-            yield from _written(f"{where}.{key}", setting, value)
-
-
 def _written(where: str, setting: Setting, value: Any) -> Iterator[str]:
     """A value to compare with must be a good one, written as settings' values are: ``true``, not ``yes``."""
     try:
@@ -267,36 +240,16 @@ def _written(where: str, setting: Setting, value: Any) -> Iterator[str]:
         yield f"{where}: '{as_text(value)}' is written {text}"
 
 
-def _choices(where: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every ``{setting: x, map: {...}}`` below ``value``, with its path."""
-    if isinstance(value, dict):
-        if value.keys() >= CHOICE or ("map" in value and "setting" not in value):
-            yield where, value
-        for key, item in value.items():
-            yield from _choices(f"{where}.{key}", item)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _choices(f"{where}.{number}", item)
-
-
-def _map(lab: Lab, where: str, choice: Mapping[str, Any]) -> Iterator[str]:
+def _map(declared: Mapping[str, Setting], where: str, choice: Mapping[str, Any]) -> Iterator[str]:
     key, options = str(choice.get("setting")), choice["map"]
     if choice.keys() != CHOICE or not isinstance(options, dict):
         yield f"{where}: a choice is {{setting: NAME, map: {{VALUE: ...}}}}"
         return
-    if (setting := _setting_named(lab, key)) is None:
+    if key not in declared:
         yield f"{where}.setting: '{key}' is not a setting of this lab"
         return
     for value in options:
-        yield from _written(f"{where}.map", setting, value)
+        yield from _written(f"{where}.map", declared[key], value)
     given = {as_text(value) for value in options}
-    missing = [value for value in setting.values() if value not in given]
-    if missing:
+    if missing := [value for value in declared[key].values() if value not in given]:
         yield f"{where}.map: nothing for {key}={' or '.join(missing)}"
-
-
-def layers(where: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:
-    """The stack itself and what may be laid over it, each with its key."""
-    yield where, stack
-    for name, variant in stack.variants.items():
-        yield f"{where}.variants.{name}", variant

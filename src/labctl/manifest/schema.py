@@ -17,6 +17,7 @@ Profile = Literal["cpu", "gpu"]
 PROFILES: tuple[Profile, ...] = ("cpu", "gpu")
 # The parts of a stack, and of what is laid over it, in which every reference may stand.
 FILLED = ("parameters", "replacements", "place", "tensorrt_llm", "llmapi", "vllm", "server")
+ADDED = {"repository", "parameters", "artifacts", "place", "replacements", "optional", "vllm"}  # see _over
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Folders = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Act = Literal["kill", "restart", "roll", "scale", "follow", "pause", "run"]
@@ -112,15 +113,21 @@ class Bench(_Strict):
     engine: BareEngine | None = None
 
 
-class _Content(_Strict):
+class Content(_Strict):
     """What a stack has, and what may be laid over it."""
 
+    repository: Folders = []
+    models: list[Name] = []
     image: str = ""
     artifacts: dict[str, Artifact] = {}
     parameters: Passed = {}
     optional: list[str] = []
     replacements: list[Edit] = []
     place: dict[str, str] = {}
+    probes: dict[str, Probe] = {}
+    bench: Bench | None = None
+    server: Server = Server()
+    copies: int = 0  # models that each hold all weights, besides an engine; a GPU must have room for them
     tensorrt_llm: Passed | None = None  # the models are a TensorRT-LLM release's, filled with these settings
     llmapi: dict[str, Any] | None = None  # the model is a release's LLM API: keys of its model.yaml
     vllm: Passed | None = None  # the model is vllm_model: vLLM's engine arguments, for its model.json
@@ -128,22 +135,8 @@ class _Content(_Strict):
     image_only: str = ""  # only NVIDIA's image has the backends that serve it; the setting that does without
 
 
-class Overlay(_Content):
-    """What a condition changes of a stack; each key replaces or extends the stack's own.
-
-    With ``tensorrt_llm`` or ``llmapi`` nothing of the stack's own repository, parameters, replacements is taken over.
-    """
-
-    repository: Folders = []
-    models: list[Name] | None = None
-    probes: dict[str, Probe] | None = None
-    bench: Bench | None = None
-    server: Server | None = None
-    copies: int | None = None
-
-
-class Variant(_Conditional, Overlay):
-    """An overlay for some values of the settings, such as ``{engine: transformers}``.
+class Variant(_Conditional, Content):
+    """What some values of the settings, such as ``{engine: transformers}``, change of a stack.
 
     With ``profile`` beside settings, these values are served on that profile alone, and refused on the other.
     """
@@ -152,7 +145,7 @@ class Variant(_Conditional, Overlay):
     refused: str = ""  # why the stack is not served with these values
 
 
-class StackSpec(_Content):
+class StackSpec(Content):
     """One Triton server with one model repository."""
 
     title: str
@@ -160,11 +153,12 @@ class StackSpec(_Content):
     models: list[Name] = Field(min_length=1)
     settings: dict[str, Any] = {}
     tokenizer: str = ""
-    server: Server = Server()
-    probes: dict[str, Probe] = {}
-    bench: Bench | None = None
     variants: dict[Name, Variant] = {}
-    copies: int = 0  # models that each hold all weights, besides an engine; a GPU must have room for them
+
+    @property
+    def layers(self) -> dict[str, Content]:
+        """The stack itself and all that may be laid over it, by key."""
+        return {"": self, **{f".variants.{name}": variant for name, variant in self.variants.items()}}
 
 
 class Phase(_Conditional):
@@ -227,19 +221,17 @@ class Lab(_Strict):
 
 
 def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) -> StackSpec:
-    """The stack as it is on ``profile`` with ``settings``.
-
-    Raises:
-        LabError: a setting's value does not go with the profile.
-    """
+    """The stack as it is on ``profile`` with ``settings``. Raises LabError: a value does not go with the profile."""
     for variant in stack.variants.values():
-        if variant.refused and holds(variant.when, settings):
-            asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.when)
+        if not holds(variant.settings_when, settings):
+            continue
+        asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.settings_when)
+        served = profile in variant.profiles
+        if variant.refused and served:
             raise LabError(f"this stack is not served with {asked}", variant.refused, "another value (labctl list)")
-        if holds(variant.settings_when, settings) and profile in variant.profiles:
+        if served:
             stack = _over(stack, variant)
-        elif variant.settings_when and holds(variant.settings_when, settings):
-            asked = " ".join(f"{key}={as_text(settings[key])}" for key in variant.settings_when)
+        elif asked and not variant.refused:
             raise LabError(
                 f"{asked} is not served on the {profile} profile",
                 f"it is served on: {', '.join(variant.profiles)}",
@@ -255,26 +247,14 @@ def probes(stack: StackSpec, scope: Mapping[str, Any]) -> dict[str, Probe]:
     }
 
 
-def _over(stack: StackSpec, layer: Overlay) -> StackSpec:
-    own = layer.tensorrt_llm is None and layer.llmapi is None
-    return stack.model_copy(
-        update={
-            "repository": [*(stack.repository if own else ()), *layer.repository],
-            "parameters": {**(stack.parameters if own else {}), **layer.parameters},
-            "artifacts": {**stack.artifacts, **layer.artifacts},
-            "place": {**stack.place, **layer.place},
-            "replacements": [*(stack.replacements if own else ()), *layer.replacements],
-            "optional": [*(stack.optional if own else ()), *layer.optional],
-            "models": layer.models or stack.models,
-            "server": layer.server or stack.server,
-            "image": layer.image or stack.image,
-            "copies": stack.copies if layer.copies is None else layer.copies,
-            "vllm": stack.vllm if layer.vllm is None else {**(stack.vllm or {}), **layer.vllm},
-            "packages": layer.packages or stack.packages,
-            "image_only": layer.image_only or stack.image_only,
-            "tensorrt_llm": stack.tensorrt_llm if own else layer.tensorrt_llm,
-            "llmapi": stack.llmapi if layer.llmapi is None else layer.llmapi,
-            "probes": stack.probes if layer.probes is None else layer.probes,
-            "bench": layer.bench or stack.bench,
-        }
-    )
+def _over(stack: StackSpec, variant: Variant) -> StackSpec:
+    """Lists and mappings are added to, all else is replaced; a release's templates come instead of the stack's own."""
+    under = dict(stack)
+    if not (variant.tensorrt_llm is None and variant.llmapi is None):
+        under |= {"repository": [], "parameters": {}, "optional": [], "replacements": [], "tensorrt_llm": None}
+    given = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused"}}
+    for key in ADDED & given.keys():
+        given[key] = (
+            [*under[key], *given[key]] if isinstance(given[key], list) else {**(under[key] or {}), **given[key]}
+        )
+    return stack.model_copy(update={**under, **given})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -78,7 +78,9 @@ class Setting(BaseModel):
             raise ValueError(f"must not be empty ({self.describe()})")
         match self.type:
             case "bool":
-                return self._bool(text)
+                if text.lower() not in _TRUE | _FALSE:
+                    raise ValueError(f"'{text}' is not one of: true, false")
+                return text.lower() in _TRUE
             case "int" | "float":
                 return self._number(text)
             case "choice":
@@ -90,19 +92,13 @@ class Setting(BaseModel):
                 return [self._number(str(item).strip()) for item in items]
         return text
 
-    def _bool(self, text: str) -> bool:
-        if text.lower() not in _TRUE | _FALSE:
-            raise ValueError(f"'{text}' is not one of: true, false")
-        return text.lower() in _TRUE
-
     def _number(self, text: str) -> int | float:
-        kind: Callable[[str], int | float] = float if self.type == "float" else int
         try:
-            number = kind(text)
+            number = float(text) if self.type == "float" else int(text)
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError
         except ValueError:
             raise ValueError(f"'{text}' is not {self.describe()}") from None
-        if isinstance(number, float) and not math.isfinite(number):
-            raise ValueError(f"'{text}' is not {self.describe()}")
         if (self.min is not None and number < self.min) or (self.max is not None and number > self.max):
             raise ValueError(f"{text} is out of range: {self.describe()}")
         return number
@@ -113,16 +109,15 @@ class Setting(BaseModel):
 
     def describe(self) -> str:
         """What a good value is, in words."""
-        match self.type:
-            case "choice":
-                return "one of: " + ", ".join(self.choices)
-            case "bool":
-                return "true or false"
-            case "source":
-                return "a model source: shipped:<name>, random:<shape>, hub:<id>@<revision> or a folder"
-            case "str":
-                return "a text"
-        words = {"int": "a whole number", "float": "a number", "intlist": "whole numbers with commas"}[self.type]
+        words = {
+            "choice": f"one of: {', '.join(self.choices)}",
+            "bool": "true or false",
+            "source": "a model source: shipped:<name>, random:<shape>, hub:<id>@<revision> or a folder",
+            "str": "a text",
+            "int": "a whole number",
+            "float": "a number",
+            "intlist": "whole numbers with commas",
+        }[self.type]
         if self.min is not None and self.max is not None:
             return f"{words} from {plain(self.min)} to {plain(self.max)}"
         if self.min is not None:
@@ -135,11 +130,8 @@ def resolve(
 ) -> dict[str, Any]:
     """Every declared setting with its value: the profile's default, then each layer in turn.
 
-    Args:
-        what: whose settings they are, in a refusal: ``lab batching``, ``stack static-batching``.
-
-    Raises:
-        LabError: unknown keys and bad values, each with what would be good.
+    ``what``: whose settings they are, in a refusal: ``lab batching``, ``stack static-batching``. Raises LabError:
+    unknown keys and bad values, each with what would be good.
     """
     values = {key: setting.parse(setting.default_for(profile)) for key, setting in declared.items()}
     problems = []
@@ -193,12 +185,17 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
 
     ``{setting: x, map: {...}}`` becomes the map's entry for that setting's value.
 
-    Raises:
-        LabError: ``scope`` has no such name, or the map no such value.
+    Raises LabError: ``scope`` has no such name, or the map no such value.
     """
     if isinstance(value, dict):
         if value.keys() == CHOICE:
-            return expand(_choose(value["setting"], value["map"], scope), scope)
+            key, options = value["setting"], value["map"]
+            asked = scope.get("profile" if key == "profile" else f"settings.{key}")
+            chosen = [option for written, option in options.items() if same(asked, written)]
+            if not chosen:
+                why = f"it has: {', '.join(options)}"
+                raise LabError(f"the manifest has no text for {key}={as_text(asked)}", why)
+            return expand(chosen[0], scope)
         return {key: expand(item, scope) for key, item in value.items()}
     if isinstance(value, list):
         return [expand(item, scope) for item in value]
@@ -210,14 +207,6 @@ def expand(value: Any, scope: Mapping[str, Any]) -> Any:
     if match := REFERENCE.fullmatch(value):
         return scope[match[1]]
     return REFERENCE.sub(lambda match: as_text(scope[match[1]]), value)
-
-
-def _choose(setting: str, options: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
-    value = scope.get("profile" if setting == "profile" else f"settings.{setting}")
-    for key, chosen in options.items():
-        if same(value, key):
-            return chosen
-    raise LabError(f"the manifest has no text for {setting}={as_text(value)}", f"it has: {', '.join(options)}")
 
 
 def same(value: Any, written: Any) -> bool:
@@ -235,16 +224,3 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def strings(value: Any) -> Iterator[str]:
-    """Every string inside nested lists and dicts, their keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield str(key)
-            yield from strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from strings(item)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from labctl.manifest.schema import Lab
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.lock import hold_signals_back, stack_lock
+from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import observe, replicas
 from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.shipped import require_sound
-from labctl.stack.stack import RunningStack, gathered_endpoints
+from labctl.stack.stack import RunningStack, with_servers
 from labctl.stack.up import up
 from labkit.errors import LabError
 
@@ -23,14 +24,14 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Where replicas or their balancer have died, only they are started; the others serve on.
 
-    Raises:
-        LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
+    Raises LabError: it is not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    runtime, record = session.require_up(stack)
-    if record.balance and heal(session, lab, runtime, record):
+    there = RunningStack.of(session, lab, *session.require_up(stack))
+    record = there.record
+    if record.balance and heal(there):
         return record
-    require_sound(session, RunningStack.of(session, lab, runtime, record).plan)
-    observed = session.workspace.folder(stack).observe.is_dir()
+    require_sound(session, there.plan)
+    observed = there.folder.observe.is_dir()
     down(session, stack)
     again = up(session, lab, stack, record.asked)
     if observed:
@@ -41,62 +42,58 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     return again.record
 
 
-def heal(session: Session, lab: Lab, runtime: Runtime, record: Record) -> bool:
+def heal(stack: RunningStack) -> bool:
     """Start what of a stack has died: replicas, and what stands before them. False where nothing has.
 
-    Raises:
-        LabError: a replica does not become ready; the others serve on.
+    Raises LabError: a replica does not become ready; the others serve on.
     """
-    with stack_lock(session.workspace, record.stack, "restart"):
+    runtime, record, listener = stack.runtime, stack.record, stack.session.listener
+    with stack.lock("restart"):
         dead = replicas.missing_replicas(runtime, record)
-        ended = runtime.front_death(record)
-        if ended:
-            session.listener.step(f"the balancer of {record.stack}")
-            runtime.front(record).do(session.listener)
-            session.listener.done("started again")
+        if ended := runtime.front_death(record):
+            listener.step(f"the balancer of {record.stack}")
+            runtime.front(record).do(listener)
+            listener.done("started again")
         if dead:
-            start(session, lab, runtime, record, dead)
+            start(stack, dead)
         return bool(dead or ended)
 
 
-def start(session: Session, lab: Lab, runtime: Runtime, record: Record, wanted: list[Replica]) -> Record:
+def start(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     """Start those replicas of a stack that is up, wait until they are ready, and let the balancer have them.
 
-    Returns:
-        the record with the places that they have now.
-
-    Raises:
-        LabError: one does not become ready; nothing of it is left.
+    Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
+    is left.
     """
-    workspace, stack, before = session.workspace, record.stack, record
-    names = ", ".join(str(one.number) for one in wanted)
-    for one in wanted:
-        runtime.stop(stack, force=True, number=one.number).do(session.listener)  # what its death has left
+    session, runtime, before, name = stack.session, stack.runtime, stack.record, stack.name
+
+    def end() -> None:
+        for one in wanted:
+            runtime.stop(name, force=True, number=one.number).do(session.listener)
+
+    end()  # what its death has left
     moved = {
         one.number: one if are_still_free(one.endpoints) else Replica(one.number, free_endpoints(1)[0])
         for one in wanted
     }
-    servers = {one.number: one for one in record.servers} | moved
-    record = replace(record, servers=[servers[number] for number in sorted(servers)])
-    if record.balance == "client":
-        record = replace(record, endpoints=gathered_endpoints(record.endpoints, record.servers))
-    stack_now = RunningStack.of(session, lab, runtime, record)
-    replicas.make_room(workspace, record, list(moved.values()))
-    session.listener.step(f"replica {names} of {stack}")
-    launch = stack_now.launch(record, tuple(moved))
+    servers = {one.number: one for one in before.servers} | moved
+    record = with_servers(before, [servers[number] for number in sorted(servers)])
+    replicas.make_room(session.workspace, record, list(moved.values()))
+    session.listener.step(f"replica {', '.join(map(str, moved))} of {name}")
+    launch = stack.launch(record, tuple(moved))
     try:
         server = runtime.start(launch).do(session.listener)
-        replicas.await_ready(session, runtime, stack_now.plan, server, list(moved.values()), record.asked.patience)
+        replicas.await_ready(stack, server.record, list(moved.values()), server.exited)
+        server.serves()
         runtime.spread(record)
         replicas.await_balancer(runtime, record)
     except BaseException:
         with hold_signals_back():
-            for number in moved:
-                runtime.stop(stack, force=True, number=number).do(session.listener)
+            end()
             runtime.spread(before)  # the balancer does not look for what never came
         raise
     session.remember(record)
-    observe.follow_servers(workspace, record)
+    observe.follow_servers(session.workspace, record)
     session.listener.done("READY")
     return record
 
@@ -104,16 +101,14 @@ def start(session: Session, lab: Lab, runtime: Runtime, record: Record, wanted: 
 def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     """One replica after the other: nothing new for it, what it has is answered, it ends, it starts again, it is ready.
 
-    Args:
-        patience: seconds to wait until a replica has answered all; then its streams are cut.
-
-    Raises:
-        LabError: it is not up or has no balancer; a replica does not come back; the others serve on.
+    ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
+    not up or has no balancer; a replica does not come back; the others serve on.
     """
-    runtime, record = session.require_up(stack)
+    there = RunningStack.of(session, lab, *session.require_up(stack))
+    runtime, record = there.runtime, there.record
     require_balancer(runtime, record)
-    with stack_lock(session.workspace, stack, "restart"):
-        for one in list(record.servers):
+    with there.lock("restart"):
+        for one in there.record.servers:
             session.listener.step(f"draining replica {one.number}")
             cut = replicas.drain(runtime, record, [one.number], patience)
             session.listener.done(replicas.cut_off(cut))
@@ -124,7 +119,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
                 with hold_signals_back():
                     runtime.spread(record)
                 raise
-            record = start(session, lab, runtime, record, [one])
+            record = start(replace(there, record=record), [one])
     return record
 
 
@@ -136,5 +131,4 @@ def require_balancer(runtime: Runtime, record: Record) -> None:
             "its clients talk to it directly",
             f"labctl down {record.stack}, then labctl up {record.stack} --replicas N (--balance l7 for one)",
         )
-    if ended := runtime.front_death(record):
-        raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}")
+    replicas.require_front(runtime, record)

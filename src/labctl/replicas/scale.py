@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from labctl.manifest.schema import Lab
-from labctl.replicas import restart
 from labctl.replicas.restart import require_balancer, start
-from labctl.runtimes.base import Runtime
-from labctl.runtimes.lock import Busy, hold_signals_back, holder, stack_lock
+from labctl.runtimes.lock import Busy, hold_signals_back, holder
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import observe, replicas
 from labctl.stack.ports import free_endpoints
 from labctl.stack.replicas import DRAIN_S
 from labctl.stack.session import Session
-from labctl.stack.stack import gathered_endpoints
+from labctl.stack.stack import RunningStack, with_servers
 from labkit.errors import LabError
 from labkit.evidence import metrics
 
@@ -27,52 +26,46 @@ LOOK_S = 1.0
 def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = replicas.DRAIN_S) -> Record:
     """Have ``count`` replicas: new ones are ready before they get requests, old ones answer all before they end.
 
-    Args:
-        patience: seconds to wait until those that go have answered all; then their streams are cut.
-
-    Raises:
-        LabError: it is not up or has no balancer; a new one does not become ready: then the others serve on.
+    ``patience``: seconds to wait until those that go have answered all; then their streams are cut. Raises
+    LabError: it is not up or has no balancer; a new one does not become ready: then the others serve on.
     """
-    runtime, record = session.require_up(stack)
-    require_balancer(runtime, record)
+    there = RunningStack.of(session, lab, *session.require_up(stack))
+    record = there.record
+    require_balancer(there.runtime, record)
     if not 1 <= count <= MOST:
         raise LabError(f"{count} is no number of replicas", f"it goes from 1 to {MOST}")
-    with stack_lock(session.workspace, stack, f"{replicas.SCALE} {count}"):
+    with there.lock(f"{replicas.SCALE} {count}"):
         if count > len(record.servers):
-            return _more(session, lab, runtime, record, count - len(record.servers))
+            taken = {one.number for one in record.servers}
+            numbers = [number for number in range(1, MOST * 2) if number not in taken]
+            return start(there, list(map(Replica, numbers, free_endpoints(count - len(taken)))))
         if count < len(record.servers):
-            return _fewer(session, runtime, record, record.servers[count:], patience)
+            return _fewer(there, record.servers[count:], patience)
     return record
 
 
-def _more(session: Session, lab: Lab, runtime: Runtime, record: Record, count: int) -> Record:
-    taken = {one.number for one in record.servers}
-    numbers = [number for number in range(1, MOST * 2) if number not in taken][:count]
-    new = [Replica(number, place) for number, place in zip(numbers, free_endpoints(count), strict=True)]
-    return start(session, lab, runtime, record, new)
-
-
-def _fewer(session: Session, runtime: Runtime, record: Record, going: Sequence[Replica], patience: float) -> Record:
+def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Record:
+    session, runtime, record = stack.session, stack.runtime, stack.record
     numbers = [one.number for one in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
     cut = replicas.drain(runtime, record, numbers, patience)
     session.listener.done(replicas.cut_off(cut))
-    smaller = replace(record, servers=[one for one in record.servers if one.number not in numbers])
-    if record.balance == "client":
-        smaller = replace(smaller, endpoints=gathered_endpoints(record.endpoints, smaller.servers))
-    try:
-        replicas.let_go(runtime, record, numbers)
+    smaller = with_servers(record, [one for one in record.servers if one.number not in numbers])
+
+    def end(force: bool) -> None:
         session.remember(smaller)  # before they end: they are no loss
         for number in numbers:
-            runtime.stop(record.stack, number=number).do(session.listener)
+            runtime.stop(record.stack, force=force, number=number).do(session.listener)
+
+    try:
+        replicas.let_go(runtime, record, numbers)
+        end(force=False)
     except BaseException:  # they have answered all, and the balancer has let go of them: they end all the same
         with hold_signals_back():
-            session.remember(smaller)
-            for number in numbers:
-                runtime.stop(record.stack, force=True, number=number).do(session.listener)
+            end(force=True)
         raise
     for number in numbers:
-        session.workspace.folder(record.stack).log_file(number).unlink(missing_ok=True)
+        stack.folder.log_file(number).unlink(missing_ok=True)
     observe.follow_servers(session.workspace, smaller)
     return smaller
 
@@ -121,11 +114,9 @@ def waiting(record: Record) -> float:
     """Requests that wait in the replicas that answer: in our models, and in Triton's queues before the others."""
     total = 0.0
     for server in record.servers:
-        try:
+        with contextlib.suppress(LabError):
             seen = metrics.scrape(server.endpoints.metrics)
-        except LabError:
-            continue
-        total += sum(seen.waiting(model) for model in record.models)
+            total += sum(seen.waiting(model) for model in record.models)
     return total
 
 
@@ -139,18 +130,15 @@ def follow(
 ) -> Iterator[str]:
     """Scale for ever; yields a line for each decision.
 
-    Args:
-        patience: seconds to wait until a replica that goes has answered all; then its streams are cut.
-
-    Raises:
-        LabError: the stack is not up or has no balancer, or a new replica does not become ready. While another
-            command changes the stack, the loop waits for it.
+    ``patience``: seconds to wait until a replica that goes has answered all; then its streams are cut. Raises
+    LabError: the stack is not up or has no balancer, or a new replica does not become ready. While another command
+    changes the stack, the loop waits for it.
     """
     gone = False
     while True:
         try:
             runtime, record = session.require_up(stack)
-            restart.require_balancer(runtime, record)
+            require_balancer(runtime, record)
         except LabError:
             # A restart takes it down and up again, and lets go of its lock for a moment in between.
             if gone and not holder(session.workspace, stack)[0]:
@@ -160,14 +148,12 @@ def follow(
             continue
         gone = False
         count, asked = len(record.servers), waiting(record)
-        wanted = scaler.decide(asked, count)
-        if wanted == count:
-            pause(LOOK_S)
-            continue
-        why = f"{asked:.0f} wait for {count}" if wanted > count else f"nothing waits for {count}"
-        yield f"{count} -> {wanted}: {why}"
-        try:
-            scale(session, lab, stack, wanted, patience)
-        except Busy as other:
-            yield f"{count} stay: {other.what}"
-            pause(LOOK_S)
+        if (wanted := scaler.decide(asked, count)) != count:
+            why = f"{asked:.0f} wait for {count}" if wanted > count else f"nothing waits for {count}"
+            yield f"{count} -> {wanted}: {why}"
+            try:
+                scale(session, lab, stack, wanted, patience)
+                continue
+            except Busy as other:
+                yield f"{count} stay: {other.what}"
+        pause(LOOK_S)

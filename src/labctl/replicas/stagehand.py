@@ -7,25 +7,25 @@ writes what it asks into the results folder (``labkit.stage``), and is answered 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from labctl.clock.clock import Clock
 from labctl.listener import Silent
-from labctl.manifest.schema import CLOCK_ACTS, Lab, Phase
+from labctl.manifest.schema import CLOCK_ACTS, Phase
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, follow, scale
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack import replicas
-from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.stage import ASKED, answer_of, folder_of
@@ -53,31 +53,49 @@ class _Until(Silent):
     progress = step
 
 
-@dataclass(frozen=True)
-class Stage:
-    """The stack that the acts are about."""
+class Stagehand:
+    """Use as a context manager around the client of one phase.
 
-    session: Session
-    lab: Lab
-    stack: str
-    over: threading.Event
+    ``hands``: two threads that live as long as the servers do. A server that must not outlive labctl is ended by the
+    kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
+    """
+
+    def __init__(self, hands: Executor, stack: RunningStack, phase: Phase, out: Path) -> None:
+        self._over = threading.Event()
+        self._session = replace(stack.session, listener=_Until(self._over))
+        self._stack, self._phase, self._hands = stack, phase, hands
+        self._folder = folder_of(out, phase.name)
+        self._busy: list[Future[None]] = []
+
+    def __enter__(self) -> Self:
+        if self._phase.acts:
+            self._folder.mkdir()
+            self._busy.append(self._hands.submit(self._look))
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._over.set()
+        wait(self._busy, END_S)
+        if "pause" in self._phase.acts and self._clock().paused:  # leave no clock stopped
+            self._clock().run()
+
+    # -- what a client may ask for, by the name of the act -----------------------------------------------------------
 
     def kill(self, replica: int) -> str:
-        runtime, _ = self.session.require_up(self.stack)
-        runtime.stop(self.stack, force=True, number=replica).do(self.session.listener)
+        runtime, _ = self._session.require_up(self._stack.name)
+        runtime.stop(self._stack.name, force=True, number=replica).do(self._session.listener)
         return f"replica {replica} was killed"
 
     def restart(self) -> str:
-        restart.restart(self.session, self.lab, self.stack)
+        restart.restart(self._session, self._stack.lab, self._stack.name)
         return "what had died was started again"
 
     def roll(self) -> str:
-        restart.rolling(self.session, self.lab, self.stack, DRAIN_S)
+        restart.rolling(self._session, self._stack.lab, self._stack.name, DRAIN_S)
         return "every replica was restarted, one after the other"
 
     def scale(self, count: int) -> str:
-        record = scale(self.session, self.lab, self.stack, count, DRAIN_S)
-        return replicas.counted(len(record.servers))
+        return replicas.counted(len(scale(self._session, self._stack.lab, self._stack.name, count, DRAIN_S).servers))
 
     def pause(self) -> str:
         self._clock().pause()
@@ -87,7 +105,7 @@ class Stage:
         """Let the schedulers run again, once this model's has so many requests."""
         clock, deadline = self._clock(), time.monotonic() + THERE_S
         while clock.held_requests(model) < requests:
-            if self.over.wait(LOOK_S):
+            if self._over.wait(LOOK_S):
                 raise _Over
             if time.monotonic() > deadline:
                 there = clock.held_requests(model)
@@ -95,13 +113,8 @@ class Stage:
         clock.run()
         return f"{requests} requests waited for the first step"
 
-    def go_on(self) -> None:
-        """Leave no clock stopped."""
-        if self._clock().paused:
-            self._clock().run()
-
     def _clock(self) -> Clock:
-        return Clock(self.session.workspace.folder(self.stack).run_dir(), tuple(self.lab.stacks[self.stack].models))
+        return Clock(self._stack.folder.run_dir(), tuple(self._stack.lab.stacks[self._stack.name].models))
 
     def follow(self, least: int, most: int, target: float, settle: float, seconds: float) -> list[dict[str, Any]]:
         """Each decision of the loop, with the moment (``time.monotonic``) at which it was made.
@@ -118,50 +131,15 @@ class Stage:
             if decisions and "done" not in decisions[0]:
                 decisions[0]["done"] = time.monotonic()
                 until = decisions[0]["done"] + settle
-            if self.over.wait(seconds) or time.monotonic() > until:
+            if self._over.wait(seconds) or time.monotonic() > until:
                 raise _Over
 
-        lines = follow(self.session, self.lab, self.stack, Scaler(least, most, target), pause)
-        try:
-            for line in lines:
+        with contextlib.suppress(_Over):
+            for line in follow(self._session, self._stack.lab, self._stack.name, Scaler(least, most, target), pause):
                 decisions.append({"decided": time.monotonic(), "text": line})
-        except _Over:
-            pass
         return decisions
 
-
-class Stagehand:
-    """Use as a context manager around the client of one phase.
-
-    Args:
-        hands: two threads that live as long as the servers do. A server that must not outlive labctl is ended by the
-            kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
-    """
-
-    def __init__(
-        self, hands: Executor, session: Session, lab: Lab, phase: Phase, runtime: Runtime, stack: str, out: Path
-    ) -> None:
-        self._over = threading.Event()
-        quiet = replace(session, listener=_Until(self._over))
-        self._stage = Stage(quiet, lab, stack, self._over)
-        self._session, self._phase, self._runtime = session, phase, runtime
-        self._folder = folder_of(out, phase.name)
-        self._hands = hands
-        self._busy: list[Future[None]] = []
-
-    def __enter__(self) -> Self:
-        if self._phase.acts:
-            self._folder.mkdir()
-            self._busy.append(self._hands.submit(self._look))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        wait(self._busy, END_S)
-        if "pause" in self._phase.acts:
-            self._stage.go_on()
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Acts are carried out one by one, in their order; the loop that follows what waits runs beside the others."""
@@ -185,22 +163,19 @@ class Stagehand:
             answer = {"error": error.to_json()}
         except Exception as error:  # whoever waits for the answer must not wait for ever
             answer = {"error": LabError(f"{asked.get('act')} failed", repr(error)).to_json()}
-        answer |= {"began": began, "ended": time.monotonic(), "replicas": self._replicas()}
+        found = self._session.find(self._stack.name)
+        answer |= {"began": began, "ended": time.monotonic(), "replicas": endpoints(*found) if found else {}}
         atomic_write(answer_of(path), json.dumps(answer))
 
     def _carry_out(self, act: str, **arguments: Any) -> Any:
         if act not in self._phase.acts:
             raise LabError(f"phase {self._phase.name} may not ask for {act}", "", "its acts are in lab.yaml")
-        outcome = getattr(self._stage, act)(**arguments)
+        outcome = getattr(self, act)(**arguments)
         if act in CLOCK_ACTS:
             return outcome
         for text in [outcome] if isinstance(outcome, str) else [each["text"] for each in outcome]:
-            self._session.listener.note(text)
+            self._stack.session.listener.note(text)
         return outcome
-
-    def _replicas(self) -> dict[str, dict[str, str]]:
-        found = self._session.find(self._stage.stack)
-        return endpoints(self._runtime, found[1]) if found else {}
 
 
 def endpoints(runtime: Runtime, record: Record) -> dict[str, dict[str, str]]:

@@ -22,8 +22,9 @@ import psutil
 from labctl import unfinished
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Record
-from labctl.unfinished import HELD, NEW, OLD, lock_folder
+from labctl.unfinished import HELD, NEW, OLD
 from labctl.workspace import Workspace
+from labkit import nofollow
 from labkit.disk import atomic_write
 
 RECORD, ROOT, STACK = "LABS_RECORD", "LABS_RECORD_ROOT", "LABS_RECORD_STACK"
@@ -207,7 +208,8 @@ def _sweep_one(left: Path, first: Callable[[Path], None] = lambda folder: None) 
         handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             promised = HELD in left.name or time.time() - os.fstat(handle).st_mtime > STALE_S
-            if promised and lock_folder(handle, wait=False):
+            if promised:
+                nofollow.lock(handle, 0)  # its maker has it for as long as it lives
                 first(left)
                 shutil.rmtree(left)
                 return True

@@ -7,28 +7,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from labctl import repository
-from labctl.artifacts import weights
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
-from labctl.plan import make_plan
+from labctl.plan import make_plan, weights_step
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.lock import stack_lock
-from labctl.runtimes.processes import Action, carry_out
+from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices
 from labctl.stack.session import Session, Todo
-from labctl.stack.up import check_machine, preparations
+from labctl.stack.up import check_machine, make_artifact, preparations
 from labkit.errors import LabError
 
 
 def build_engines(session: Session, lab: Lab, stack: str, choices: Choices, runtime: str) -> list[Path]:
     """Build the engines of a stack, and the weights that they need; the engines' folders.
 
-    Raises:
-        LabError: it has none, or one cannot be built.
+    Raises LabError: it has none, or one cannot be built.
     """
     runner = session.choose(runtime, choices.profile)
     plan = make_plan(session.workspace, lab, stack, choices, runner.server_path)
-    steps = plan.engines  # refused where there are none
+    if not (steps := [step for step in plan.steps if step.build]):
+        raise LabError(f"stack {stack} has no engine", "its models are served from their weights")
     actions = preparations(plan, runner, session.workspace)
     check_machine(session, plan, runner)
     session.say_how_long(actions, runtime, plan.profile)
@@ -69,8 +68,7 @@ def render_repository(
 def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
     """For the time of a block no server reads that folder, and none comes up on it.
 
-    Raises:
-        LabError: the stack whose folder it is is up, or another command changes it.
+    Raises LabError: the stack whose folder it is is up, or another command changes it.
     """
     stack = folder.resolve().parent.name
     if folder.resolve() != session.workspace.folder(stack).repository.resolve():
@@ -88,21 +86,12 @@ def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
 
 def pull_weights(session: Session, what: str, choices: Choices, runtime: str) -> Sequence[Path]:
     """Make the weights of a model source, or of a stack with its settings; their folders."""
-    specs = [what]
-    if ":" not in what and "/" not in what:
+    if ":" in what or "/" in what:
+        steps = [weights_step(what, session.workspace)]
+    else:
         lab, stack = session.catalog.stack(what)
         plan = make_plan(session.workspace, lab, stack, choices, str)
-        specs = [step.spec for step in plan.steps if not step.build]
+        steps = [step for step in plan.steps if not step.build]
     runner = session.choose(runtime, choices.profile)
-    carry_out(runner.prepare(choices.profile), session.listener)
-    paths = []
-    for spec in specs:
-        source = weights.parse(spec)
-        session.listener.step(source.title)
-        if source.ready(session.workspace):
-            session.listener.done("cached")
-        else:
-            runner.tool(source.title, source.argv).do(session.listener)
-            session.listener.done("made")
-        paths.append(source.locate(session.workspace))
-    return paths
+    session.carry_out([*runner.prepare(choices.profile), *(make_artifact(step, runner) for step in steps)])
+    return [step.path for step in steps]

@@ -14,8 +14,7 @@ AGAIN = "free it, then labctl openai STACK (with --port auto on a free port)"
 def start(session: Session, record: Record, options: UpOptions) -> str:
     """Start it, say where it is, and return its base URL.
 
-    Raises:
-        LabError: it cannot be started, or its port is taken; the stack stays up.
+    Raises LabError: it cannot be started, or its port is taken; the stack stays up.
     """
     if options.ports == "auto":
         (port,) = ports.free_ports(LOOPBACK, 1)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from labctl.clock.clock import CONTROL
 from labctl.runtimes.base import Runtime
@@ -15,6 +13,9 @@ from labctl.stack import faults
 from labctl.stack.session import Session
 from labkit import nofollow
 from labkit.errors import LabError
+from labkit.waiting import attempts
+
+GONE_S, LOOK_S = 5.0, 0.1
 
 
 def take_down(session: Session, runtime: Runtime, stack: str, force: bool = False) -> None:
@@ -22,8 +23,7 @@ def take_down(session: Session, runtime: Runtime, stack: str, force: bool = Fals
 
     Ctrl-C or SIGTERM meanwhile makes it forceful. A forceful end is bounded, so it is not interrupted.
 
-    Raises:
-        LabError: something of it is still there; it is named.
+    Raises LabError: something of it is still there; it is named.
     """
     if session.todo is not None:
         session.do(runtime.stop(stack, force))
@@ -49,35 +49,20 @@ def _take_down(session: Session, runtime: Runtime, stack: str, force: bool) -> N
         session.listener.note(f"{endless[0].partition(';')[0]}: the server is killed")
         force = True
     runtime.stop(stack, force).do(session.listener)
-    for _ in _until(5.0):
-        if not (left := runtime.leftovers(stack)):
-            break
-    else:
+    if all(left := runtime.leftovers(stack) for _ in attempts(GONE_S, LOOK_S)):
         raise LabError(f"something of {stack} is still there", "", f"labctl down {stack}", details=left)
     shutil.rmtree(session.workspace.folder(stack).observe, ignore_errors=True)
     session.forget(stack)
-
-
-def _until(seconds: float) -> Iterator[int]:
-    """Attempts with a short pause between them, until the time is over."""
-    deadline = time.monotonic() + seconds
-    for attempt in itertools.count():
-        yield attempt
-        if time.monotonic() >= deadline:
-            return
-        time.sleep(0.1)
 
 
 def down(session: Session, stack: str) -> bool:
     """Take one stack down, wherever it runs; True if there was anything to do."""
     with stack_lock(session.workspace, stack, "down"):
         there = session.find(stack) is not None or session.remembered(stack) is not None
-        for name in ("local", "compose"):
-            runtime = session.runtime(name)
-            try:
+        for runtime in session.runtimes:
+            left: list[str] = []
+            with contextlib.suppress(LabError):  # no engine answers, so nothing of ours runs on it
                 left = runtime.leftovers(stack)
-            except LabError:
-                continue  # no engine answers, so nothing of ours runs on it
             if left:
                 there = True
                 take_down(session, runtime, stack)
@@ -88,11 +73,8 @@ def down(session: Session, stack: str) -> bool:
 def sweep(session: Session, but_for: str = "") -> list[str]:
     """Take down the stacks whose ``run`` or ``bench`` died without doing so (kill -9).
 
-    Args:
-        but_for: the stack whose lock the caller holds. A stack of another name that cannot be taken down stays.
-
-    Raises:
-        LabError: ``but_for`` cannot be taken down.
+    ``but_for``: the stack whose lock the caller holds. A stack of another name that cannot be taken down stays.
+    Raises LabError: ``but_for`` cannot be taken down.
     """
     swept = []
     for stack in [record.stack for _, record in session.running() if record.orphaned()]:
@@ -114,7 +96,7 @@ def sweep(session: Session, but_for: str = "") -> list[str]:
 def down_all(session: Session) -> Sequence[str]:
     """Take every stack of this checkout down; the names of those that were there."""
     names = {folder.name for folder in session.workspace.folders() if folder.was_up}
-    for runtime in (session.runtime("local"), session.runtime("compose")):
+    for runtime in session.runtimes:
         with contextlib.suppress(LabError):  # no engine answers, so nothing of ours runs on it
             names |= runtime.stacks()
     return [name for name in sorted(names) if down(session, name)]

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from labctl import repository
 from labctl.clock.clock import Clock
-from labctl.listener import Listener
-from labctl.plan import Plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import RunningStack, Stack
 from labctl.triton import server_api
 from labctl.triton.readiness import LOG_TAIL
 from labkit import nofollow
 from labkit.errors import LabError
+from labkit.waiting import repeated
 
 ENTRY = re.compile(r"internal error in (?P<model>[\w.-]+) \(see the server's log, entry (?P<number>\d+)\)")
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -41,27 +40,17 @@ GPU_DEVICE = Path("/dev/nvidiactl")
 NO_GPU = re.compile(r"NVML|CudaDriverHelper|pinned system memory|CUDA memory pool|DCGM|no CUDA-capable device")
 
 
-def explainer(plan: Plan, runtime: Runtime, names: Mapping[str, str] | None = None) -> Explain:
+def stack_explainer(stack: Stack, names: Mapping[str, str] | None = None) -> Explain:
     """A function that tells an error of the stack in the words and the files of the person who edits its models.
 
-    The server's log is read only where an entry of it is named.
-
-    Args:
-        names: other names for files, by their path in the repository; else paths below the checkout.
+    The server's log is read only where an entry of it is named. ``names`` are as of :func:`stack_files`.
     """
+    mine = stack_files(stack, names)
 
-    mine = in_your_files(plan, runtime, names)
+    def exception(entry: re.Match[str]) -> str:
+        return find_exception(whole_log(stack.runtime, stack.name), entry[0]) or entry[0]
 
-    def explain(text: str) -> str:
-        lines: list[str] = []
-
-        def entry(match: re.Match[str]) -> str:
-            lines[:] = lines or whole_log(runtime, plan.name)
-            return find_exception(lines, match[0]) or match[0]
-
-        return mine(ENTRY.sub(entry, text))
-
-    return explain
+    return lambda text: mine(ENTRY.sub(exception, text))
 
 
 def explain_error(error: LabError, explain: Explain) -> LabError:
@@ -92,17 +81,17 @@ def entries(log: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(match[0] for line in log if (match := ENTRY.search(line))))
 
 
-def in_your_files(plan: Plan, runtime: Runtime, names: Mapping[str, str] | None = None) -> Explain:
+def stack_files(stack: Stack, names: Mapping[str, str] | None = None) -> Explain:
     """A function that replaces the paths of the rendered repository by those that a person edits.
 
-    Args:
-        names: as :func:`explainer` takes them.
+    ``names``: other names for files, by their path in the repository; else paths below the checkout.
     """
     try:
-        origins = repository.origins(plan.request)
-    except LabError:  # templates that are gone
-        return lambda text: text
-    served = re.compile(re.escape(runtime.server_path(plan.request.output)) + r"/(?P<place>[\w./-]+)")
+        request = stack.plan.request
+        origins = repository.origins(request)
+    except LabError:  # today's templates make no plan, or are gone
+        return str
+    served = re.compile(re.escape(stack.runtime.server_path(request.output)) + r"/(?P<place>[\w./-]+)")
 
     def mine(match: re.Match[str]) -> str:
         place = match["place"]
@@ -136,31 +125,8 @@ def stuck_sentences(run_dir: Path) -> list[str]:
 
 
 def stuck_check(run_dir: Path, model: str = "") -> Look:
-    """:func:`stuck` of that folder, of one model or of all."""
+    """:func:`stuck_sentences` of that folder, of one model or of all, at each look."""
     return lambda: [said for said in stuck_sentences(run_dir) if not model or said.startswith(f"{model} ")]
-
-
-@contextlib.contextmanager
-def announce_stuck(look: Look, listener: Listener, remedy: str) -> Iterator[None]:
-    """For the time of a block, say once of each such model what :func:`stuck` says, as soon as it is known."""
-    end = threading.Event()
-
-    def watch() -> None:
-        seen: set[str] = set()
-        while not end.wait(LOOK_S):
-            for sentence in look():
-                model = sentence.partition(" ")[0]
-                if model not in seen:
-                    seen.add(model)
-                    listener.note(f"{sentence} {remedy}")
-
-    thread = threading.Thread(target=watch, name="stuck", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
 
 
 def whole_log(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
@@ -181,22 +147,6 @@ def tail(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
     return (errors or every)[-LOG_TAIL:]
 
 
-def stack_explainer(stack: RunningStack, names: Mapping[str, str] | None = None) -> Explain:
-    """What tells an error of the stack in a person's files; it changes nothing where today's templates make no plan."""
-    try:
-        return explainer(stack.plan, stack.runtime, names)
-    except LabError:
-        return lambda text: text
-
-
-def stack_files(stack: RunningStack, names: Mapping[str, str] | None = None) -> Explain:
-    """What puts a person's files in the place of the served copies, and does no more."""
-    try:
-        return in_your_files(stack.plan, stack.runtime, names)
-    except LabError:
-        return lambda text: text
-
-
 def stuck_models(session: Session, stack: str, explain: Explain, number: int = 0) -> list[str]:
     """What the stack's models, or that replica's, say of executions that do not come back."""
     return [explain(sentence) for sentence in stuck_sentences(session.workspace.folder(stack).run_dir(number))]
@@ -204,25 +154,34 @@ def stuck_models(session: Session, stack: str, explain: Explain, number: int = 0
 
 def standing_still(session: Session, record: Record) -> str:
     """Says that the clock of a stack stands still, and how to let it run; "" while it runs."""
-    folders = [
-        session.workspace.folder(record.stack).run_dir(record.folder(server.number)) for server in record.servers
-    ]
-    still = dict.fromkeys(model for folder in folders for model in Clock(folder, tuple(record.models)).paused)
-    if not still:
-        return ""
-    return f"The clock of {', '.join(still)} stands still, so no answer comes: labctl clock {record.stack} run"
+    if still := paused_models(session, record):
+        return f"The clock of {', '.join(still)} stands still, so no answer comes: labctl clock {record.stack} run"
+    return ""
 
 
-def refuse_stuck(session: Session, record: Record, explain: Explain) -> None:
+def paused_models(session: Session, record: Record) -> list[str]:
+    """The models of which a server's clock stands still."""
+    folder = session.workspace.folder(record.stack)
+    folders = [folder.run_dir(record.folder(server.number)) for server in record.servers]
+    return list(dict.fromkeys(name for one in folders for name in Clock(one, tuple(record.models)).paused))
+
+
+def refuse_stuck(stack: RunningStack) -> None:
     """Raise LabError where an execution of the stack does not come back: a measurement of it would have no end."""
-    for server in record.servers:
-        if stuck := stuck_models(session, record.stack, explain, record.folder(server.number)):
-            raise LabError(stuck[0], "nothing is averaged", f"correct it, then labctl restart {record.stack}")
+    for server in stack.record.servers:
+        if stuck := stuck_sentences(stack.folder.run_dir(stack.record.folder(server.number))):
+            what = stack_explainer(stack)(stuck[0])
+            raise LabError(what, "nothing is averaged", f"correct it, then labctl restart {stack.name}")
 
 
-@contextlib.contextmanager
-def watched(session: Session, stack: str, explain: Explain) -> Iterator[None]:
-    """While a block waits for answers: whoever waits hears of an execution that does not come back."""
-    remedy = f"After the edit: labctl restart {stack}"
-    with announce_stuck(lambda: stuck_models(session, stack, explain), session.listener, remedy):
-        yield
+def watched(session: Session, stack: str, explain: Explain) -> AbstractContextManager[None]:
+    """While a block waits for answers: whoever waits hears once of each model whose execution does not come back."""
+    told: set[str] = set()
+
+    def tell() -> None:
+        for sentence in stuck_models(session, stack, explain):
+            if (model := sentence.partition(" ")[0]) not in told:
+                told.add(model)
+                session.listener.note(f"{sentence} After the edit: labctl restart {stack}")
+
+    return repeated(tell, LOOK_S, "stuck")

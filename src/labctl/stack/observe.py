@@ -6,8 +6,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose_commands import NOBODY, Projects
 from labctl.runtimes.leftovers import PROMETHEUS, ROOT, STACK
 from labctl.runtimes.processes import Action, Command
-from labctl.runtimes.record import Record, UpOptions
+from labctl.runtimes.record import LOOPBACK, Record, UpOptions
 from labctl.stack.ports import free_ports, require_free
 from labctl.stack.session import Session
 from labctl.texts import parse_yaml
@@ -27,7 +26,6 @@ from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
-LOOPBACK = "127.0.0.1"
 AGAIN = "labctl up STACK --observe (with --ports auto on free ports)"
 USUAL = {"Prometheus": 9090, "Grafana": 3000}
 NO_GRAFANA = "none"  # as LABS_GRAFANA_IMAGE
@@ -43,80 +41,52 @@ BOUNDS = ("--storage.tsdb.retention.time=6h", "--storage.tsdb.retention.size=192
 def start(session: Session, runtime: Runtime, record: Record, options: UpOptions) -> None:
     """Start them, and say where they are.
 
-    Raises:
-        LabError: in containers they cannot be started, or their ports are taken; the stack stays up.
+    Raises LabError: in containers they cannot be started, or their ports are taken; the stack stays up.
     """
     numbers = _ports(runtime.name, options)
     if options.ports != "auto":
         require_free(numbers, LOOPBACK, [one for _, one in session.running()], f"free it, then {AGAIN}")
     try:
-        action = _action(session, runtime.name, record, numbers)
+        action = (in_containers if runtime.name == "compose" else as_process)(session.workspace, record, numbers)
     except LabError as missing:
         session.listener.note(f"{missing.what}: {missing.why}. {missing.remedy}")
         return
-    there = session.do(action)
-    if session.todo is not None:
-        return
-    session.listener.note(f"Prometheus: http://{there.prometheus}")
-    if there.grafana:
-        session.listener.note(f"Grafana: http://{there.grafana}, user admin, password in {there.password}")
+    for sentence in session.do(action):
+        session.listener.note(sentence)
 
 
 def _ports(runtime: str, options: UpOptions) -> dict[str, int]:
     """The port of each program that is started: Grafana comes in containers alone, and not where it is left out."""
-    names = [name for name in USUAL if name == "Prometheus" or (runtime == "compose" and with_grafana())]
+    grafana = runtime == "compose" and os.environ.get("LABS_GRAFANA_IMAGE") != NO_GRAFANA
+    names = [*USUAL] if grafana else ["Prometheus"]
     picked = free_ports(LOOPBACK, len(names)) if options.ports == "auto" else [USUAL[name] for name in names]
     return dict(zip(names, picked, strict=True))
 
 
-def _action(session: Session, runtime: str, record: Record, numbers: Mapping[str, int]) -> Action[Observers]:
-    if runtime == "compose":
-        return in_containers(session.workspace, record, numbers["Prometheus"], numbers.get("Grafana"))
-    return as_process(session.workspace, record, numbers["Prometheus"])
-
-
-@dataclass(frozen=True)
-class Observers:
-    """Where they listen, as ``host:port``; Grafana's is "" where there is none. ``password`` is a file."""
-
-    prometheus: str
-    grafana: str = ""
-    password: str = ""
-
-
-def with_grafana() -> bool:
-    """Whether Grafana's container is wanted."""
-    return os.environ.get("LABS_GRAFANA_IMAGE") != NO_GRAFANA
-
-
-def in_containers(workspace: Workspace, record: Record, prometheus: int, grafana: int | None) -> Action[Observers]:
-    """Start both in the stack's project, on these ports; no Grafana without a port. A ``down`` takes them with it."""
+def in_containers(workspace: Workspace, record: Record, ports: Mapping[str, int]) -> Action[Sequence[str]]:
+    """Start both in the stack's project; no Grafana without a port. ``down`` takes them with it. Gives what to say."""
     projects, password = Projects(workspace), workspace.folder(record.stack).observe / "grafana-password"
-    services = ["prometheus", *(["grafana"] if grafana else [])]
-    env = {"LABS_PROMETHEUS_PORT": str(prometheus), "LABS_GRAFANA_SECRET": str(password)}
-    env |= {"LABS_GRAFANA_PORT": str(grafana)} if grafana else {}
+    services = [name.lower() for name in ports]
+    env = {f"LABS_{name.upper()}_PORT": str(port) for name, port in ports.items()}
+    env["LABS_GRAFANA_SECRET"] = str(password)
     words = ("--profile", "observe", "up", "--detach", "--no-build", "--no-deps", *services)
-    where = f"127.0.0.1:{prometheus}", f"127.0.0.1:{grafana}" if grafana else ""
-    names = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
-    command = projects.command(record.stack, words, env, container=f"{names}, on {' and '.join(filter(None, where))}")
-    there = Observers(*where, str(password))
+    containers = " and ".join(f"{projects.name(record.stack)}-{service}-1" for service in services)
+    places = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
+    command = projects.command(record.stack, words, env, container=f"{containers}, on {' and '.join(places.values())}")
 
-    def do(listener: Listener) -> Observers:
+    def do(listener: Listener) -> Sequence[str]:
         atomic_write(password, secrets.token_urlsafe(18), mode=0o600)
         if os.getuid() == 0:
             os.chown(password, NOBODY, NOBODY)
         processes.run_to_end(command, listener, FAILED, FAILED_REMEDY)
-        return there
+        access = {"Grafana": f", user admin, password in {password}"}
+        return [f"{name}: http://{place}{access.get(name, '')}" for name, place in places.items()]
 
-    return Action(" and ".join(services), do, [command], [str(password)])
+    return Action(" and ".join(services), do, [command], [str(password)], expected=())
 
 
-def as_process(workspace: Workspace, record: Record, port: int) -> Action[Observers]:
-    """Start Prometheus, where this machine has it.
-
-    Raises:
-        LabError: it has not.
-    """
+def as_process(workspace: Workspace, record: Record, ports: Mapping[str, int]) -> Action[Sequence[str]]:
+    """Start Prometheus, where this machine has it, and give what to say. Raises LabError where it has not."""
     program = shutil.which(PROMETHEUS)
     if program is None:
         raise LabError(
@@ -124,27 +94,21 @@ def as_process(workspace: Workspace, record: Record, port: int) -> Action[Observ
             "the stack goes without; Grafana comes in containers only",
             "apt-get install prometheus (Debian, Ubuntu), or --runtime compose",
         )
-    data, address = workspace.folder(record.stack).observe, f"127.0.0.1:{port}"
+    data, address = workspace.folder(record.stack).observe, f"{LOOPBACK}:{ports['Prometheus']}"
     config = data / "prometheus.yaml"
-    argv = [
-        program,
-        f"--config.file={config}",
-        f"--storage.tsdb.path={data / 'data'}",
-        *BOUNDS,
-        f"--web.listen-address={address}",
-    ]
-    command = Command(argv, {"GOMEMLIMIT": MEMORY}, cwd=data)
+    own = [f"--config.file={config}", f"--storage.tsdb.path={data / 'data'}", f"--web.listen-address={address}"]
+    command = Command([program, *own, *BOUNDS], {"GOMEMLIMIT": MEMORY}, cwd=data)
 
-    def do(listener: Listener) -> Observers:
+    def do(listener: Listener) -> Sequence[str]:
         data.mkdir(parents=True, exist_ok=True)
         follow_servers(workspace, record)
         atomic_write(config, yaml.safe_dump(local_config(workspace, record), sort_keys=False))
         listener.command(command.argv)
         env = {**os.environ, **command.env, ROOT: str(workspace.root), STACK: record.stack}
-        processes.spawn(argv, env, data / "prometheus.log", data, outlive=record.owner is None)
-        return Observers(address)
+        processes.spawn(command.argv, env, data / "prometheus.log", data, outlive=record.owner is None)
+        return [f"Prometheus: http://{address}"]
 
-    return Action(PROMETHEUS, do, [command], [f"{data}/"])
+    return Action(PROMETHEUS, do, [command], [f"{data}/"], expected=())
 
 
 def local_config(workspace: Workspace, record: Record) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from labctl.runtimes.record import Endpoints, Record
+from labctl.runtimes.record import LOOPBACK, Endpoints, Record
+from labctl.stack.stack import named_endpoints
 from labkit.errors import LabError
 
 NAMES = ("HTTP", "gRPC", "metrics")
@@ -27,28 +28,9 @@ _reserved: deque[socket.socket] = deque()
 MOST_RESERVED = 128  # more than the 32 replicas of one stack and its own three need
 
 
-def parse_ports(text: str) -> tuple[int, int, int] | None:
-    """``8000,8001,8002``; None for ``auto``. Raises LabError."""
-    if text == "auto":
-        return None
-    try:
-        numbers = [int(item) for item in text.split(",")]
-        good = len(numbers) == 3 and len(set(numbers)) == 3 and all(0 < n < 65536 for n in numbers)
-    except ValueError:
-        good, numbers = False, []
-    if not good:
-        raise LabError(
-            f"--ports {text} cannot be used",
-            "it takes three different ports (HTTP, gRPC, metrics) or auto",
-            "--ports 8000,8001,8002, or --ports auto",
-        )
-    return numbers[0], numbers[1], numbers[2]
-
-
 def chosen_endpoints(wanted: str, bind: str) -> Endpoints:
     """The endpoints that ``--ports`` stands for, taken or not. Raises LabError for a text that is no three ports."""
-    host = "127.0.0.1" if bind == "0.0.0.0" else bind
-    return Endpoints(*(f"{host}:{port}" for port in parse_ports(wanted) or _three_ports(bind)))
+    return named_endpoints(wanted, bind) or free_endpoints(1, bind)[0]
 
 
 def claim_endpoints(wanted: str, bind: str, running: Sequence[Record]) -> Endpoints:
@@ -58,10 +40,13 @@ def claim_endpoints(wanted: str, bind: str, running: Sequence[Record]) -> Endpoi
     return endpoints
 
 
+def _numbers(endpoints: Endpoints) -> list[int]:
+    return [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
+
+
 def require_endpoints(endpoints: Endpoints, bind: str, running: Sequence[Record]) -> None:
     """Raise LabError where one of these is taken; it is named, with who listens there."""
-    numbers = [int(endpoint.rpartition(":")[2]) for endpoint in vars(endpoints).values()]
-    named = dict(zip(NAMES, numbers, strict=True))
+    named = dict(zip(NAMES, _numbers(endpoints), strict=True))
     require_free(named, bind, running, "--ports auto takes free ones, --ports H,G,M takes yours")
 
 
@@ -82,25 +67,20 @@ def _is_free(bind: str, port: int) -> bool:
     return True
 
 
-def free_endpoints(count: int) -> list[Endpoints]:
-    """Endpoints on loopback for that many servers, no port twice."""
-    picked = free_ports("127.0.0.1", 3 * count)
-    return [Endpoints(*(f"127.0.0.1:{port}" for port in picked[i : i + 3])) for i in range(0, 3 * count, 3)]
+def free_endpoints(count: int, bind: str = LOOPBACK) -> list[Endpoints]:
+    """Endpoints on loopback, and on that address, for so many servers, no port twice."""
+    picked = iter(free_ports(bind, 3 * count))
+    return [Endpoints(*(f"{LOOPBACK}:{next(picked)}" for _ in NAMES)) for _ in range(count)]
 
 
 def are_still_free(endpoints: Endpoints) -> bool:
     """Whether nobody has taken the ports of a server that has gone."""
-    return all(_is_free("127.0.0.1", int(endpoint.rpartition(":")[2])) for endpoint in vars(endpoints).values())
+    return all(_is_free(LOOPBACK, port) for port in _numbers(endpoints))
 
 
 def lost_port(error: LabError) -> bool:
     """Whether a server did not start because another program had taken one of its ports meanwhile."""
     return any(LOST.search(text) for text in (error.what, error.why, *error.details))
-
-
-def _three_ports(bind: str) -> tuple[int, int, int]:
-    http, grpc, metrics = free_ports(bind, 3)
-    return http, grpc, metrics
 
 
 def free_ports(bind: str, count: int) -> list[int]:
@@ -147,7 +127,7 @@ def _offered() -> tuple[Iterator[int], int]:
 
 def _who(port: int, running: Sequence[Record]) -> str:
     for record in running:
-        if f":{port}" in (f":{e.rpartition(':')[2]}" for e in vars(record.endpoints).values()):
+        if port in [n for e in (record.endpoints, *(s.endpoints for s in record.servers)) for n in _numbers(e)]:
             return f" (by stack {record.stack}: labctl down {record.stack})"
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from labctl.plan import Plan
-from labctl.runtimes.base import Runtime, Server
-from labctl.runtimes.record import Record, Replica
+from labctl.runtimes.base import Runtime
+from labctl.runtimes.record import CLIENT, Record, Replica
 from labctl.stack import faults, observe
 from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import gathered_endpoints
+from labctl.stack.stack import Stack, with_servers
 from labctl.triton.readiness import wait_ready
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.nofollow import require_own
+from labkit.waiting import attempts
 
 LOOK_S = 0.1
 SEEN_S = 30.0  # a balancer that has not found a ready server by then will not
@@ -40,19 +40,14 @@ def cut_off(streams: int) -> str:
 def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, asked: str) -> Record:
     """Have requests spread in another way: the servers stay, and their balancer is started anew.
 
-    Args:
-        asked: the ports that the stack was given ("auto" or three). Under ``client`` nobody listens for gRPC.
-
-    Returns:
-        the record as it is then. Raises LabError where the balancer does not find every server.
+    ``asked``: the ports that the stack was given ("auto" or three). Under ``client`` nobody listens for gRPC.
+    Returns the record as it is then. Raises LabError where the balancer does not find every server.
     """
     session.listener.step(f"the balancer of {record.stack}, {policy}")
     front = record.endpoints
-    if record.balance == "client":
+    if record.balance == CLIENT:
         front = replace(front, grpc=chosen_endpoints(asked, record.bind).grpc)
-    turned = replace(
-        record, balance=policy, endpoints=gathered_endpoints(front, record.servers) if policy == "client" else front
-    )
+    turned = with_servers(replace(record, balance=policy, endpoints=front), record.servers)
     session.do(runtime.front(turned))
     if session.todo is None:
         await_balancer(runtime, turned)
@@ -71,22 +66,14 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
             atomic_write(folder.log_file(number), b"", mode=0o600)
 
 
-class There:
-    """Servers that somebody else has started, and that are watched."""
-
-    def __init__(self, runtime: Runtime, record: Record) -> None:
-        self._runtime, self.record = runtime, record
-
-    def serves(self) -> None:
-        """It has, for whoever started it."""
-
-    def exited(self) -> str | None:
-        if ended := self._runtime.front_death(self.record):
-            return ended
-        gone = missing_replicas(self._runtime, self.record)
-        if not self.record.balance:
-            return "it is gone" if gone else None
-        return "; ".join(f"replica {server.number} is gone" for server in gone) or None
+def absent(runtime: Runtime, record: Record) -> str | None:
+    """What of a stack that somebody else has started is gone; None where nothing is."""
+    if ended := runtime.front_death(record):
+        return ended
+    gone = missing_replicas(runtime, record)
+    if not record.balance:
+        return "it is gone" if gone else None
+    return "; ".join(f"replica {server.number} is gone" for server in gone) or None
 
 
 def missing_replicas(runtime: Runtime, record: Record) -> list[Replica]:
@@ -96,81 +83,69 @@ def missing_replicas(runtime: Runtime, record: Record) -> list[Replica]:
     return [server for server in record.servers if server.number not in there]
 
 
-def await_ready(
-    session: Session, runtime: Runtime, plan: Plan, server: Server, wanted: Sequence[Replica], timeout: float
-) -> None:
+def await_ready(stack: Stack, record: Record, wanted: Sequence[Replica], exited: Callable[[], str | None]) -> None:
     """Return when every model of the ``wanted`` ones answers; they load side by side.
 
-    Raises:
-        LabError: one ended, cannot load a model, or the time (seconds, for all) is over.
+    Raises LabError: one ended (``exited`` says how), cannot load a model, or the stack's patience is over for all.
     """
-    workspace, record, stack = session.workspace, server.record, server.record.stack
+    runtime, name, folder = stack.runtime, stack.name, stack.folder
     began = time.monotonic()
     for one in wanted:
         number = record.folder(one.number)
         where = f"replica {number}: " if number else ""
         wait_ready(
             (one.endpoints if number else record.endpoints).http,
-            plan.stack.models,
-            plan.stack.probes,
-            exited=server.exited,
-            tail=functools.partial(faults.tail, runtime, stack, number),
-            log=functools.partial(faults.whole_log, runtime, stack, number),
-            stuck=faults.stuck_check(workspace.folder(stack).run_dir(number)),
-            timeout=timeout,
+            stack.plan.stack.models,
+            stack.plan.stack.probes,
+            exited=exited,
+            tail=functools.partial(faults.tail, runtime, name, number),
+            log=functools.partial(faults.whole_log, runtime, name, number),
+            stuck=faults.stuck_check(folder.run_dir(number)),
+            timeout=stack.options.patience,
             spent=time.monotonic() - began,
-            progress=functools.partial(_report, session, where),
-            secret=workspace.folder(stack).read_secret(),
+            progress=functools.partial(_report, stack.session, where),
+            secret=folder.read_secret(),
         )
-    server.serves()
 
 
 def _report(session: Session, where: str, text: str) -> None:
     session.listener.progress(where + text)
 
 
+def require_front(runtime: Runtime, record: Record) -> None:
+    """Raises LabError where what stands before the servers has died."""
+    if ended := runtime.front_death(record):
+        raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}")
+
+
 def await_balancer(runtime: Runtime, record: Record) -> None:
     """Return when the balancer sends requests to every server of the record. Raises LabError where it does not."""
-    deadline = time.monotonic() + SEEN_S
-    while True:
+    for _ in attempts(SEEN_S, LOOK_S):
         seen = runtime.balancer_view(record)
-        ill = [s.number for s in record.servers if not (s.number in seen and seen[s.number].healthy)]
+        ill = [str(s.number) for s in record.servers if not (s.number in seen and seen[s.number].healthy)]
         if not ill:
             return
-        if ended := runtime.front_death(record):
-            raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}")
-        if time.monotonic() > deadline:
-            names = ", ".join(map(str, ill))
-            raise LabError(
-                f"the balancer of {record.stack} finds no ready server at replica {names}",
-                "",
-                f"labctl status {record.stack}; labctl logs {record.stack}",
-            )
-        time.sleep(LOOK_S)
-
-
-def leaving_replicas(action: str, record: Record) -> list[int]:
-    """The replicas that the command which holds the stack now (``action``) takes away."""
-    verb, _, count = action.partition(" ")
-    return [one.number for one in record.servers[int(count) :]] if verb == SCALE else []
+        require_front(runtime, record)
+    raise LabError(
+        f"the balancer of {record.stack} finds no ready server at replica {', '.join(ill)}",
+        "",
+        f"labctl status {record.stack}; labctl logs {record.stack}",
+    )
 
 
 def let_go(runtime: Runtime, record: Record, numbers: Collection[int]) -> None:
     """The balancer forgets servers that are drained: Triton waits at its end for whoever is still connected."""
     runtime.spread(replace(record, servers=[one for one in record.servers if one.number not in numbers]))
-    deadline = time.monotonic() + LET_GO_S
-    while any(number in runtime.balancer_view(record) for number in numbers) and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+    for _ in attempts(LET_GO_S, LOOK_S):
+        if not any(number in runtime.balancer_view(record) for number in numbers):
+            return
 
 
 def drain(runtime: Runtime, record: Record, numbers: Collection[int], patience: float = DRAIN_S) -> int:
     """Give those servers nothing new, and wait until they have answered all.
 
-    Returns:
-        requests (streams; connections under l4) that were still open after ``patience`` seconds.
-
-    Raises:
-        LabError: the balancer does not answer. Whatever ends the wait, Ctrl-C too: they get requests again.
+    Returns requests (streams; connections under l4) that were still open after ``patience`` seconds. Raises
+    LabError: the balancer does not answer. Whatever ends the wait, Ctrl-C too: they get requests again.
     """
     runtime.spread(record, numbers)
     try:
@@ -182,17 +157,13 @@ def drain(runtime: Runtime, record: Record, numbers: Collection[int], patience: 
 
 def _await_drained(runtime: Runtime, record: Record, numbers: Collection[int], patience: float) -> int:
     """What is still open on them, at the end of that time at the latest."""
-    deadline = time.monotonic() + patience
-    quiet = 0
-    while quiet < 2:  # once may be between two looks of a worker of Envoy's that has not heard of it yet
-        seen = runtime.balancer_view(record)
-        if not seen and (ended := runtime.front_death(record)):
-            raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}")
+    quiet = active = 0
+    for _ in attempts(patience, LOOK_S):
+        if not (seen := runtime.balancer_view(record)):
+            require_front(runtime, record)
         drained = [seen[n] for n in numbers if n in seen and seen[n].draining]
         active = sum(one.active for one in drained)
         quiet = quiet + 1 if len(drained) == len(numbers) and not active else 0
-        if quiet < 2:
-            if time.monotonic() > deadline:
-                return active
-            time.sleep(LOOK_S)
-    return 0
+        if quiet == 2:  # once may be between two looks of a worker of Envoy's that has not heard of it yet
+            return 0
+    return active

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from labctl.listener import Listener, Silent
 from labctl.manifest.catalog import Catalog, load
-from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
@@ -29,11 +28,7 @@ EXERCISE = "exercise"  # the stack that exercises are checked on; it is no lab's
 
 @dataclass(frozen=True)
 class Session:
-    """What one command works with.
-
-    Attributes:
-        todo: what a dry run records. With it, nothing is looked for, locked, started or written.
-    """
+    """What one command works with; with ``todo``, a dry run's record, nothing is looked for, locked or written."""
 
     workspace: Workspace
     catalog: Catalog
@@ -45,9 +40,8 @@ class Session:
     def open(cls, listener: Listener, whatever_is_broken: bool = False, dry: bool = False) -> Session:
         """The session of the current folder.
 
-        Args:
-            whatever_is_broken: a lab whose manifest is broken is left out, with a note, instead of refused: what runs
-                can be looked at and taken down while somebody writes a lab.
+        ``whatever_is_broken``: a lab whose manifest is broken is left out, with a note, instead of refused:
+        what runs can be looked at and taken down while somebody writes a lab.
         """
         workspace = Workspace.find()
         leave_out = (lambda problem: listener.note(f"left out: {problem}")) if whatever_is_broken else None
@@ -68,9 +62,11 @@ class Session:
     def carry_out(self, actions: Sequence[Action[str]]) -> None:
         """Carry out each in its turn; what an action gives is told as its outcome. A dry run records each once."""
         if self.todo is None:
-            carry_out(actions, self.listener)
-        else:
-            self.todo.prepare(actions)
+            return carry_out(actions, self.listener)
+        # What one phase has prepared is there for the next.
+        known = [(action.title, action.commands, action.files) for action in self.todo.actions]
+        self.todo.actions += [one for one in actions if (one.title, one.commands, one.files) not in known]
+        return None
 
     def lock(self, stack: str, action: str) -> AbstractContextManager[None]:
         """Hold a stack against other commands. Raises Busy where another command holds it."""
@@ -81,8 +77,7 @@ class Session:
     def stacks_named(self, word: str) -> list[str]:
         """The stacks of a lab, or the one of that name: also one that was brought up and is in no manifest (any more).
 
-        Raises:
-            LabError: there is none.
+        Raises LabError: there is none.
         """
         try:
             lab = self.catalog.lab(word)
@@ -99,23 +94,32 @@ class Session:
 
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name, unchecked."""
-        if name == "local":
-            return LocalRuntime(self.workspace)
-        return ComposeRuntime(self.workspace)
+        return LocalRuntime(self.workspace) if name == "local" else ComposeRuntime(self.workspace)
+
+    @property
+    def runtimes(self) -> tuple[Runtime, Runtime]:
+        """Both, local first."""
+        return self.runtime("local"), self.runtime("compose")
 
     def choose(self, wanted: str, profile: str) -> Runtime:
         """The runtime to start on: as wanted, or with ``auto`` compose if a Docker engine answers, else local.
 
-        Raises:
-            LabError: the runtime cannot serve that profile here.
+        Raises LabError: the runtime cannot serve that profile here. A dry run does not ask that.
         """
+        runtime = self._choose_itself(profile) if wanted == "auto" else self.runtime(wanted)
         if self.todo is not None:
-            return self.todo.on(self._guess_runtime(wanted, profile), profile)
-        if wanted != "auto":
-            runtime = self.runtime(wanted)
+            self.todo.runtime, self.todo.profile = runtime.name, profile
+        elif wanted != "auto":
             runtime.check(profile)
-            return runtime
+        return runtime
+
+    def _choose_itself(self, profile: str) -> Runtime:
         compose = self.runtime("compose")
+        if self.todo is not None:
+            with contextlib.suppress(LabError):
+                compose.check("cpu")
+                return compose
+            return self.runtime("compose" if profile == "gpu" else "local")
         try:
             compose.check(profile)
         except LabError as error:
@@ -154,23 +158,9 @@ class Session:
                 self.runtime("local").check(profile)
                 self.listener.note("--runtime local runs the same Triton as a process of this machine, without images")
 
-    def _guess_runtime(self, wanted: str, profile: str) -> Runtime:
-        """The runtime that would be chosen; what it lacks is no matter."""
-        if wanted != "auto":
-            return self.runtime(wanted)
-        try:
-            docker_engine.engine()
-            self.runtime("compose").check("cpu")
-        except LabError:
-            return self.runtime("compose" if profile == "gpu" else "local")
-        return self.runtime("compose")
-
     def find(self, stack: str) -> tuple[Runtime, Record] | None:
         """Where a stack runs now, on whichever runtime; None in a dry run."""
-        if self.todo is not None:
-            return None
-        for name in ("local", "compose"):
-            runtime = self.runtime(name)
+        for runtime in self.runtimes if self.todo is None else ():
             with contextlib.suppress(LabError):
                 if record := runtime.find(stack):
                     return runtime, self._as_set(record)
@@ -183,11 +173,7 @@ class Session:
         raise LabError(f"{stack} is not up", "", f"labctl {'exercise check' if stack == EXERCISE else f'up {stack}'}")
 
     def _as_set(self, record: Record) -> Record:
-        """The record with what its servers cannot know, for they know only what was so when they were started.
-
-        That is the settings that the models were last loaded with, the replicas of which nothing exists any more, and
-        how requests are spread over the others now.
-        """
+        """The record, updated from the state file: settings loaded since the start, dead replicas, the balancer now."""
         kept = self.remembered(record.stack)
         if kept is None or (kept.front, kept.bind) != (record.front, record.bind):
             return record
@@ -208,11 +194,8 @@ class Session:
 
     def running(self) -> list[tuple[Runtime, Record]]:
         """Every stack of this checkout that exists now; none in a dry run."""
-        if self.todo is not None:
-            return []
         running: list[tuple[Runtime, Record]] = []
-        for name in ("local", "compose"):
-            runtime = self.runtime(name)
+        for runtime in self.runtimes if self.todo is None else ():
             with contextlib.suppress(LabError):
                 running += [(runtime, record) for record in runtime.running()]
         return running
@@ -220,9 +203,8 @@ class Session:
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
 
     def remember(self, record: Record) -> None:
-        if self.todo is not None:
-            return
-        atomic_write(self.workspace.folder(record.stack).state_file, record.to_json())
+        if self.todo is None:
+            atomic_write(self.workspace.folder(record.stack).state_file, record.to_json())
 
     def remembered(self, stack: str) -> Record | None:
         """The record of a stack that was brought up and not taken down; a damaged file counts as none, with a note."""
@@ -240,9 +222,8 @@ class Session:
 
     def forget(self, stack: str) -> None:
         folder = self.workspace.folder(stack)
-        for path in (folder.state_file, folder.ended_file(), *folder.ended_files):
+        for path in (folder.state_file, folder.ended_file(), *folder.ended_files, folder.secret):
             path.unlink(missing_ok=True)
-        folder.secret.unlink(missing_ok=True)
 
 
 @dataclass
@@ -258,17 +239,8 @@ class Todo(Silent):
         if text not in self.notices:
             self.notices.append(text)
 
-    def on(self, runtime: Runtime, profile: str) -> Runtime:
-        self.runtime, self.profile = runtime.name, profile
-        return runtime
-
     def record(self, action: Action[T]) -> T:
         """What the action gives in a dry run."""
         self.actions.append(action)
         outcome: T = action.expected
         return outcome
-
-    def prepare(self, actions: Sequence[Action[Any]]) -> None:
-        """Record those that are not there yet: what one phase has prepared is there for the next."""
-        known = [(action.title, action.commands, action.files) for action in self.actions]
-        self.actions += [action for action in actions if (action.title, action.commands, action.files) not in known]

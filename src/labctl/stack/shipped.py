@@ -24,11 +24,8 @@ GIT_S = 30.0
 def undo(workspace: Workspace, files: Sequence[Path]) -> dict[Path, Path | None]:
     """Put the shipped file in the place of each edited one; yours is renamed, never lost.
 
-    Returns:
-        where yours is kept, by the file; None for a file that was gone. Files that are as shipped are left out.
-
-    Raises:
-        LabError: this checkout does not know what was shipped.
+    Returns where yours is kept, by the file; None for a file that was gone. Files that are as shipped are left out.
+    Raises LabError: this checkout does not know what was shipped.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     done: dict[Path, Path | None] = {}
@@ -105,21 +102,16 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _git(workspace: Workspace, *arguments: str) -> str:
+    remedy = "clone the project with git, or unpack the bundle again"
     try:
         ended = processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S)
+        if ended and not ended[0]:
+            return ended[1]
+        why = " ".join((ended[2] if ended else "git did not answer").split())
     except OSError as error:
-        raise LabError(
-            "this checkout does not know which files were shipped",
-            f"git cannot be run: {error.strerror}",
-            "install git (apt-get install git), or unpack a bundle, which does without",
-        ) from error
-    if ended is None or ended[0]:
-        raise LabError(
-            "this checkout does not know which files were shipped",
-            " ".join((ended[2] if ended else "git did not answer").split()),
-            "clone the project with git, or unpack the bundle again",
-        )
-    return ended[1]
+        why = f"git cannot be run: {error.strerror}"
+        remedy = "install git (apt-get install git), or unpack a bundle, which does without"
+    raise LabError("this checkout does not know which files were shipped", why, remedy)
 
 
 def require_sound(session: Session, plan: Plan) -> None:

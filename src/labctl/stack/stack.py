@@ -13,7 +13,7 @@ from labctl import repository
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
-from labctl.runtimes.record import Endpoints, Launch, Record, Replica, UpOptions
+from labctl.runtimes.record import ANY_ADDRESS, CLIENT, LOOPBACK, Endpoints, Launch, Record, Replica, UpOptions
 from labctl.stack.session import Session
 from labctl.workspace import StackFolder
 from labkit.errors import LabError
@@ -50,7 +50,7 @@ class Stack:
         """Hold the stack against other commands. Raises Busy where another command holds it."""
         return self.session.lock(self.name, action)
 
-    def launch(self, record: Record, only: tuple[int, ...] = ()) -> Launch:
+    def launch(self, record: Record, only: Sequence[int] = ()) -> Launch:
         """All that the runtime needs to start the stack's servers, or only those of these numbers."""
         return launch_of(self.folder, self.plan, record, only)
 
@@ -67,7 +67,7 @@ class RunningStack(Stack):
         return cls(session, lab, record.stack, runtime, record.asked, record, already)
 
 
-def launch_of(folder: StackFolder, plan: Plan, record: Record, only: tuple[int, ...] = ()) -> Launch:
+def launch_of(folder: StackFolder, plan: Plan, record: Record, only: Sequence[int] = ()) -> Launch:
     """All that a runtime needs to start the servers of a plan, or only those of these numbers."""
     server = plan.stack.server
     return Launch(
@@ -87,11 +87,26 @@ def launch_of(folder: StackFolder, plan: Plan, record: Record, only: tuple[int, 
     )
 
 
+def named_endpoints(ports: str, bind: str) -> Endpoints | None:
+    """Where the ports of ``--ports`` are; None for ``auto``. Raises LabError for a text that is no three ports."""
+    if ports == "auto":
+        return None
+    host = LOOPBACK if bind == ANY_ADDRESS else bind
+    with contextlib.suppress(ValueError):
+        numbers = [int(item) for item in ports.split(",")]
+        if len(numbers) == 3 and len(set(numbers)) == 3 and all(0 < n < 65536 for n in numbers):
+            return Endpoints(*(f"{host}:{number}" for number in numbers))
+    raise LabError(
+        f"--ports {ports} cannot be used",
+        "it takes three different ports (HTTP, gRPC, metrics) or auto",
+        "--ports 8000,8001,8002, or --ports auto",
+    )
+
+
 def balancing_policy(plan: Plan, count: int | None, asked: str, exposed: bool) -> str:
     """How requests are spread; "" for a stack that is one server and has no balancer.
 
-    Raises:
-        LabError: strangers would get past the guard, or GPUs would be shared.
+    Raises LabError: strangers would get past the guard, or GPUs would be shared.
     """
     chosen = asked or (("hash" if has_sequences(plan) else "l7") if (count or 1) > 1 else "")
     if chosen and plan.profile == "gpu":
@@ -119,9 +134,12 @@ def has_sequences(plan: Plan) -> bool:
     return False
 
 
-def gathered_endpoints(endpoints: Endpoints, servers: Sequence[Replica]) -> Endpoints:
-    """Endpoints for clients that spread their requests themselves: gRPC's name for several addresses."""
-    return replace(endpoints, grpc="ipv4:" + ",".join(server.endpoints.grpc for server in servers))
+def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
+    """The record with these servers; clients that spread their requests themselves have all of them as an endpoint."""
+    endpoints = record.endpoints
+    if record.balance == CLIENT:  # gRPC's name for several addresses
+        endpoints = replace(endpoints, grpc="ipv4:" + ",".join(server.endpoints.grpc for server in servers))
+    return replace(record, servers=servers, endpoints=endpoints)
 
 
 def settle_options(options: UpOptions, plan: Plan) -> UpOptions:
@@ -136,37 +154,27 @@ def differences(plan: Plan, options: UpOptions, record: Record) -> list[str]:
     What a person leaves open is as it is: the runtime, the replicas and their balancer, and restarts. Ports and the
     time to wait are no reason to refuse a stack that runs.
     """
-    runs, wanted = record.asked, settle_options(options, plan)
-    settings = plan.stack_settings
-    runs = replace(runs, choices=replace(runs.choices, set={key: runs.choices.set.get(key) for key in settings}))
-    wanted = replace(
-        wanted,
-        choices=replace(wanted.choices, set=settings),
-        ports=runs.ports,
-        timeout=runs.timeout,
-        runtime=runs.runtime if wanted.runtime == "auto" else wanted.runtime,
-        supervise=wanted.supervise or runs.supervise,
-    )
-    if wanted.replicas is None and not wanted.balance:
-        wanted = replace(wanted, replicas=runs.replicas, balance=runs.balance)
-    else:
-        policy = balancing_policy(plan, wanted.replicas, wanted.balance, wanted.expose)
-        wanted = replace(wanted, replicas=wanted.replicas or 1, balance=policy)
-    if runs == wanted:
-        return []
-    now, then = _by_name(runs), _by_name(wanted)
+    wanted, spread = settle_options(options, plan), options.replicas is not None or options.balance != ""
+    if spread:
+        policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
+        wanted = replace(wanted, replicas=options.replicas or 1, balance=policy)
+    now, then = _by_name(record.asked, record.settings), _by_name(wanted, plan.stack_settings)
+    compared = {"--runtime": options.runtime != "auto", "--supervise": options.supervise > 0, "--ports": False}
+    compared |= {"--timeout": False, FLAGS["replicas"]: spread, "--balance": spread}
     return [
-        f"{name}: it runs with {_in_words(now[name])}, you asked for {_in_words(then[name])}"
+        f"{name}: it runs with {_in_words(now.get(name))}, you asked for {_in_words(then[name])}"
         for name in then
-        if now[name] != then[name]
+        if compared.get(name, True) and now.get(name) != then[name]
     ]
 
 
-def _by_name(options: UpOptions) -> Mapping[str, Any]:
+def _by_name(options: UpOptions, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every setting and every option, by its name on the command line."""
     every = {**vars(options.choices), **vars(options)}
-    flags = {FLAGS.get(name, f"--{name}"): every[name] for name in every if name not in ("choices", "set")}
-    return {**options.choices.set, **flags}
+    return {
+        **settings,
+        **{FLAGS.get(name, f"--{name}"): every[name] for name in every if name not in ("choices", "set")},
+    }
 
 
 def _in_words(value: object) -> object:

@@ -3,31 +3,86 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, TypedDict
 
-from labctl.clock.clock import Clock
-from labctl.manifest.schema import Lab, Probe, lay_overlays, probes
+from labctl.clock.clock import Clock, Mode
+from labctl.manifest.schema import Probe
 from labctl.runtimes.lock import holder
-from labctl.runtimes.record import Record, Replica
+from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
-from labguard.admin import Seen
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence import metrics
+from labkit.waiting import attempts
 
+LOOK_S = 0.1
 STALL_WINDOW_S = 1.5  # requests wait and nothing is executed for this long: longer than any step of ours
+UNDER_WAY = {"up": "starting", "down": "stopping"}  # the state of a stack by the command that holds it
 
 
-def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
-    """The status object of one stack, as ``labctl status STACK --json`` prints it (design: the command line).
+class ModelRow(TypedDict):
+    """A model, as Triton and its answers have it."""
 
-    Args:
-        ask: ask the models of an idle stack for a tiny answer each; else what Triton says of them is believed.
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class ReplicaRow(TypedDict):
+    """A server; the last three are the balancer's."""
+
+    number: int
+    endpoints: dict[str, str]
+    state: str
+    ended: str
+    serving: NotRequired[bool]
+    in_flight: NotRequired[int]
+    requests: NotRequired[int]
+
+
+class Status(TypedDict):
+    """A stack, as ``labctl status STACK --json`` prints it."""
+
+    stack: str
+    lab: str
+    runtime: str
+    profile: str
+    state: str
+    endpoints: dict[str, str]
+    models: list[ModelRow]
+    settings: dict[str, Any]
+    effective: dict[str, Any]
+    ended: str
+    triton: str
+    stuck: list[str]
+    edited: list[edits.EditedFile]
+    balance: str
+    exposed: str
+    replicas: list[ReplicaRow]
+    clock: NotRequired[Mapping[str, Mode]]
+    openai: NotRequired[str]
+
+
+@dataclass(frozen=True)
+class _Server:
+    """One server with its models, and what of them stands still."""
+
+    row: ReplicaRow
+    models: list[ModelRow]
+    clock: Mapping[str, Mode] = field(default_factory=dict)
+    stuck: Sequence[str] = ()
+
+
+def status(session: Session, stack: str, ask: bool = True) -> Status:
+    """The state of one stack.
+
+    ``ask``: ask the models of an idle stack for a tiny answer each; else what Triton says of them is believed.
     """
     _, action = holder(session.workspace, stack)
     server = session.find(stack)
@@ -35,132 +90,106 @@ def status(session: Session, stack: str, ask: bool = True) -> dict[str, Any]:
     if record is None:
         # The exercises' own stack is no lab's.
         lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
-        state = "starting" if action == "up" else "absent"
-        return _object(stack, lab, state, record=None)
+        nothing = Record(stack, lab, "", "", {}, (), Endpoints("", "", ""))
+        return _object(nothing, "starting" if action == "up" else "absent")
     if server is None:
-        state = {"up": "starting", "down": "stopping"}.get(action, "failed")
+        state = UNDER_WAY.get(action, "failed")
         ended = session.runtime(record.runtime).death_of(stack) if state == "failed" else ""
-        return _object(stack, record.lab, state, record, ended=ended)
-    front = "" if action else server[0].front_death(record)
-    if front and not record.balance:  # its server can be reached through the guard alone
-        models = [{"name": n, "version": "", "state": "UNAVAILABLE", "reason": front} for n in record.models]
-        return _object(stack, record.lab, "degraded", record, models, ended=front)
+        return _object(record, state, ended=ended)
     runtime = server[0]
-    taught = _lab(session, record)
-    there = RunningStack.of(session, taught, runtime, record) if taught else None
-    explain = faults.stack_explainer(there) if there else str
-    gone = [one.number for one in replicas.missing_replicas(runtime, record)] if record.balance else []
+    front = "" if action else runtime.front_death(record)
+    if front and not record.balance:  # its server can be reached through the guard alone
+        return _object(record, "degraded", _unavailable(record, front), ended=front)
+    there, probes = None, dict[str, Probe]()
+    explain: faults.Explain = str
+    with contextlib.suppress(LabError):  # a stack that is in no manifest (any more), or has been changed since
+        there = RunningStack.of(session, session.catalog.stack(stack)[0], runtime, record)
+        explain = faults.stack_explainer(there)
+        probes = there.plan.stack.probes
+    gone = replicas.missing_replicas(runtime, record) if record.balance else []
     seen = runtime.balancer_view(record) if record.balance else {}
-    leaving = replicas.leaving_replicas(action, record)
-    servers = [
-        _dead(record, one, runtime.death_of(stack, one.number))
-        if one.number in gone
-        else _server(session, record, one, ask, action, explain)
-        | ({"state": "stopping"} if one.number in leaving else {})
-        for one in record.servers
-    ]
+    scaling, _, count = action.partition(" ")
+    leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
+    servers = []
+    for one in record.servers:
+        if one in gone:
+            reason = runtime.death_of(stack, one.number) or "it ended, and nobody saw how"
+            servers.append(_Server(_row(one.number, one.endpoints, "failed", reason), _unavailable(record, reason)))
+        else:
+            servers.append(_server(session, record, one, probes if ask else {}, action, explain))
+            if one in leaving:
+                servers[-1].row["state"] = "stopping"
     # One that comes or goes because somebody scales is no fault of the others.
-    scaling = action.startswith(replicas.SCALE)
-    settled = [one for one in servers if not scaling or one["state"] not in ("starting", "stopping")] or servers
-    state = _state_of_all([one["state"] for one in settled])
-    if action in ("up", "down"):
-        state = {"up": "starting", "down": "stopping"}[action]
-    elif front and state != "failed":
+    comes_or_goes = UNDER_WAY.values() if scaling == replicas.SCALE else ()
+    settled = [one for one in servers if one.row["state"] not in comes_or_goes] or servers
+    states = {one.row["state"] for one in settled}
+    mixed = next((state for state in ("stalled", "paused") if states == {state, "ready"}), "degraded")
+    state = UNDER_WAY.get(action) or (mixed if len(states) > 1 else settled[0].row["state"])
+    if front and state != "failed":
         state = "degraded"
-    models = [_of_all(name, settled, bool(record.balance)) for name in record.models]
-    shown = _object(stack, record.lab, state, record, models, _effective(session, record), ended=front)
-    edited = _edit_rows(there) if there else []
-    return {
-        **shown,
-        "clock": servers[0]["clock"],
-        "stuck": [sentence for one in servers for sentence in one["stuck"]],
-        "edited": edited,
-        "replicas": [_replica(one, seen.get(one["number"])) for one in servers],
-    }
+    models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
+    shown = _object(record, state, models, _effective(session, record), ended=front)
+    shown["clock"] = servers[0].clock
+    shown["stuck"] = [sentence for one in servers for sentence in one.stuck]
+    if there:
+        with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
+            shown["edited"] = edits.edit_report(there)
+    shown["replicas"] = rows = [server.row for server in servers]
+    for row in rows:
+        if (at := row["number"]) in seen:
+            row |= {"serving": seen[at].healthy, "in_flight": seen[at].active, "requests": seen[at].total}
+            if seen[at].draining and row["state"] in ("ready", "stopping"):
+                row["state"] = "draining"
+    return shown
 
 
 def _server(
-    session: Session, record: Record, server: Replica, ask: bool, action: str, explain: Callable[[str], str]
-) -> dict[str, Any]:
-    """One server that exists: its state, its models' and what of them stands still."""
+    session: Session,
+    record: Record,
+    server: Replica,
+    probes: Mapping[str, Probe],
+    action: str,
+    explain: Callable[[str], str],
+) -> _Server:
+    """One server that exists."""
     number = record.folder(server.number)
     one = record.only(server.number) if number else record
     models = _models(one, session.workspace.folder(record.stack).read_secret())
     live = server_api.is_live(one.endpoints.http)
     clock = Clock(session.workspace.folder(record.stack).run_dir(number), tuple(record.models))
     paused = live and bool(clock.paused)
-    stuck = faults.stuck_models(session, record.stack, explain, number) if live and not action and not paused else []
-    stalled = live and not action and not paused and bool(stuck or stalled_models(one))
-    if ask and live and not action and not stalled and not paused:
-        ill = readiness.failing_models(one.endpoints.http, _probes(session, record))
-        models = [m | {"state": "UNAVAILABLE", "reason": ill[m["name"]]} if m["name"] in ill else m for m in models]
-    models = [m | {"reason": explain(m["reason"])} for m in models]
+    watched = live and not action and not paused
+    stuck = faults.stuck_models(session, record.stack, explain, number) if watched else []
+    stalled = watched and bool(stuck or stalled_models(one))
+    ill = readiness.failing_models(one.endpoints.http, probes) if probes and watched and not stalled else {}
+    for row in models:
+        if row["name"] in ill:
+            row["state"], row["reason"] = "UNAVAILABLE", ill[row["name"]]
+        row["reason"] = explain(row["reason"])
     if not live:
         state = "starting"
-    elif any(m["state"] != "READY" for m in models):
+    elif any(row["state"] != "READY" for row in models):
         state = "degraded"
     else:
         state = "paused" if paused else "stalled" if stalled else "ready"
-    return {
-        "number": server.number,
-        "endpoints": vars(one.endpoints),
-        "state": state,
-        "models": models,
-        "clock": clock.modes(),
-        "stuck": stuck,
-        "ended": "",
-    }
+    return _Server(_row(server.number, one.endpoints, state), models, clock.modes(), stuck)
 
 
-def _dead(record: Record, server: Replica, how: str) -> dict[str, Any]:
-    """A replica of which nothing exists any more."""
-    reason = how or "it ended, and nobody saw how"
-    models = [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name in record.models]
-    return {
-        "number": server.number,
-        "endpoints": vars(server.endpoints),
-        "state": "failed",
-        "models": models,
-        "clock": {},
-        "stuck": [],
-        "ended": reason,
-    }
+def _row(number: int, endpoints: Endpoints, state: str, ended: str = "") -> ReplicaRow:
+    return {"number": number, "endpoints": vars(endpoints), "state": state, "ended": ended}
 
 
-def _state_of_all(states: Sequence[str]) -> str:
-    """Of a stack whose servers are in these states; one server's is the stack's."""
-    if len(set(states)) == 1:
-        return states[0]
-    return next((state for state in ("stalled", "paused") if set(states) == {state, "ready"}), "degraded")
+def _unavailable(record: Record, reason: str) -> list[ModelRow]:
+    return [{"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name in record.models]
 
 
-def _of_all(name: str, servers: Sequence[Mapping[str, Any]], several: bool) -> dict[str, str]:
+def _of_all(model: int, servers: Sequence[_Server], several: bool) -> ModelRow:
     """A model's row: it is READY where every server's is; else it says whose is not, and why."""
-    rows = [(one["number"], row) for one in servers for row in one["models"] if row["name"] == name]
+    rows = [(one.row["number"], one.models[model]) for one in servers]
     number, worst = next(((n, row) for n, row in rows if row["state"] != "READY"), rows[0])
     if worst["state"] == "READY" or not several:
-        return dict(worst)
+        return worst
     return {**worst, "reason": f"replica {number}: {worst['reason']}"}
-
-
-def _replica(one: Mapping[str, Any], seen: Seen | None) -> dict[str, Any]:
-    """A server as ``labctl status --json`` shows it, with what the balancer counts of it."""
-    told = {"serving": seen.healthy, "in_flight": seen.active, "requests": seen.total} if seen else {}
-    state = "draining" if seen and seen.draining and one["state"] in ("ready", "stopping") else one["state"]
-    return {"number": one["number"], "endpoints": one["endpoints"], "state": state, "ended": one["ended"], **told}
-
-
-def _lab(session: Session, record: Record) -> Lab | None:
-    """The lab of a stack; None for one that is in no manifest (any more)."""
-    with contextlib.suppress(LabError):
-        return session.catalog.stack(record.stack)[0]
-    return None
-
-
-def _edit_rows(stack: RunningStack) -> list[dict[str, Any]]:
-    with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
-        return edits.edit_report(stack)
-    return []
 
 
 def stalled_models(record: Record, window: float = STALL_WINDOW_S) -> list[str]:
@@ -170,11 +199,9 @@ def stalled_models(record: Record, window: float = STALL_WINDOW_S) -> list[str]:
     requests wait although the server says READY.
     """
     before = _waiting(record)
-    if not before:
-        return []
-    deadline = time.monotonic() + window
-    while before and time.monotonic() < deadline:
-        time.sleep(0.1)
+    for _ in attempts(window, LOOK_S):
+        if not before:
+            return []
         now = _waiting(record)
         before = {name: count for name, count in before.items() if now.get(name) == count}
     return sorted(before)
@@ -192,30 +219,17 @@ def _waiting(record: Record) -> dict[str, float]:
     return {}
 
 
-def _models(record: Record, key: str) -> list[dict[str, str]]:
+def _models(record: Record, key: str) -> list[ModelRow]:
     """One row per expected model; a model that Triton does not know is UNAVAILABLE."""
-    rows: dict[str, dict[str, str]] = {}
+    rows = {row["name"]: row for row in _unavailable(record, "not in Triton's repository index")}
     with contextlib.suppress(server_api.Unreachable):
-        rows = {
-            s.name: {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
-            for s in server_api.model_states(record.endpoints.http, key)
-        }
-    unknown = {"version": "", "state": "UNAVAILABLE", "reason": "not in Triton's repository index"}
-    return [rows.get(name, {"name": name, **unknown}) for name in record.models]
+        for s in server_api.model_states(record.endpoints.http, key):
+            if s.name in rows:
+                rows[s.name] = {"name": s.name, "version": s.version, "state": s.state, "reason": s.reason}
+    return list(rows.values())
 
 
-def _probes(session: Session, record: Record) -> Mapping[str, Probe]:
-    """The stack's probes with the settings that it runs with."""
-    scope: dict[str, Any] = {f"settings.{key}": value for key, value in record.settings.items()}
-    scope |= {"profile": record.profile, "stack": record.stack}
-    with contextlib.suppress(LabError, KeyError):  # a lab that was changed since
-        stack = session.catalog.stack(record.stack)[0].stacks[record.stack]
-        stack = lay_overlays(stack, record.profile, record.settings)
-        return probes(stack, scope)
-    return {}
-
-
-def _effective(session: Session, record: Record) -> Mapping[str, Any]:
+def _effective(session: Session, record: Record) -> dict[str, Any]:
     """What is really in force where it differs from what was asked; the models write it beside their step logs."""
     effective = dict(record.effective)
     with contextlib.suppress(OSError, ValueError):
@@ -224,46 +238,23 @@ def _effective(session: Session, record: Record) -> Mapping[str, Any]:
 
 
 def _object(
-    stack: str,
-    lab: str,
+    record: Record,
     state: str,
-    record: Record | None,
-    models: list[dict[str, str]] | None = None,
+    models: Sequence[ModelRow] = (),
     effective: Mapping[str, Any] | None = None,
     ended: str = "",
-) -> dict[str, Any]:
-    if record is None:
-        return {
-            "stack": stack,
-            "lab": lab,
-            "runtime": "",
-            "profile": "",
-            "state": state,
-            "endpoints": {},
-            "models": [],
-            "settings": {},
-            "effective": {},
-            "ended": "",
-            "triton": "",
-            "stuck": [],
-            "edited": [],
-            "balance": "",
-            "exposed": "",
-            "replicas": [],
-        }
-    settings = dict(record.settings)
-    if record.tokenizer_dir:
-        settings["tokenizer_dir"] = record.tokenizer_dir
+) -> Status:
+    folder = {"tokenizer_dir": record.tokenizer_dir} if record.tokenizer_dir else {}
     return {
-        "stack": stack,
-        "lab": lab,
+        "stack": record.stack,
+        "lab": record.lab,
         "runtime": record.runtime,
         "profile": record.profile,
         "state": state,
-        "endpoints": vars(record.endpoints),
-        "models": models or [],
-        "settings": settings,
-        "effective": dict(effective or {}),
+        "endpoints": vars(record.endpoints) if record.runtime else {},
+        "models": [*models],
+        "settings": {**record.settings, **folder},
+        "effective": {**(effective or {})},
         "ended": ended,
         "triton": server_api.server_version(record.endpoints.http) if models else "",
         "stuck": [],

@@ -8,13 +8,12 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from labctl import repository
-from labctl.artifacts.tensorrt_llm import commands
 from labctl.deploy import kustomize, swarm
 from labctl.deploy.stack import Cluster, Deployment, Server, Serving, Tool
 from labctl.listener import Listener
@@ -28,6 +27,7 @@ from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Choices, Endpoints, Record
 from labctl.stack.session import Session, Todo
 from labctl.stack.stack import has_sequences, launch_of
+from labctl.stack.up import engine_actions
 from labctl.triton.arguments import receiver
 from labctl.unfinished import replace_dir
 from labguard import envoy
@@ -50,33 +50,24 @@ SHM = {"cpu": "256m", "gpu": "2g"}  # compose.yaml's and compose.gpu.yaml's
 LOCAL = Endpoints("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002")
 
 
-@dataclass(frozen=True)
-class Target:
-    """What is rendered for, and what is said of it."""
-
-    name: str
-    cluster: Cluster
-
-    @classmethod
-    def of(cls, name: str, choices: Choices) -> tuple[Target, Choices]:
-        """The target, and the choices without its own settings. Raises LabError for a bad value of one."""
-        own = {key: str(choices.set[key]) for key in OWN_SETTINGS[name] if key in choices.set}
-        for key, value in own.items():
-            form, words = FORMS.get(key, NAME)
-            if not re.fullmatch(form, value):
-                raise LabError(f"{key} cannot be '{value}'", words)
-        guard = own.pop("guard", "true").lower() == "true"
-        rest = {key: value for key, value in choices.set.items() if key not in OWN_SETTINGS[name]}
-        return cls(name, Cluster(guard, **own)), replace(choices, set=rest)
+def cluster_of(name: str, choices: Choices) -> tuple[Cluster, Choices]:
+    """What a target's settings say of the cluster, and the choices without them. Raises LabError for a bad value."""
+    own = {key: str(choices.set[key]) for key in OWN_SETTINGS[name] if key in choices.set}
+    for key, value in own.items():
+        form, words = FORMS.get(key, NAME)
+        if not re.fullmatch(form, value):
+            raise LabError(f"{key} cannot be '{value}'", words)
+    guard = own.pop("guard", "true").lower() == "true"
+    rest = {key: value for key, value in choices.set.items() if key not in OWN_SETTINGS[name]}
+    return Cluster(guard, **own), replace(choices, set=rest)
 
 
 def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, name: str, output: Path | None) -> Todo:
     """The files of a stack for that target.
 
-    Raises:
-        LabError: it cannot be rendered, or the folder is somebody else's.
+    Raises LabError: it cannot be rendered, or the folder is somebody else's.
     """
-    target, choices = Target.of(name, choices)
+    cluster, choices = cluster_of(name, choices)
     folder = output or session.workspace.folder(stack).path / name
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise LabError(f"{folder} is not empty", "labctl has not rendered what is in it", "name another --output")
@@ -88,10 +79,10 @@ def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, 
     def do(listener: Listener) -> str:
         with tempfile.TemporaryDirectory() as scratch, replace_dir(folder) as fresh:
             if name == "kubernetes":
-                deployment = _deployment(session, plans, target.cluster, Path(scratch))
+                deployment = _deployment(session, plans, cluster, Path(scratch))
                 kustomize.write(deployment, fresh, session.workspace.root / "observe")
             else:
-                _swarm(session, plans[choices.profile], target.cluster, Path(scratch) / "repository", fresh)
+                _swarm(session, plans[choices.profile], cluster, Path(scratch) / "repository", fresh)
             told = {"stack": stack, "target": name, "settings": {p: dict(plans[p].settings) for p in plans}}
             (fresh / MARK).write_text(json.dumps(told, indent=1, default=str), encoding="utf-8")
         return f"{folder}: {NEXT[name].format(folder=folder, stack=stack)}"
@@ -116,15 +107,14 @@ def _policy(plan: Plan) -> str:
 def plans_for(session: Session, lab: Lab, stack: str, choices: Choices) -> tuple[dict[str, Plan], list[str]]:
     """A plan for each profile, with the settings that the profile takes, and what is said of the others.
 
-    Raises:
-        LabError: no profile takes a setting; in the words of the profile that was chosen.
+    Raises LabError: no profile takes a setting; in the words of the profile that was chosen.
     """
     plans, notices, left = dict[str, Plan](), list[str](), dict[str, set[str]]()
     for profile in PROFILES:
         plans[profile], left[profile] = _as_far_as_possible(session, lab, stack, choices, profile)
     if set.intersection(*left.values()):
-        plan_for(session, lab, stack, choices, choices.profile)
-        plan_for(session, lab, stack, choices, next(one for one in PROFILES if one != choices.profile))
+        for profile in sorted(PROFILES, key=lambda one: one != choices.profile):
+            plan_for(session, lab, stack, choices, profile)
     for name, keys in left.items():
         if keys:
             others = ", ".join(f"overlays/{one}" for one in PROFILES if one != name)
@@ -136,11 +126,10 @@ def _as_far_as_possible(
     session: Session, lab: Lab, stack: str, choices: Choices, profile: str
 ) -> tuple[Plan, set[str]]:
     """The profile's plan without as few of the settings as possible, and these."""
-    for count in range(len(choices.set) + 1):
-        for keys in itertools.combinations(choices.set, count):
-            kept = {key: value for key, value in choices.set.items() if key not in keys}
-            with contextlib.suppress(LabError):
-                return plan_for(session, lab, stack, replace(choices, set=kept), profile), set(keys)
+    for keys in itertools.chain(*(itertools.combinations(choices.set, n) for n in range(len(choices.set) + 1))):
+        kept = {key: value for key, value in choices.set.items() if key not in keys}
+        with contextlib.suppress(LabError):
+            return plan_for(session, lab, stack, replace(choices, set=kept), profile), set(keys)
     return plan_for(session, lab, stack, replace(choices, set={}), profile), set()  # raises why not
 
 
@@ -180,23 +169,10 @@ def _serving(session: Session, plan: Plan, cluster: Cluster, folder: Path) -> Se
     }
     if plan.fetched is not None and not plan.fetched.is_dir():
         chosen = [word for key, value in plan.stack_settings.items() for word in ("--set", f"{key}={value}")]
-        fill = [
-            "python3",
-            "-m",
-            "labctl",
-            "render",
-            plan.name,
-            "--profile",
-            plan.profile,
-            *chosen,
-            "--release",
-            plan.release.name if plan.release else "",
-            "--templates",
-            "/templates",
-            "--output",
-            "/tmp/rendered",
-        ]
-        return Serving(**common, templates=plan.templates, render=fill)
+        release = plan.release.name if plan.release else ""
+        render = ["python3", "-m", "labctl", "render", plan.name, "--profile", plan.profile, *chosen]
+        render += ["--release", release, "--templates", "/templates", "--output", "/tmp/rendered"]
+        return Serving(**common, templates=plan.templates, render=render)
     repository.render(replace(plan.request, output=folder))
     return Serving(**common, repository=folder)
 
@@ -219,15 +195,7 @@ def server(session: Session, plan: Plan, cluster: Cluster) -> Server:
 
 def launch_values(session: Session, plan: Plan) -> tuple[Mapping[str, str], dict[str, Any]]:
     """Compose's variables for a stack, and what only its own override says of the server."""
-    record = Record(
-        stack=plan.name,
-        lab=plan.lab.folder,
-        runtime="compose",
-        profile=plan.profile,
-        settings=plan.settings,
-        models=plan.stack.models,
-        endpoints=LOCAL,
-    )
+    record = Record(plan.name, plan.lab.folder, "compose", plan.profile, plan.settings, plan.stack.models, LOCAL)
     launch, projects = launch_of(session.workspace.folder(plan.name), plan, record), Projects(session.workspace)
     own = compose_commands.services(projects, launch)["triton"]
     del own["labels"]
@@ -237,14 +205,8 @@ def launch_values(session: Session, plan: Plan) -> tuple[Mapping[str, str], dict
 def _tools(session: Session, runtime: ComposeRuntime, plan: Plan, step: Step, cluster: Cluster) -> list[Tool]:
     """What makes an artifact, command by command, as Compose's engine-builder would."""
     workspace, made = session.workspace, runtime.server_path(step.path)
-    if build := step.image_build:
-        temporary = step.path.with_name(f".checkpoint-{step.path.name}")
-        source = build.source.locate(workspace)
-        asked: Sequence[Any] = [
-            runtime.in_image(step.title, argv, plan.image, plan.ranks)
-            for argv in commands(build.options, source, temporary, step.path, build.source)
-        ]
-        program, gpus = "env", plan.ranks
+    if step.image_build:
+        asked, program, gpus = engine_actions(plan, step, runtime, workspace), "env", plan.ranks
     else:
         asked, program, gpus = [runtime.tool(step.title, step.argv)], "python3", 0
     found = []
@@ -258,10 +220,9 @@ def _tools(session: Session, runtime: ComposeRuntime, plan: Plan, step: Step, cl
 def images_to_build(session: Session, lab: Lab, stack: str, choices: Choices, registry: str) -> tuple[Todo, list[str]]:
     """What builds those that are not here and pushes all of them to ``registry`` ("" is none), and their names.
 
-    Raises:
-        LabError: the stack cannot have these choices.
+    Raises LabError: the stack cannot have these choices.
     """
-    _, choices = Target.of("kubernetes", choices)  # what is said of the cluster changes no image
+    _, choices = cluster_of("kubernetes", choices)  # what is said of the cluster changes no image
     plan, projects = plan_for(session, lab, stack, choices, choices.profile), Projects(session.workspace)
     builds = compose_commands.builds(projects, choices.profile, plan.image, guarded=True)
     del builds[images.client_image(session.workspace)]  # clients run elsewhere

@@ -6,12 +6,12 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labctl import repository
 from labctl.artifacts.engines import Build
 from labctl.artifacts.protocol import Builder
 from labctl.artifacts.tensorrt_llm import check_target, commands
-from labctl.clock.clock import Clock
 from labctl.doctor.gpu import gpu_checks
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
@@ -24,9 +24,17 @@ from labctl.runtimes.processes import Action
 from labctl.runtimes.record import Endpoints, Proc, Record, Replica, UpOptions
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import sweep, take_down
-from labctl.stack.ports import chosen_endpoints, claim_endpoints, free_endpoints, lost_port, require_endpoints
+from labctl.stack.ports import claim_endpoints, free_endpoints, lost_port, require_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, Stack, balancing_policy, differences, gathered_endpoints, settle_options
+from labctl.stack.stack import (
+    RunningStack,
+    Stack,
+    balancing_policy,
+    differences,
+    named_endpoints,
+    settle_options,
+    with_servers,
+)
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -37,11 +45,8 @@ TRIES = 3  # starts on ports that nobody had a moment before
 def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bool = False) -> RunningStack:
     """Bring one stack up and return when every model answers.
 
-    Args:
-        ephemeral: the stack must not outlive this process (``run``, ``bench``).
-
-    Raises:
-        LabError: with nothing left behind.
+    ``ephemeral``: the stack must not outlive this process (``run``, ``bench``). Raises LabError with nothing left
+    behind.
     """
     with session.lock(stack, "up"):
         if session.todo is None:
@@ -51,7 +56,7 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         runtime = session.choose(options.runtime, options.choices.profile)
         if session.todo is None and runtime.leftovers(stack):  # its server died: what stood around it has its ports
             take_down(session, runtime, stack, force=True)
-        endpoints = chosen_endpoints(options.ports, options.bind)
+        endpoints = named_endpoints(options.ports, options.bind) or free_endpoints(1, options.bind)[0]
         wanted = Stack(session, lab, stack, runtime, options)
         steps = bring_up(wanted, endpoints, Proc.current() if ephemeral else None)
         if session.todo is None:
@@ -59,28 +64,17 @@ def up(session: Session, lab: Lab, stack: str, options: UpOptions, ephemeral: bo
         check_machine(session, wanted.plan, runtime)
         session.say_how_long(steps.prepare, options.runtime, wanted.plan.profile)
         session.carry_out([*steps.prepare, steps.render])
-        record = _start_on_free_ports(wanted, steps)
+        for left in reversed(range(TRIES)):
+            try:
+                record = session.do(steps.start)
+                break
+            except LabError as error:
+                if not (left and lost_port(error)):
+                    raise
+            session.listener.note("another program took a port before the server listened on it: started again")
+            endpoints = claim_endpoints(options.ports, options.bind, [record for _, record in session.running()])
+            steps = bring_up(wanted, endpoints, steps.record.owner)
         return RunningStack(session, lab, stack, runtime, record.asked, record)
-
-
-def _start_on_free_ports(stack: Stack, steps: BringUp) -> Record:
-    """Start the server; again on other ports where a program has taken one between our look and the server's.
-
-    Raises:
-        LabError: the start failed for another reason, ``TRIES`` times for this one, or a port that was asked for by
-            its number is taken.
-    """
-    session, options = stack.session, stack.options
-    for _ in range(TRIES - 1):
-        try:
-            return session.do(steps.start)
-        except LabError as error:
-            if not lost_port(error):
-                raise
-        session.listener.note("another program took a port before the server listened on it: started again")
-        endpoints = claim_endpoints(options.ports, options.bind, [record for _, record in session.running()])
-        steps = bring_up(stack, endpoints, steps.record.owner)
-    return session.do(steps.start)
 
 
 @dataclass(frozen=True)
@@ -94,11 +88,7 @@ class BringUp:
 
 
 def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> BringUp:
-    """What brings a stack up on its runtime; nothing is made yet.
-
-    Raises:
-        LabError: whatever can be known to fail.
-    """
+    """What brings a stack up on its runtime; nothing is made yet. Raises LabError for whatever can be known to fail."""
     plan, runtime, options = stack.plan, stack.runtime, stack.options
 
     def render(listener: Listener) -> str:
@@ -113,10 +103,9 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
 
     prepare = preparations(plan, runtime, stack.session.workspace, options.fronted)
     policy = balancing_policy(plan, options.replicas, options.balance, options.expose)
-    own_ports = bool(policy) or _needs_ports(runtime, options)
-    servers = [Replica(i, place) for i, place in enumerate(free_endpoints(options.replicas or 1), 1) if own_ports]
-    if policy == "client":
-        endpoints = gathered_endpoints(endpoints, servers)
+    # Behind the guard a process needs ports of its own; a container has an address of its own.
+    own_ports = policy or (options.expose and runtime.name == "local")
+    places = free_endpoints(options.replicas or 1) if own_ports else ()
     record = Record(
         stack=stack.name,
         lab=stack.lab.folder,
@@ -129,27 +118,17 @@ def bring_up(stack: Stack, endpoints: Endpoints, owner: Proc | None = None) -> B
         effective=plan.effective,
         owner=owner,
         balance=policy,
-        servers=servers,
         options=settle_options(options, plan),
     )
-    return BringUp(
-        prepare, Action("model repository", render, files=plan.files(), expected=""), _start(stack, record), record
-    )
-
-
-def _needs_ports(runtime: Runtime, options: UpOptions) -> bool:
-    """Whether the server needs ports of its own because the guard is on those that were asked for.
-
-    A container has an address of its own.
-    """
-    return options.expose and runtime.name == "local"
+    record = with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
+    rendered = Action("model repository", render, files=plan.files(), expected="")
+    return BringUp(prepare, rendered, _start(stack, record), record)
 
 
 def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bool = False) -> list[Action[str]]:
     """What makes the serving environment and every artifact that is not there yet.
 
-    Raises:
-        LabError: the runtime cannot serve it, or something that is there is damaged.
+    Raises LabError: the runtime cannot serve it, or something that is there is damaged.
     """
     refuse(plan, runtime, workspace)
     actions = [*runtime.prepare(plan.profile, plan.image, guarded)]
@@ -157,7 +136,7 @@ def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bo
         title = f"templates of TensorRT-LLM {plan.release.name}"
         actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm))
     return actions + [
-        _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else _artifact(step, runtime)
+        _engine(plan, step, step.image_build, runtime, workspace) if step.image_build else make_artifact(step, runtime)
         for step in plan.steps
     ]
 
@@ -174,7 +153,8 @@ def check_machine(session: Session, plan: Plan, runtime: Runtime) -> None:
                 session.listener.note(f"{check.name}: {check.found}; {check.remedy}")
 
 
-def _artifact(step: Step, runtime: Runtime) -> Action[str]:
+def make_artifact(step: Step, runtime: Runtime) -> Action[str]:
+    """Make what a step makes in the serving environment, where it is not there yet."""
     if step.ready():
         return Action(step.title, lambda listener: "cached")
     tool = runtime.tool(step.title, step.argv)
@@ -213,29 +193,34 @@ def _engine(plan: Plan, step: Step, build: Build, runtime: Runtime, workspace: W
     """An engine that is built in the image that serves it, and belongs to this machine's GPUs."""
     cached = step.ready()
 
-    def command(argv: Sequence[str]) -> Action[None]:
-        return runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices)
+    def run(argv: Sequence[str], listener: Listener) -> None:
+        runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices).do(listener)
 
     def do(listener: Listener) -> str:
         gpu = gpu_target(plan.image, plan.devices)
         if not cached:
-            build.make(workspace, listener.progress, Builder(gpu, lambda argv: command(argv).do(listener)))
+            build.make(workspace, listener.progress, Builder(gpu, lambda argv: run(argv, listener)))
         check_target(build.manifest(workspace), gpu)
         return "cached" if cached else "made"
 
     if cached:
         return Action(step.title, do)
-    # The builder works in temporary folders beside the place where the engine will be.
-    scratch = step.path.with_name(f".checkpoint-{step.path.name}")
-    source = build.source.locate(workspace)
-    shown = [command(argv) for argv in commands(build.options, source, scratch, step.path, build.source)]
-    return Action(step.title, do, [one for action in shown for one in action.commands], [f"{step.path}/"])
+    shown = [one for action in engine_actions(plan, step, runtime, workspace) for one in action.commands]
+    return Action(step.title, do, shown, [f"{step.path}/"])
+
+
+def engine_actions(plan: Plan, step: Step, runtime: Runtime, workspace: Workspace) -> list[Action[Any]]:
+    """The commands that build an engine in the image that serves it, in temporary folders beside its place."""
+    assert step.image_build
+    scratch, source = step.path.with_name(f".checkpoint-{step.path.name}"), step.image_build.source
+    every = commands(step.image_build.options, source.locate(workspace), scratch, step.path, source)
+    return [runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices) for argv in every]
 
 
 def _start(stack: Stack, record: Record) -> Action[Record]:
     """Start the server and wait until it serves; on any failure but Ctrl-C nothing of it is left."""
     session, runtime, plan, folder = stack.session, stack.runtime, stack.plan, stack.folder
-    workspace, run_dir, log_file = session.workspace, folder.run_dir(), folder.log_file()
+    run_dir, log_file = folder.run_dir(), folder.log_file()
     count = f"{replicas.counted(len(record.servers))} of " if record.balance else ""
     title = f"{count}tritonserver with {', '.join(plan.stack.models)}"
     server_start = runtime.start(stack.launch(record))
@@ -246,19 +231,20 @@ def _start(stack: Stack, record: Record) -> Action[Record]:
         atomic_write(log_file, b"", mode=0o600)
         for path in folder.replica_logs:
             path.unlink()
-        replicas.make_room(workspace, record, record.servers)
+        replicas.make_room(session.workspace, record, record.servers)
         folder.make_secret()
         listener.step(title)
         began = time.monotonic()
         try:
             server = server_start.do(listener)
             session.remember(server.record)
-            replicas.await_ready(session, runtime, plan, server, record.servers, stack.options.patience)
+            replicas.await_ready(stack, server.record, record.servers, server.exited)
+            server.serves()
             if record.balance:
                 replicas.await_balancer(runtime, record)
         except BaseException as error:
             if isinstance(error, LabError):  # while its log is there
-                error = faults.explain_error(error, faults.explainer(plan, runtime))
+                error = faults.explain_error(error, faults.stack_explainer(stack))
                 if edits.not_shipped(session, plan):
                     undo = f"labctl undo {stack.name} puts the shipped files back"
                     error.remedy = "; ".join(filter(None, (error.remedy, undo)))
@@ -286,24 +272,22 @@ def death(session: Session, stack: str) -> LabError | None:
 
 def _already(there: RunningStack, options: UpOptions) -> RunningStack:
     """A server is there: fine if it is ready and as wanted, a refusal otherwise."""
-    session, runtime, record, stack = there.session, there.runtime, there.record, there.name
-    plan = replace(there, options=options).plan
-    differing = differences(plan, options, record)
-    if differing:
+    runtime, record, stack = there.runtime, there.record, there.name
+    wanted = replace(there, options=options)
+    if differing := differences(wanted.plan, options, record):
         raise LabError(
             f"{stack} is already up with other settings",
             f"on the {runtime.name} runtime, profile {record.profile}",
             f"labctl down {stack}",
             details=differing,
         )
-    folders = [there.folder.run_dir(record.folder(server.number)) for server in record.servers]
-    if still := [name for folder in folders for name in Clock(folder, tuple(record.models)).paused]:
+    if still := faults.paused_models(there.session, record):
         raise LabError(
             f"{stack} is up, but its clock stands still", f"of {', '.join(still)}", f"labctl clock {stack} run"
         )
     try:
-        replicas.await_ready(session, runtime, plan, replicas.There(runtime, record), record.servers, options.patience)
+        replicas.await_ready(wanted, record, record.servers, lambda: replicas.absent(runtime, record))
     except LabError as error:
-        mine = faults.explain_error(error, faults.explainer(plan, runtime))
+        mine = faults.explain_error(error, faults.stack_explainer(wanted))
         raise LabError(f"{stack} is up but not ready: {mine.what}", mine.why, f"labctl down {stack}") from error
     return there
