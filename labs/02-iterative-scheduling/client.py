@@ -21,6 +21,7 @@ PROMPTS = ("Programming in C++ is like", "I have lived in Seoul")
 OTHERS = ("My favourite food is", "Once upon a time", "The fox", "I have lived in Paris", "In winter the", "Anna")
 GAP_S = 0.05  # the second prompt comes so much later
 LONGEST, SHORTEST = 400, 64  # tokens of an answer
+DRAWN = 24  # tokens of each answer in the picture: the same in every phase, and few enough to see each of them
 TIMEOUT_S = 120.0
 
 
@@ -55,6 +56,16 @@ def two_prompts(endpoint: str, model: str, tokens: int) -> list:
             view.watch(records[-1])
         stream.wait(*records, timeout=TIMEOUT_S)
     return records
+
+
+def drawn(endpoint: str, model: str) -> list:
+    """The same with short answers, for the picture: the second prompt is sent after the first one's first token."""
+    with TextStream(endpoint) as stream:
+        first = stream.send(model, PROMPTS[0], max_tokens=DRAWN, ignore_eos=True)
+        stream.wait_first(first, timeout=TIMEOUT_S)
+        second = stream.send(model, PROMPTS[1], max_tokens=DRAWN, ignore_eos=True)
+        stream.wait(first, second, timeout=TIMEOUT_S)
+    return [first, second]
 
 
 def many_clients(endpoint: str, model: str, clients: int, tokens: int, tell: Tell) -> list:
@@ -94,7 +105,10 @@ def main() -> None:
     tokens, about = tokens_for(endpoint, seconds)
     print(f"\nTwo prompts, the second {GAP_S * 1e3:.0f} ms later ({cache}), {tokens} tokens each:")
     print(about)
-    data: dict = {"tokens": tokens, "demo": {}, "clients": {}}
+    data: dict = {"tokens": tokens, "drawn": {}, "demo": {}, "clients": {}}
+    for model in MODELS:
+        records = drawn(endpoint, model)
+        data["drawn"][model] = Lane(model, records, lab.steps(model, records)).to_json()
     every, rows = [], []
     for model in MODELS:
         print(f"\n{model}")

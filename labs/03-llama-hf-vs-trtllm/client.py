@@ -23,7 +23,7 @@ from labkit.tables import table
 from labkit.workloads import dataset
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
-EXECUTING = {UNBATCHED: UNBATCHED, BATCHED: BATCHED, ENGINE: "tensorrt_llm"}  # whose step log tells of it
+EXECUTING = {UNBATCHED: UNBATCHED, BATCHED: BATCHED, ENGINE: "tensorrt_llm"}  # the model whose step log shows it
 PROMPTS = (
     "I am going to",
     "Let me tell you what I know about",

@@ -8,6 +8,7 @@ from labkit.pictures import loadplot
 from labkit.report import Report
 
 BATCHED, UNBATCHED = "batching", "one-by-one"
+LINES = {BATCHED: "dynamic batching", UNBATCHED: "one by one"}  # their names in the picture of users
 GENERATOR = "codegen-350M-mono-gptj"
 HEADER = (
     "tokens",
@@ -103,6 +104,12 @@ def main() -> None:
     )
     columns = {f"{t} tokens": {name: runs[t]["seconds"] for name, runs in phases.items()} for t in lengths}
     loadplot.draw(columns, report.out / "timeline.png", "A stepped load, with and without dynamic batching")
+    longest = lengths[-1]
+    title = f"Answers of {longest} tokens, while users are added"
+    loadplot.draw_by_users(
+        {LINES[name]: runs[longest]["seconds"] for name, runs in phases.items()}, report.out / "users.png", title
+    )
+    report.say(f"![{title}](users.png)")
     lanes = [Lane.from_json(f"{name}, {t} tokens", runs[t]["trace"]) for name, runs in phases.items() for t in lengths]
     report.finish(metrics, lanes, "timeline.png", "the last second of each load")
 

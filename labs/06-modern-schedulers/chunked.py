@@ -1,4 +1,4 @@
-"""Phase 1: somebody decodes when a long prompt arrives. How long is the gap, and what does closing it cost?"""
+"""Phase 1: a long prompt arrives while a request decodes. How long is the gap, and what does a shorter one cost?"""
 
 import random
 import sys
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(lab, short, long, tokens):
-    """Somebody decodes; then the long prompt comes. When that one is answered, the first is cancelled."""
+    """Send the long prompt while a request decodes. When it is answered, cancel the first request."""
     with EngineStream(lab.endpoints["grpc"]) as stream:
         decoder = stream.ask(short, tokens, "decodes")
         stream.wait_first(decoder, timeout=120)

@@ -1,6 +1,6 @@
 """Phase 4: one tenant floods, another asks for little. Who gets what, under each way to choose who goes first?
 
-A request that fills the KV cache runs before: all others are there when it ends, and who joins is the order's choice.
+A first request fills the KV cache. When it ends all others are waiting, so the policy alone decides which one joins.
 """
 
 import random
@@ -29,10 +29,10 @@ def main() -> None:
             door = stream.fill(lab.settings["max_tokens_in_paged_kv_cache"])
             stream.wait_first(door, timeout=120)  # it is in: some orders would let it in last
             records = ask(stream, rng, counts)
-            everybody = [record for tenant in records.values() for record in tenant]
+            every = [record for tenant in records.values() for record in tenant]
             tenants = {record.id: tenant for tenant, own in records.items() for record in own}
-            steps = [step for step in steps_of(lab, everybody) if tenants.keys() & {*step.ids}]
-            if steps[0].batch + steps[0].more["queue"] == len(everybody):
+            steps = [step for step in steps_of(lab, every) if tenants.keys() & {*step.ids}]
+            if steps[0].batch + steps[0].more["queue"] == len(every):
                 break
         else:
             raise LabError(f"the requests were not all there within {TRIES} attempts", "the machine is very busy")
@@ -47,7 +47,7 @@ def main() -> None:
     data |= counted(steps, tenants)
     flood, light = (data[tenant]["ttft_ms"] for tenant in (FLOOD, LIGHT))
     print(f"{lab.phase}: time to first token {flood:.0f} ms in the flood, {light:.0f} ms for the light tenant")
-    lab.finish({**data, **Lane(lab.phase, everybody, steps).to_json()}, everybody)
+    lab.finish({**data, **Lane(lab.phase, every, steps).to_json()}, every)
 
 
 def ask(stream, rng, counts):

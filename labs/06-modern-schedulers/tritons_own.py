@@ -60,7 +60,8 @@ def priorities(lab, door):
     order = [name for step in lab.steps(DOOR, [ahead]) for name in step.ids]
     places = sorted(order.index(record.id) + 1 for record in urgent)
     overtaken = sum(order.index(u.id) < order.index(n.id) for u in urgent for n in usual) / (many * few)
-    print(f"priorities: {few} urgent ones behind {many} others went in as {', '.join(map(str, places))}", flush=True)
+    went = ", ".join(map(str, places))
+    print(f"priorities: {few} urgent requests behind {many} others were executed as number {went}", flush=True)
     return {"usual": many, "urgent": few, "places": places, "overtaken": overtaken, "asked": [ahead, *usual, *urgent]}
 
 
@@ -81,7 +82,7 @@ def rejected(lab, door):
 
 
 def limited(lab, inside):
-    """Jobs for three instances of which one may run, and somebody who asks the ensemble a short question meanwhile."""
+    """Start jobs for three instances, of which one may run, and ask the ensemble a short question meanwhile."""
     with UnaryClient(lab.endpoints["grpc"]) as client:
         alone = inside.send(client, "A short question", 4, to_the_end=True)
         client.wait(alone, timeout=120)
@@ -112,7 +113,7 @@ def behind_one(lab, door, wanted, too_many=False):
     for length in LENGTHS:
         with UnaryClient(lab.endpoints["grpc"]) as client:
             ahead = door.send(client, f"Once upon a time, {length} tokens ago", length, to_the_end=True)
-            while count(lab).pending > 0 and not ahead.end:  # it is inside: nobody waits
+            while count(lab).pending > 0 and not ahead.end:  # it is inside: the queue is empty
                 time.sleep(0.01)
             records = [door.send(client, f"I am number {n} of {length}", 4, priority=p) for n, p in enumerate(wanted)]
             here = False

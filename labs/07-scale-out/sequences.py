@@ -69,14 +69,14 @@ def counted(talk):
 
 
 def killed(lab, talk):
-    """Sequences are under way; a replica is killed; each goes on, or is lost and begins anew. Then it comes back."""
+    """Kill a replica while sequences are under way: each goes on, or is lost and begins again. Then bring it back."""
     ids = range(2001, 2001 + WITNESSES)
     for id in ids:
         talk.ask(id, 1)
     lab.act("kill", replica=1).done()
     after = {id: talk.ask(id, 2) for id in ids}
     lost = [id for id, outcome in after.items() if outcome != "right"]
-    anew = [talk.ask(id, 1) for id in lost]
+    restarted = [talk.ask(id, 1) for id in lost]
     lab.act("restart").done()
     # Those that began again on the other replica belong to the one that is back: they are lost once more.
     home = {id: talk.ask(id, 2) for id in lost}
@@ -84,7 +84,7 @@ def killed(lab, talk):
     found = {
         "sequences": WITNESSES,
         "lost": len(lost),
-        "began_anew": anew.count("right"),
+        "began_anew": restarted.count("right"),
         "lost_again": sum(outcome != "right" for outcome in home.values()),
         "others_broken": sum(outcome != "right" for outcome in others),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.pictures.timeline import COLORS, save
+from labkit.pictures.timeline import COLORS, GREY, save
 
 Points = tuple[Sequence[float], Sequence[float]]
 
@@ -22,6 +22,7 @@ class Panel:
         log: both axes of the curves are logarithmic, the x axis to base 2.
         steps: a value holds until the next one.
         dots: each value stands for itself.
+        marks: vertical lines, x by label.
     """
 
     title: str
@@ -33,16 +34,19 @@ class Panel:
     log: bool = False
     steps: bool = False
     dots: bool = False
+    marks: Mapping[str, float] | None = None
 
 
-def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
-    """Write the picture."""
+def draw(panels: Sequence[Panel], path: Path, title: str, one_scale: bool = False) -> None:
+    """Write the picture; with ``one_scale`` all panels have the same axes, so that their curves can be compared."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.6), squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(4.6 * len(panels), 3.6), squeeze=False, sharex=one_scale, sharey=one_scale
+    )
     for axis, panel in zip(axes[0], panels, strict=True):
         if panel.curves is not None:
             _curves(axis, panel)
@@ -62,6 +66,19 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
                 axis.set_ylim(top=1.15 * axis.get_ylim()[1])
                 row = {"loc": "upper left", "ncols": len(panel.names)}
             axis.legend(frameon=False, fontsize=8, **row)
+        for label, x in (panel.marks or {}).items():
+            axis.axvline(x, color=GREY, linewidth=1, linestyle="--")
+            axis.annotate(
+                label,
+                (x, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(-4, -4),
+                textcoords="offset points",
+                ha="right",
+                va="top",
+                fontsize=8,
+                color=GREY,
+            )
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.tight_layout()
     save(figure, path)
@@ -77,6 +94,8 @@ def _curves(axis: Any, panel: Panel) -> None:
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_xticks(xs, [f"{x:g}" for x in xs])
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else "")
 
 
 def _bars(axis: Any, panel: Panel) -> None:

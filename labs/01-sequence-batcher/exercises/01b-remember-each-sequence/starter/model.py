@@ -23,7 +23,7 @@ class TritonPythonModel:
         self.sweep(began)
         responses = []
         for request in requests:
-            if not control(request, "READY"):  # an empty slot: nobody reads the answer
+            if not control(request, "READY"):  # an empty slot: its answer is thrown away
                 responses.append(answer([0]))
                 continue
             text = text_of(request, "INPUT_TOKENS").decode()  # only what is new: what came before is forgotten

@@ -16,7 +16,7 @@ MOST = 10_000  # sequences; one whose client never ended it goes when there are 
 class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
-        self.counts = {}  # correlation id -> requests so far; whoever began first is first
+        self.counts = {}  # correlation id -> requests so far; the oldest sequence is first
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):

@@ -23,7 +23,7 @@ class TritonPythonModel:
         self.sweep(began)
         responses = []
         for request in requests:
-            if not control(request, "READY"):  # an empty slot: nobody reads the answer
+            if not control(request, "READY"):  # an empty slot: its answer is thrown away
                 continue
             id = control(request, "CORR_ID")
             text = "" if control(request, "START") else self.texts[id][0]

@@ -25,7 +25,7 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
     def admitted(self, here):
-        """Everybody who runs, and of those who are new the one who came first; the others wait for a later step."""
+        """All running requests, and of the new ones the first to arrive; the others wait for a later step."""
         for request, sequence in here:
             if sequence.new and request.correlation_id() not in self.waiting:
                 self.waiting.append(request.correlation_id())
