@@ -45,7 +45,7 @@ def row(tokens: str, phase: str, run: dict) -> tuple:
 
 
 def numbers(run: dict) -> dict:
-    """What of a load goes into result.json: every step by its users, the counters, the shares."""
+    """The numbers of a load for result.json: every step by its users, the counters, the shares."""
     return {
         "steps": {str(step["users"]): {k: v for k, v in step.items() if k != "users"} for step in run["steps"]},
         "last": run["steps"][-1],
@@ -55,7 +55,7 @@ def numbers(run: dict) -> dict:
 
 
 def compare(one_by_one: dict, batching: dict) -> dict:
-    """The last step with and without dynamic batching; the length that gains least is what is judged."""
+    """The last step with and without dynamic batching; the verdict judges the length that gains least."""
     last = {t: (one_by_one[t]["steps"][-1], batching[t]["steps"][-1]) for t in batching}
     ratios = {t: one["requests_per_second"] / other["requests_per_second"] for t, (one, other) in last.items()}
     tokens = max(ratios, key=lambda t: ratios[t])

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def ask(lab, prompts, tokens, batch):
-    """``batch`` prompts at a time, to their ends."""
+    """Send the prompts, ``batch`` at a time, and wait for their answers."""
     records, began = [], time.monotonic()
     with EngineStream(lab.endpoints["grpc"]) as stream:
         for first in range(0, len(prompts), batch):

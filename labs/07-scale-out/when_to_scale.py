@@ -1,4 +1,4 @@
-"""Part 5: two models get twice what they can do. Which number shows it? Then a loop scales on the one that does."""
+"""Part 5: two models are offered twice their capacity. Which number shows it? Then a loop scales on that number."""
 
 import itertools
 import sys
@@ -15,11 +15,11 @@ from labkit.evidence import metrics, steplog
 TOKENS = 8
 TEXT = "one word after the other until all are said"
 OVERLOAD_S = {"waits": 1.5, "streams": 2.0}
-TOLD_S = 30.0  # a model tells its gauges four times a second
+TOLD_S = 30.0  # a model sends its gauges four times a second
 TARGET = 2.0  # requests that may wait for a replica
-SETTLE_S, QUICK_SETTLE_S = 16.0, 5.5  # watched after there was a second replica
-MOST_S = 60.0  # waited for one
-LAST_S = 3.0  # the requests of so many seconds at the end
+SETTLE_S, QUICK_SETTLE_S = 16.0, 5.5  # watched after the second replica was added
+MOST_S = 60.0  # the longest wait for one
+LAST_S = 3.0  # the last seconds, whose requests are compared
 
 
 def main() -> None:

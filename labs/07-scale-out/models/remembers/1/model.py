@@ -10,7 +10,7 @@ from labserve.observe.steplog import StepLog
 from labserve.triton import instance, names, parameter
 
 START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
-MOST = 10_000  # sequences; one whose client never ended it goes when there are more
+MOST = 10_000  # sequences; the oldest is dropped when there are more, because some clients never send END
 
 
 class TritonPythonModel:

@@ -40,7 +40,7 @@ class TritonPythonModel:
 
 
 def control(request, name):
-    """What Triton says of the request, in one more input (READY, START, END, CORR_ID): one number."""
+    """A control input of the request (READY, START, END, CORR_ID): one number."""
     return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0])
 
 

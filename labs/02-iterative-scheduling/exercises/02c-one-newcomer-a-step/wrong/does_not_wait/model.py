@@ -11,7 +11,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.begin, self.decoder = load(args)
         self.sequences = {}  # correlation id -> the text so far
-        self.waiting = []  # correlation ids of those that have no token yet, in the order in which they came
+        self.waiting = []  # correlation ids of requests without a token, in order of arrival
 
     def execute(self, requests):
         here = [(request, self.sequence_of(request)) for request in requests]
