@@ -21,6 +21,14 @@ from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 LABCTL = (sys.executable, "-m", "labctl")
+# `labctl` with arguments, whose requests are numbered from 1: short names for the picture.
+WATCH = """
+import itertools, sys
+from labctl.cli.main import main
+from labkit import records
+records._numbers = itertools.count(1)
+sys.exit(main(sys.argv[1:]))
+"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SCREEN = (1180, 1400)  # the panels are about 880 wide, and all of them in view
 SHARP = 2  # pixels of a picture for one of the page
@@ -137,11 +145,11 @@ def engine(visitor: Visitor) -> None:
 
 def gathering(visitor: Visitor) -> None:
     visitor.pause()
-    visitor.ask("ensemble", "def add(a, b):", 24)
+    visitor.ask("ensemble", "def add(a, b):", 18)
     visitor.step(1)
     for prompt in ("def maximum(values):", "class Stack:", "for i in range(", "def is_even(n):"):
         visitor.ask("ensemble", prompt, 16)
-    visitor.step(2, 4)
+    visitor.step(1, 8)
 
 
 def policy(visitor: Visitor) -> None:
@@ -153,14 +161,14 @@ def policy(visitor: Visitor) -> None:
 
 def evicted(visitor: Visitor) -> None:
     visitor.pause()
-    for number, tokens in enumerate((40, 40, 40, 40, 16)):
+    for number, tokens in enumerate((100, 100, 100, 100, 40)):
         visitor.ask("ensemble", ("Once upon a time there was", "The frog works at night and")[number % 2], tokens)
-    visitor.step(3, 6)
+    visitor.step(6, 8)
 
 
 def chunked(visitor: Visitor) -> None:
     visitor.pause()
-    visitor.ask("ensemble", "Once upon a time there was", 40)
+    visitor.ask("ensemble", "Once upon a time there was", 60)
     visitor.step(1, 4)
     visitor.ask("ensemble", "The frog works at night and sleeps by day. " * 30, 20)
     visitor.step(1, 2)
@@ -194,7 +202,7 @@ PICTURES = {
     "watch-lab02": Picture("iterative", ("max_batch_size=2",), newcomers, BOTH),
     "watch-lab02-stepped": Picture("iterative", ("max_batch_size=2",), stepped, BOTH),
     "watch-lab03": Picture("llama", (*SMALL, BLOCKS), engine, ("tensorrt_llm", "llama-python-batched")),
-    "watch-lab04": Picture("codegen", ("max_batch_size=8",), gathering, ("codegen-350M-mono-gptj",)),
+    "watch-lab04": Picture("codegen", ("max_batch_size=4",), gathering, ("codegen-350M-mono-gptj",)),
     "watch-lab05-static": Picture("static-batching", (*SMALL, BLOCKS), policy, ENGINE),
     "watch-lab05-inflight": Picture("inflight-batching", TIGHT, evicted, ENGINE),
     "watch-lab06": Picture("modern", CHUNKED, chunked, ENGINE),
@@ -208,7 +216,8 @@ def watched(stack: str, settings: tuple[str, ...]) -> Iterator[str]:
     chosen = [word for setting in settings for word in ("--set", setting)]
     subprocess.run([*LABCTL, "up", stack, "--runtime", "local", "--ports", "auto", *chosen], check=True, cwd=ROOT)
     try:
-        server = subprocess.Popen([*LABCTL, "watch", stack, "--port", "0"], cwd=ROOT, text=True, stdout=subprocess.PIPE)
+        watch = (sys.executable, "-c", WATCH, "watch", stack, "--port", "0")
+        server = subprocess.Popen(watch, cwd=ROOT, text=True, stdout=subprocess.PIPE)
         try:
             assert server.stdout
             found = re.search(r"http://\S+", server.stdout.readline())

@@ -3,6 +3,8 @@
 Counts are those of the step log. NVIDIA's engines write none: a dash stands in their place.
 """
 
+import math
+
 from labkit.pictures.panels import Panel, draw
 
 NONE = "-"
@@ -31,15 +33,15 @@ def chunked(report, runs):
     found = {"most": numbers(points[0]), "least": numbers(points[-1])}
     found["gap_ms_ratio"] = points[0]["longest_gap_ms"] / points[-1]["longest_gap_ms"]
     times = {
-        "longest gap of the running request": (budgets, [run["longest_gap_ms"] for run in points]),
-        "TTFT of the new request": (budgets, [run["ttft_ms"] for run in points]),
+        "longest gap of a running request": (budgets, [run["longest_gap_ms"] for run in points]),
+        "TTFT of a new request": (budgets, [run["ttft_ms"] for run in points]),
     }
     panels = [Panel("the smaller the budget, the shorter the gap", "ms", "token budget of a step", times, log=True)]
     if all("largest_step" in run for run in points):
         found["over_budget"] = max(run["largest_step"] - run["budget"] for run in points)
         found["work_ratio"] = points[0]["largest_step"] / points[-1]["largest_step"]
         work = {"computed": (budgets, [run["largest_step"] for run in points])}
-        title = "most tokens computed between two of its tokens"
+        title = "most tokens computed between two of a running request"
         panels.insert(0, Panel(title, "tokens", "token budget of a step", work, log=True))
     picture(report, panels, "chunked.png", "Chunked prefill: a token budget for every step")
     return found
@@ -59,13 +61,17 @@ def prefix(report, runs):
         ("phase", "instructions", "prompt tokens computed", "hit rate", "first TTFT, ms", "TTFT of the others, ms"),
         left=2,
     )
-    every = [(phase, order, one) for phase, run in runs.items() for order, one in run["orders"].items()]
-    labels = [f"{CACHES.get(phase, phase)},\n{TITLES[order]}" for phase, order, _ in every]
-    times = {label: [one["ttft_ms"]] for label, (*_, one) in zip(labels, every, strict=True)}
-    panels = [Panel("TTFT, mean of all but the first", "ms", bars=times, names=["TTFT"])]
-    if all("computed" in one for *_, one in every):
-        computed = {label: [one["computed"]] for label, (*_, one) in zip(labels, every, strict=True)}
-        panels.insert(0, Panel("prompt tokens computed", "tokens", bars=computed, names=["computed"]))
+    every = [one for run in runs.values() for one in run["orders"].values()]
+
+    def bars(key):
+        return {
+            CACHES.get(phase, phase): [run["orders"].get(order, {}).get(key, math.nan) for order in TITLES]
+            for phase, run in runs.items()
+        }
+
+    panels = [Panel("mean TTFT of all but the first", "ms", bars=bars("ttft_ms"), names=[*TITLES.values()])]
+    if all("computed" in one for one in every):
+        panels.insert(0, Panel("prompt tokens computed", "tokens", bars=bars("computed"), names=[*TITLES.values()]))
     picture(report, panels, "prefix.png", "Prefix caching: prompts that begin alike")
     if {"off", "on"} <= found.keys():
         off, on = found["off"]["one"], found["on"]["one"]
@@ -149,17 +155,13 @@ def tenants(report, runs):
             "light tenant behind, requests",
         ),
     )
-    panels = [
-        Panel(
-            phase,
-            "served, tokens",
-            "steps since the first joined",
-            {tenant: (range(len(made)), made) for tenant, made in run["served"].items()},
-            steps=True,
-        )
+    ahead = {
+        phase: [light - flood for light, flood in zip(run["served"]["light"], run["served"]["flood"], strict=True)]
         for phase, run in runs.items()
-    ]
-    picture(report, panels, "tenants.png", "Tokens served to each tenant while both waited", one_scale=True)
+    }
+    curves = {phase: (range(len(tokens)), tokens) for phase, tokens in ahead.items()}
+    panels = [Panel("while both wait", "tokens of the light tenant minus the flood's", "steps", curves, steps=True)]
+    picture(report, panels, "tenants.png", "Which tenant is ahead, by policy")
     return {
         phase.replace("-", "_"): {
             "behind": run["behind"],
@@ -226,6 +228,6 @@ def numbers(run):
     return {key: value for key, value in run.items() if not isinstance(value, list | dict)}
 
 
-def picture(report, panels, name, title, one_scale=False):
-    draw(panels, report.out / name, title, one_scale)
+def picture(report, panels, name, title):
+    draw(panels, report.out / name, title)
     report.say(f"![{title}]({name})")

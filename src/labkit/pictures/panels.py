@@ -18,7 +18,7 @@ class Panel:
 
     Attributes:
         curves: by name, their x and their y.
-        bars: by label, a value for each name of ``names``; in the place of curves.
+        bars: by label, a value for each name of ``names`` (NaN: none); in the place of curves.
         log: both axes of the curves are logarithmic, the x axis to base 2.
         steps: a value holds until the next one.
         dots: each value stands for itself.
@@ -37,16 +37,14 @@ class Panel:
     marks: Mapping[str, float] | None = None
 
 
-def draw(panels: Sequence[Panel], path: Path, title: str, one_scale: bool = False) -> None:
-    """Write the picture; with ``one_scale`` all panels have the same axes, so that their curves can be compared."""
+def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
+    """Write the picture."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(4.6 * len(panels), 3.6), squeeze=False, sharex=one_scale, sharey=one_scale
-    )
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.6), squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=True):
         if panel.curves is not None:
             _curves(axis, panel)
@@ -55,7 +53,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str, one_scale: bool = Fals
         axis.set_title(panel.title, loc="left", fontsize=10)
         axis.set_xlabel(panel.x, fontsize=9)
         axis.set_ylabel(panel.y, fontsize=9)
-        axis.set_ylim(None if panel.log else 0)
+        if not panel.log and axis.get_ylim()[0] >= 0:
+            axis.set_ylim(0)
         axis.grid(axis="y", alpha=0.25)
         axis.set_axisbelow(True)
         for side in ("top", "right"):
