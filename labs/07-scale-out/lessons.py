@@ -141,7 +141,7 @@ def signal(report, runs):
         if seen
     }
     first = sorted(auto["ttft"])
-    added = {"replica 2 is added": auto["decided_s"]}
+    added = {"the loop decides": auto["decided_s"]}
     panels = [
         Panel("waiting requests", "requests", "seconds", curves, steps=True, marks=added),
         Panel(
