@@ -202,7 +202,7 @@ PICTURES = {
     "watch-lab02": Picture("iterative", ("max_batch_size=2",), newcomers, BOTH),
     "watch-lab02-stepped": Picture("iterative", ("max_batch_size=2",), stepped, BOTH),
     "watch-lab03": Picture("llama", (*SMALL, BLOCKS), engine, ("tensorrt_llm", "llama-python-batched")),
-    "watch-lab04": Picture("codegen", ("max_batch_size=4",), gathering, ("codegen-350M-mono-gptj",)),
+    "watch-lab04": Picture("codegen", ("max_batch_size=8",), gathering, ("codegen-350M-mono-gptj",)),
     "watch-lab05-static": Picture("static-batching", (*SMALL, BLOCKS), policy, ENGINE),
     "watch-lab05-inflight": Picture("inflight-batching", TIGHT, evicted, ENGINE),
     "watch-lab06": Picture("modern", CHUNKED, chunked, ENGINE),
