@@ -151,7 +151,7 @@ def kv_blocks() -> Canvas:
     y = 12.0
     for policy, said in (
         (Policy.GUARANTEED_NO_EVICT, "C waits: A and B are promised all 8 blocks, half of them not in use yet."),
-        (Policy.MAX_UTILIZATION, "C joins at once. When blocks run out it is evicted (x), and computed again later."),
+        (Policy.MAX_UTILIZATION, "C joins at once. When blocks run out it is preempted (x), and computed again later."),
     ):
         steps = promised_blocks(policy)
         canvas.heading(20, y, f"{policy.value}: {len(steps)} steps", said)
@@ -266,7 +266,10 @@ def balancing() -> Canvas:
     targets: dict[str, tuple[Callable[[int, str], int], list[str]]] = {
         "l4": (lambda number, name: 0, ["spreads connections:", "one connection, one replica"]),
         "l7": (lambda number, name: number % 2, ["spreads requests:", "a sequence is torn apart"]),
-        "hash": (lambda number, name: crc32(name.encode()) // 3 % 2, ["spreads by x-sequence-id:", "sequences whole"]),
+        "hash": (
+            lambda number, name: crc32(name.encode()) // 3 % 2,
+            ["spreads by x-sequence-id:", "a sequence stays whole"],
+        ),
         "client": (lambda number, name: number % 2, ["the client spreads:", "no balancer in between"]),
     }
     for column, (word, (replica_of, lines)) in enumerate(targets.items()):

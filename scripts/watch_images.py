@@ -1,10 +1,11 @@
-"""Photograph the live page of each lab: scripts/watch_images.py [NAME...]
+"""Photograph panels of the live page of each lab: scripts/watch_images.py [NAME...]
 
 Each docs/images/NAME.png (or NAME.gif, with a frame for each step) is `labctl watch` on a stack that is brought up for
 it, with real requests, its clock stopped where there is something to see. Needs a Chromium on this machine.
 """
 
 import io
+import itertools
 import re
 import shutil
 import subprocess
@@ -15,33 +16,66 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 LABCTL = (sys.executable, "-m", "labctl")
+# `labctl` with arguments, whose requests are numbered from 1: short names for the picture.
+WATCH = """
+import itertools, sys
+from labctl.cli.main import main
+from labkit import records
+records._numbers = itertools.count(1)
+sys.exit(main(sys.argv[1:]))
+"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WIDE = (1280, 720)
+SCREEN = (1180, 1400)  # the panels are about 880 wide, and all of them in view
+SHARP = 2  # pixels of a picture for one of the page
+MARGIN = 6  # around the panels
 SETTLED_MS = 700
-FILM, FRAME_MS = (960, 540), 500
+FRAME_MS, LONG_MS = 220, 2200  # of a film: a frame, and one whose caption has changed
+CAPTION = 34  # pixels, below the panels
+FONT = "DejaVuSans.ttf"  # matplotlib brings it
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: the stack, its settings, what is done before it is taken, and how large the page is."""
+    """One picture: the stack, its settings, what is done before it is taken, and the models whose panels it shows."""
 
     stack: str
     settings: tuple[str, ...]
     act: Callable[["Visitor"], None]
-    size: tuple[int, int] = WIDE
+    models: tuple[str, ...]
 
 
 class Visitor:
     """What a person does on the page."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, models: tuple[str, ...]) -> None:
         self.page = page
-        self.frames: list[bytes] = []
+        self.models = models
+        self.frames: list[tuple[bytes, str]] = []
+
+    def photograph(self) -> bytes:
+        """The panels of the models, cropped to them."""
+        boxes = [self.page.locator(".lane", has_text=model).first.bounding_box() for model in self.models]
+        found = [box for box in boxes if box]
+        left, top = min(box["x"] for box in found), min(box["y"] for box in found)
+        right = max(box["x"] + box["width"] for box in found)
+        bottom = max(box["y"] + box["height"] for box in found)
+        clip: Any = {
+            "x": left - MARGIN,
+            "y": top - MARGIN,
+            "width": right - left + 2 * MARGIN,
+            "height": bottom - top + 2 * MARGIN,
+        }
+        return self.page.screenshot(clip=clip)
+
+    def zoom(self, times: int) -> None:
+        for _ in range(times):
+            self.page.click("#in")
+        self.page.wait_for_timeout(SETTLED_MS)
 
     def pause(self) -> None:
         self.page.click("#pause")
@@ -62,21 +96,11 @@ class Visitor:
                 self.page.click(button)
         self.page.wait_for_timeout(SETTLED_MS)
 
-    def film(self, steps: int) -> None:
-        """A frame after each of so many steps."""
+    def film(self, steps: int, caption: str) -> None:
+        """A frame after each of ``steps`` steps, all with one caption."""
         for _ in range(steps):
             self.step(0, 1)
-            self.frames.append(self.page.screenshot())
-
-    def point(self, lane: int, seat: int, steps_ago: int) -> None:
-        """Hover over a mark."""
-        box = self.page.locator(".lane canvas.strip").nth(lane).bounding_box()
-        assert box
-        height = self.page.locator(".lane").nth(lane).locator(".seat").first.bounding_box()
-        assert height
-        x = box["x"] + box["width"] - 14 * steps_ago + 5
-        self.page.mouse.move(x, box["y"] + height["height"] * (seat + 0.5))
-        self.page.wait_for_timeout(SETTLED_MS)
+            self.frames.append((self.photograph(), caption))
 
 
 def sequences(visitor: Visitor) -> None:
@@ -84,7 +108,6 @@ def sequences(visitor: Visitor) -> None:
     for number in range(1, 9):
         visitor.ask("ensemble_pipeline", ("I have lived in", "Anna writes")[number % 2], 10)
     visitor.step(2, 6)
-    visitor.point(0, 0, 3)
 
 
 def newcomers(visitor: Visitor) -> None:
@@ -95,17 +118,20 @@ def newcomers(visitor: Visitor) -> None:
     for model in ("simple-gpt2", "iterative-gpt2"):
         visitor.ask(model, "Anna writes", 12)
     visitor.step(1, 1)
-    visitor.point(1, 1, 6)
+    visitor.zoom(1)
 
 
 def stepped(visitor: Visitor) -> None:
     visitor.pause()
     for model in ("simple-gpt2", "iterative-gpt2"):
-        visitor.ask(model, "I have lived in", 18)
-    visitor.film(6)
+        visitor.ask(model, "I have lived in", 16)
+    visitor.film(5, "One request each. One step is one token.")
     for model in ("simple-gpt2", "iterative-gpt2"):
-        visitor.ask(model, "Anna writes", 12)
-    visitor.film(24)
+        visitor.ask(model, "Anna writes", 8)
+    visitor.film(1, "A second prompt arrives at each model. This step was formed before.")
+    visitor.film(2, "iterative-gpt2: it joins at the next token. simple-gpt2: it waits.")
+    visitor.film(9, "simple-gpt2 computes the first answer to its end.")
+    visitor.film(6, "Only then does the second one begin.")
 
 
 def engine(visitor: Visitor) -> None:
@@ -114,15 +140,16 @@ def engine(visitor: Visitor) -> None:
         for model in ("ensemble", "llama-python-batched"):
             visitor.ask(model, ("The capital of France is", "Once upon a time")[number % 2], tokens)
     visitor.step(2)
+    visitor.zoom(1)
 
 
 def gathering(visitor: Visitor) -> None:
     visitor.pause()
-    visitor.ask("ensemble", "def add(a, b):", 24)
+    visitor.ask("ensemble", "def add(a, b):", 18)
     visitor.step(1)
     for prompt in ("def maximum(values):", "class Stack:", "for i in range(", "def is_even(n):"):
         visitor.ask("ensemble", prompt, 16)
-    visitor.step(2, 4)
+    visitor.step(1, 8)
 
 
 def policy(visitor: Visitor) -> None:
@@ -136,18 +163,16 @@ def evicted(visitor: Visitor) -> None:
     visitor.pause()
     for number, tokens in enumerate((100, 100, 100, 100, 40)):
         visitor.ask("ensemble", ("Once upon a time there was", "The frog works at night and")[number % 2], tokens)
-    visitor.step(11)
-    visitor.page.click("#fit")
-    visitor.page.wait_for_timeout(SETTLED_MS)
+    visitor.step(6, 8)
 
 
 def chunked(visitor: Visitor) -> None:
     visitor.pause()
-    visitor.ask("ensemble", "Once upon a time there was", 40)
+    visitor.ask("ensemble", "Once upon a time there was", 60)
     visitor.step(1, 4)
     visitor.ask("ensemble", "The frog works at night and sleeps by day. " * 30, 20)
     visitor.step(1, 2)
-    visitor.point(0, 1, 6)
+    visitor.zoom(1)
 
 
 def seated(visitor: Visitor) -> None:
@@ -159,6 +184,7 @@ def seated(visitor: Visitor) -> None:
 
 
 SMALL = ("max_num_sequences=4",)
+BLOCKS = "max_tokens_in_paged_kv_cache=1024"  # 32 blocks: few enough to see each
 TIGHT = (*SMALL, "batch_scheduler_policy=max_utilization", "max_tokens_in_paged_kv_cache=256")
 CHUNKED = (
     *SMALL,
@@ -168,16 +194,19 @@ CHUNKED = (
     "decoupled_mode=true",
     "model=shipped:tiny-llama",
 )
+BOTH, ENGINE = ("simple-gpt2", "iterative-gpt2"), ("tensorrt_llm",)
 PICTURES = {
-    "watch-lab01": Picture("sequence-batcher", ("max_sequence_idle_microseconds=3600000000",), sequences),
-    "watch-lab02": Picture("iterative", ("max_batch_size=2",), newcomers),
-    "watch-lab02-stepped": Picture("iterative", (), stepped),
-    "watch-lab03": Picture("llama", ("max_num_sequences=4",), engine),
-    "watch-lab04": Picture("codegen", (), gathering),
-    "watch-lab05-static": Picture("static-batching", SMALL, policy),
-    "watch-lab05-inflight": Picture("inflight-batching", TIGHT, evicted),
-    "watch-lab06": Picture("modern", CHUNKED, chunked),
-    "watch-lab07": Picture("scaled", (), seated),
+    "watch-lab01": Picture(
+        "sequence-batcher", ("max_sequence_idle_microseconds=3600000000",), sequences, ("tokenizer", "generator_onnx")
+    ),
+    "watch-lab02": Picture("iterative", ("max_batch_size=2",), newcomers, BOTH),
+    "watch-lab02-stepped": Picture("iterative", ("max_batch_size=2",), stepped, BOTH),
+    "watch-lab03": Picture("llama", (*SMALL, BLOCKS), engine, ("tensorrt_llm", "llama-python-batched")),
+    "watch-lab04": Picture("codegen", ("max_batch_size=8",), gathering, ("codegen-350M-mono-gptj",)),
+    "watch-lab05-static": Picture("static-batching", (*SMALL, BLOCKS), policy, ENGINE),
+    "watch-lab05-inflight": Picture("inflight-batching", TIGHT, evicted, ENGINE),
+    "watch-lab06": Picture("modern", CHUNKED, chunked, ENGINE),
+    "watch-lab07": Picture("scaled", (), seated, ("streams",)),
 }
 
 
@@ -187,7 +216,8 @@ def watched(stack: str, settings: tuple[str, ...]) -> Iterator[str]:
     chosen = [word for setting in settings for word in ("--set", setting)]
     subprocess.run([*LABCTL, "up", stack, "--runtime", "local", "--ports", "auto", *chosen], check=True, cwd=ROOT)
     try:
-        server = subprocess.Popen([*LABCTL, "watch", stack, "--port", "0"], cwd=ROOT, text=True, stdout=subprocess.PIPE)
+        watch = (sys.executable, "-c", WATCH, "watch", stack, "--port", "0")
+        server = subprocess.Popen(watch, cwd=ROOT, text=True, stdout=subprocess.PIPE)
         try:
             assert server.stdout
             found = re.search(r"http://\S+", server.stdout.readline())
@@ -201,17 +231,17 @@ def watched(stack: str, settings: tuple[str, ...]) -> Iterator[str]:
 
 
 def take(browser: Any, address: str, picture: Picture, path: Path) -> None:
-    width, height = picture.size
-    page = browser.new_page(viewport={"width": width, "height": height}, bypass_csp=True)
+    width, height = SCREEN
+    page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=SHARP, bypass_csp=True)
     try:
         page.goto(address)
         page.locator("#clock").wait_for()
-        visitor = Visitor(page)
+        visitor = Visitor(page, picture.models)
         picture.act(visitor)
         if visitor.frames:
             save_film(visitor.frames, path.with_suffix(".gif"))
         else:
-            page.screenshot(path=path)
+            path.write_bytes(visitor.photograph())
         page.click("#pause")  # on it goes
         page.wait_for_function(
             "[...watching.store.asked.values()].every((ask) => ask.state !== 'sent')", timeout=120_000
@@ -220,11 +250,28 @@ def take(browser: Any, address: str, picture: Picture, path: Path) -> None:
         page.close()
 
 
-def save_film(frames: list[bytes], path: Path) -> None:
-    """An animated picture, small enough for a README: fewer pixels, few colours."""
-    pictures = [Image.open(io.BytesIO(frame)).convert("RGB").resize(FILM, Image.Resampling.LANCZOS) for frame in frames]
-    few = [few_colours(picture) for picture in pictures]
-    few[0].save(path, save_all=True, append_images=few[1:], duration=FRAME_MS, loop=0, optimize=True)
+def save_film(frames: list[tuple[bytes, str]], path: Path) -> None:
+    """An animated picture, small enough for a README: half the pixels, few colours, a caption below each frame.
+
+    One palette serves all frames, so that a request keeps its colour.
+    """
+    import matplotlib
+
+    font = ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / FONT), 17)
+    pictures = [Image.open(io.BytesIO(frame)).convert("RGB") for frame, _ in frames]
+    width, height = (max(sizes) // SHARP for sizes in zip(*(picture.size for picture in pictures), strict=True))
+    high = height + CAPTION
+    strip = Image.new("RGB", (width, high * len(frames)), "white")
+    write = ImageDraw.Draw(strip)
+    for number, (picture, (_, caption)) in enumerate(zip(pictures, frames, strict=True)):
+        strip.paste(picture.reduce(SHARP), (0, high * number))
+        write.text((12, high * number + height + 6), caption, font=font, fill="black")
+    few = few_colours(strip)
+    film = [few.crop((0, high * number, width, high * (number + 1))) for number in range(len(frames))]
+    captions = [caption for _, caption in frames]
+    changed = [before != after for before, after in itertools.pairwise(captions)]
+    lengths = [LONG_MS if late else FRAME_MS for late in (*changed, True)]
+    film[0].save(path, save_all=True, append_images=film[1:], duration=lengths, loop=0, optimize=False)
 
 
 def few_colours(picture: Image.Image) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Lab 01's client: four clients, a sequence each, all at once; then who sat where. Run by ``labctl run sequence``."""
+"""Lab 01's client: four clients with a sequence each, then the slots and rows. Run by ``labctl run sequence``."""
 
 import sys
 
@@ -12,7 +12,7 @@ from labkit.tables import table
 
 MODEL = "ensemble_pipeline"
 CITIES = ("London", "Paris", "Berlin", "Seoul")
-ROUNDS, QUICK_ROUNDS = 40, 10  # of a timed phase: one is over too soon to be measured
+ROUNDS, QUICK_ROUNDS = 40, 10  # of a timed phase: one round is too short to be measured
 BATCHER = "tokenizer"  # the model with the sequence batcher
 
 
@@ -27,7 +27,7 @@ def main() -> None:
         return SequenceClient(lab.endpoints[protocol], MODEL, protocol, id_type)
 
     def play(first: int, view: LiveView | None = None) -> list[RequestRecord]:
-        """One round: every client one sequence, from its first request to its last."""
+        """Play one round: every client sends one sequence, from its first request to its last."""
         ids = identifiers(count, id_type, first)
         records = [
             RequestRecord(str(id), MODEL, f"I have lived in {CITIES[n % len(CITIES)]}") for n, id in enumerate(ids)
@@ -80,13 +80,13 @@ def main() -> None:
 
 
 def mean(values) -> float | None:
-    """None where there is none: Triton's own backends (the gpu profile's generators) write no step log."""
+    """None for Triton's own backends (the gpu profile's generators), which write no step log."""
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else None
 
 
 def show(timeline: slots.Timeline, places: dict, problems: list[str]) -> None:
-    """Who sat where, as a table."""
+    """The slots and rows of each sequence, as a table."""
     waited = {wait.id: wait.ended - wait.began for wait in timeline.waits}
     rows = [
         (

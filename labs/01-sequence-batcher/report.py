@@ -13,9 +13,9 @@ from labkit.tables import markdown
 
 TIMED = ("direct", "oldest", "torchscript")
 WATCHED = {
-    "direct-slots": "Direct: a sequence keeps its slot, and the slot is its row in every batch",
-    "oldest-slots": "Oldest: a sequence keeps its place among the candidates, and sits in any row",
-    "backlog": "Direct with fewer slots than clients: who has none waits for the end of another sequence",
+    "direct-slots": "Direct: the slot is the row, from START to END",
+    "oldest-slots": "Oldest: a sequence keeps its slot, and may be in any row",
+    "backlog": "Direct, six clients and four slots: two wait for a free slot",
 }
 HEADER = (
     "strategy",
@@ -47,12 +47,11 @@ def main() -> None:
 
     timelines = {name: data["timeline"] for name, data in watched.items()}
     atomic_write(report.out / "slots.json", json.dumps(timelines, indent=1))
-    drawn = [(WATCHED[name], Timeline.from_json(data)) for name, data in timelines.items()]
-    slot_picture.draw(
-        drawn, report.out / "slots.png", "Which sequence sat in which slot, and in which row of each batch"
-    )
+    for name, data in timelines.items():
+        slot_picture.draw(Timeline.from_json(data), report.out / f"{name}.png", WATCHED[name])
+        report.say(f"![{WATCHED[name]}]({name}.png)")
     lanes = [Lane.from_json(WATCHED[name], data["trace"]) for name, data in watched.items()]
-    report.finish(metrics, lanes, "slots.png", "the runs whose slots are drawn")
+    report.finish(metrics, lanes, traced="the runs whose slots are drawn")
 
 
 def numbers(phase: dict) -> dict:

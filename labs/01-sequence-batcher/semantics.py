@@ -1,4 +1,4 @@
-"""What a sequence may not do, and what Triton says to it. Run by ``labctl run sequence`` in a phase of its own.
+"""Sequences that break the rules, and Triton's answers. Run by ``labctl run sequence`` in a phase of its own.
 
 That phase keeps an idle sequence for a short time only, and has few places, so that everything happens soon.
 """
@@ -14,7 +14,11 @@ from labkit.clients.sequences import SequenceClient, identifiers
 from labkit.errors import LabError
 
 MODEL, TEXT = "ensemble_pipeline", "I have lived in"
-REMARKABLE = ("conflict", "max sequence idle exceeded", "backlog")  # what Triton's log tells, beyond the usual course
+REMARKABLE = (
+    "conflict",
+    "max sequence idle exceeded",
+    "backlog",
+)  # lines of Triton's log about more than the usual course
 
 
 def main() -> None:
@@ -49,7 +53,7 @@ def main() -> None:
         def too_many(id) -> str:
             for _ in range(places):
                 ask(TEXT, ids.pop(), start=True)
-            # Not at once: the one that waits would idle as long as those that it waits for, and be dropped like them.
+            # Not at once: the waiting sequence would idle as long as the running ones, and be dropped like them.
             time.sleep(idle / 2)
             began = time.monotonic()
             answer = ask(TEXT, id, start=True, end=True)

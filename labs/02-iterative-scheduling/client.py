@@ -19,8 +19,9 @@ from labkit.workloads import load
 MODELS = ("simple-gpt2", "iterative-gpt2")
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul")
 OTHERS = ("My favourite food is", "Once upon a time", "The fox", "I have lived in Paris", "In winter the", "Anna")
-GAP_S = 0.05  # the second prompt comes so much later
+GAP_S = 0.05  # from the first prompt to the second
 LONGEST, SHORTEST = 400, 64  # tokens of an answer
+DRAWN = 24  # tokens of each answer in the picture: the same in every phase, and few enough to see each of them
 TIMEOUT_S = 120.0
 
 
@@ -37,18 +38,18 @@ def tokens_for(endpoint: str, seconds: float) -> tuple[int, str]:
 
 
 def length(step_s: float, seconds: float) -> tuple[int, str]:
-    """The tokens of an answer, where each takes ``step_s``, and a sentence about their number."""
+    """The tokens of an answer if each takes ``step_s``, and a sentence about their number."""
     tokens = max(SHORTEST, min(LONGEST, int(seconds / max(step_s, 1e-4))))
     takes = f"at the speed of a first, short answer they take {tokens * step_s:.1f} s"
     return tokens, f"the most that an answer here has: {takes}" if tokens == LONGEST else takes
 
 
 def two_prompts(endpoint: str, model: str, tokens: int) -> list:
-    """The demonstration: the second request arrives while the first is being answered."""
+    """Send the second request while the first is being answered; return both."""
     with LiveView(tokens) as view, TextStream(endpoint, view.token) as stream:
         records = []
         for prompt in PROMPTS:
-            if records:  # the first must be under way, also on a machine that is busy with something else
+            if records:  # the first must be under way, also on a busy machine
                 stream.wait_first(records[0], timeout=TIMEOUT_S)
                 time.sleep(max(0.0, records[0].start + GAP_S - time.monotonic()))
             records.append(stream.send(model, prompt, max_tokens=tokens, ignore_eos=True))
@@ -57,8 +58,18 @@ def two_prompts(endpoint: str, model: str, tokens: int) -> list:
     return records
 
 
+def drawn(endpoint: str, model: str) -> list:
+    """Two short answers for the picture; the second prompt is sent after the first token of the first."""
+    with TextStream(endpoint) as stream:
+        first = stream.send(model, PROMPTS[0], max_tokens=DRAWN, ignore_eos=True)
+        stream.wait_first(first, timeout=TIMEOUT_S)
+        second = stream.send(model, PROMPTS[1], max_tokens=DRAWN, ignore_eos=True)
+        stream.wait(first, second, timeout=TIMEOUT_S)
+    return [first, second]
+
+
 def many_clients(endpoint: str, model: str, clients: int, tokens: int, tell: Tell) -> list:
-    """``clients`` requests at random moments within the time of about one answer, of unequal lengths."""
+    """Send ``clients`` requests of unequal lengths, at random within the time of about one answer."""
     rng = random.Random(clients)
     lengths = [max(8, int(tokens * rng.uniform(0.3, 1.0))) for _ in range(clients)]
     with TextStream(endpoint) as stream:
@@ -71,12 +82,12 @@ def many_clients(endpoint: str, model: str, clients: int, tokens: int, tell: Tel
 
 
 def tokens_before(newcomer: RequestRecord, first: RequestRecord) -> int:
-    """How many tokens the first request was given while the newcomer waited for its own first one."""
+    """The tokens that the first request got while the newcomer waited for its own first one."""
     return sum(newcomer.start < at <= newcomer.responses[0][0] for at, _ in first.responses)
 
 
 def batches(steps: list) -> dict:
-    """What the newcomer met: steps until it shared a batch, and what a step takes, in ms, by the size of its batch."""
+    """The newcomer's steps until it shared a batch, and the time of a step in ms, by batch size."""
     joined = next((n for n, step in enumerate(steps) if n and step.more["prefill"]), 0)
     shared = next((n for n, step in enumerate(steps) if step.batch == 2), None)
     plain = {size: [s.ended - s.began for s in steps if s.batch == size and not s.more["prefill"]] for size in (1, 2)}
@@ -94,7 +105,10 @@ def main() -> None:
     tokens, about = tokens_for(endpoint, seconds)
     print(f"\nTwo prompts, the second {GAP_S * 1e3:.0f} ms later ({cache}), {tokens} tokens each:")
     print(about)
-    data: dict = {"tokens": tokens, "demo": {}, "clients": {}}
+    data: dict = {"tokens": tokens, "drawn": {}, "demo": {}, "clients": {}}
+    for model in MODELS:
+        records = drawn(endpoint, model)
+        data["drawn"][model] = Lane(model, records, lab.steps(model, records)).to_json()
     every, rows = [], []
     for model in MODELS:
         print(f"\n{model}")

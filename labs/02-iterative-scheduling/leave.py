@@ -1,4 +1,4 @@
-"""Clients that go away as soon as they have asked: python leave.py HOST:GRPC_PORT [HOW_MANY]
+"""Clients that disconnect as soon as they have sent a request: python leave.py HOST:GRPC_PORT [HOW_MANY]
 
 Question 4 of the lesson. Triton 2.51 keeps the place of some of them, until it has been idle for long enough.
 """
@@ -13,7 +13,7 @@ MODEL = "iterative-gpt2"
 
 
 def leave(endpoint: str) -> None:
-    """Ask for 900 tokens and cancel before the first one can have come."""
+    """Ask for 900 tokens and cancel before the first one can arrive."""
     client = InferenceServerClient(endpoint)
     prompt = InferInput("text_input", [1, 1], "BYTES")
     prompt.set_data_from_numpy(np.array([[b"I have lived in"]], dtype=np.object_))
@@ -33,7 +33,7 @@ def serves(endpoint: str) -> bool:
 
 
 def main(arguments: list[str]) -> str | None:
-    """Returns what is wrong, in words, or None."""
+    """Return an error message, or None."""
     if not arguments or not all(number.isdecimal() for number in arguments[1:]):
         return "python leave.py HOST:GRPC_PORT [HOW_MANY]"
     if not serves(arguments[0]):

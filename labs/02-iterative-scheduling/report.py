@@ -21,13 +21,14 @@ def main() -> None:
     report = Report(Path(sys.argv[1]), "Lab 02: iterative scheduling", (ORIGINAL, CACHED))
     phases = report.phases
     metrics: dict = {"variants": {}}
-    rows, lanes = [], []
+    rows, lanes, drawn = [], [], []
     for name, (phase, model, title) in VARIANTS.items():
         if phase not in phases:
             continue
         demo, clients = phases[phase]["demo"][model], phases[phase]["clients"][model]
         lane = Lane.from_json(title, demo)
         lanes.append(lane)
+        drawn.append(Lane.from_json(title, phases[phase]["drawn"][model]))
         newcomer = lane.records[1]
         metrics[name] = {
             "overlap": demo["overlap"],
@@ -59,7 +60,7 @@ def main() -> None:
         f"400 tokens: {lengths}."
     )
     report.table("The variants", rows, HEADER)
-    timeline.draw(lanes, report.out / "timeline.png", "Two prompts, the second 50 ms after the first")
+    timeline.draw(drawn, report.out / "timeline.png", "Two prompts, 24 tokens each, the second a token later")
     report.finish(metrics, lanes, "timeline.png")
 
 

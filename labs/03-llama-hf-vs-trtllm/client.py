@@ -23,7 +23,7 @@ from labkit.tables import table
 from labkit.workloads import dataset
 
 UNBATCHED, BATCHED, ENGINE = "llama-python", "llama-python-batched", "ensemble"
-EXECUTING = {UNBATCHED: UNBATCHED, BATCHED: BATCHED, ENGINE: "tensorrt_llm"}  # whose step log tells of it
+EXECUTING = {UNBATCHED: UNBATCHED, BATCHED: BATCHED, ENGINE: "tensorrt_llm"}  # the model whose step log shows it
 PROMPTS = (
     "I am going to",
     "Let me tell you what I know about",
@@ -33,11 +33,11 @@ PROMPTS = (
 TIMEOUT_S = 240.0
 
 
-LLM_API = llm_api.MODEL  # asked itself where no ensemble stands around it
+LLM_API = llm_api.MODEL  # asked directly, because it has no ensemble
 
 
 def inputs(endpoint: str, model: str, prompt: str, tokens: int, stream: bool = False) -> list:
-    """As the workshop's clients send them; `llama-python` and the LLM API have no batch dimension.
+    """The prompt in the form of the workshop's clients; `llama-python` and the LLM API have no batch dimension.
 
     No token ends an answer of the ensemble, as none ends one of Hugging Face's models here: all are of the same length.
     """
@@ -63,7 +63,7 @@ def at_once(
     tell: Tell | None = None,
     count: Callable[[str], int] = len,
 ) -> list[RequestRecord]:
-    """All prompts in flight at the same time; every answer is there when this returns.
+    """Send all prompts at the same time, and wait for every answer.
 
     ``count`` says how many tokens a text has that the LLM API ended early.
     """
@@ -79,7 +79,7 @@ def at_once(
 def streamed(
     endpoint: str, model: str, prompts: list[str], tokens: int, tell: Tell | None = None
 ) -> list[RequestRecord]:
-    """All prompts through the streaming engine: one response for each token, in the LLM API's with the text so far."""
+    """Send all prompts to the streaming engine: a response for each token; the LLM API's have the text so far."""
     with TextStream(endpoint) as stream:
         records = [
             stream.send_inputs(model, p, inputs(endpoint, model, p, tokens, stream=True), so_far=model == LLM_API)
@@ -90,7 +90,7 @@ def streamed(
 
 
 def divergence(tokenizer, one: str, other: str) -> int | None:
-    """The first token at which two texts part ways; None where they do not."""
+    """The first token at which two texts differ; None if they are equal."""
     a, b = tokenizer.encode(one).ids, tokenizer.encode(other).ids
     if a == b:
         return None
@@ -98,7 +98,7 @@ def divergence(tokenizer, one: str, other: str) -> int | None:
 
 
 def is_near_tie(lab, tokenizer, text: str, place: int) -> bool:
-    """In fp32 throughout, an answer may part ways only where the two best tokens are as good as each other."""
+    """In fp32 throughout, an answer may differ only where the two best tokens are a near tie."""
     if not lab.settings.get("exact"):
         return False
     lead = near_tie.margin(lab.tokenizer_dir, tokenizer.encode(text).ids[:place])

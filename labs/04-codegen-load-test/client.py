@@ -18,11 +18,11 @@ SIDES = ("preprocessing", "postprocessing")
 QUICK_STEPS = (32,)
 CEILING_USERS = 32
 USERS = {"http": CodegenHttp, "grpc": CodegenGrpc}
-TRACE_S = 1.0  # so much of the last step goes into the trace
+TRACE_S = 1.0  # the end of the last step that goes into the trace
 
 
 def users(lab, protocols, model: str, tokens: int) -> list:
-    """The user classes for these protocols, asking ``model`` for ``tokens`` tokens."""
+    """The user classes for these protocols, which ask ``model`` for ``tokens`` tokens."""
     hosts = {"http": f"http://{lab.endpoints['http']}", "grpc": lab.endpoints["grpc"]}
     more = {"model": model, "payloads": [payload(prompt, tokens) for prompt in PROMPTS]}
     return [type(name, (USERS[name],), {**more, "host": hosts[name]}) for name in protocols]
@@ -36,7 +36,7 @@ def steps(lab) -> list[int]:
 
 
 def describe(load: stepped.Load) -> dict:
-    """A load as it goes into the phase's file."""
+    """A load in the form of the phase's file."""
     counted = load.counted().models
     infer = counted[GENERATOR].compute_infer_us
     return {

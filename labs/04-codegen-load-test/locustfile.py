@@ -16,7 +16,7 @@ PROMPTS = (
     "def is_prime(n):",
     "def count_vowels(text):",
 )
-# What the published client sends, whatever the vocabulary.
+# The published client sends these, whatever the vocabulary.
 OPTIONS = {
     "runtime_top_k": ("UINT32", np.uint32(1)),
     "runtime_top_p": ("FP32", np.float32(0.0)),
@@ -33,7 +33,7 @@ OPTIONS = {
 
 
 def payload(prompt: str, tokens: int):
-    """The inputs and outputs of one request, for whichever protocol's classes."""
+    """The inputs and outputs of one request, in the classes of either protocol."""
 
     def make(input_class, output_class):
         columns = {

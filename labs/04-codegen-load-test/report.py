@@ -8,6 +8,7 @@ from labkit.pictures import loadplot
 from labkit.report import Report
 
 BATCHED, UNBATCHED = "batching", "one-by-one"
+LINES = {BATCHED: "dynamic batching", UNBATCHED: "one by one"}  # their names in the picture of users
 GENERATOR = "codegen-350M-mono-gptj"
 HEADER = (
     "tokens",
@@ -44,7 +45,7 @@ def row(tokens: str, phase: str, run: dict) -> tuple:
 
 
 def numbers(run: dict) -> dict:
-    """What of a load goes into result.json: every step by its users, the counters, the shares."""
+    """The numbers of a load for result.json: every step by its users, the counters, the shares."""
     return {
         "steps": {str(step["users"]): {k: v for k, v in step.items() if k != "users"} for step in run["steps"]},
         "last": run["steps"][-1],
@@ -54,7 +55,7 @@ def numbers(run: dict) -> dict:
 
 
 def compare(one_by_one: dict, batching: dict) -> dict:
-    """The last step with and without dynamic batching; the length that gains least is what is judged."""
+    """The last step with and without dynamic batching; the verdict judges the length that gains least."""
     last = {t: (one_by_one[t]["steps"][-1], batching[t]["steps"][-1]) for t in batching}
     ratios = {t: one["requests_per_second"] / other["requests_per_second"] for t, (one, other) in last.items()}
     tokens = max(ratios, key=lambda t: ratios[t])
@@ -103,6 +104,12 @@ def main() -> None:
     )
     columns = {f"{t} tokens": {name: runs[t]["seconds"] for name, runs in phases.items()} for t in lengths}
     loadplot.draw(columns, report.out / "timeline.png", "A stepped load, with and without dynamic batching")
+    longest = lengths[-1]
+    title = f"Answers of {longest} tokens, while users are added"
+    loadplot.draw_by_users(
+        {LINES[name]: runs[longest]["seconds"] for name, runs in phases.items()}, report.out / "users.png", title
+    )
+    report.say(f"![{title}](users.png)")
     lanes = [Lane.from_json(f"{name}, {t} tokens", runs[t]["trace"]) for name, runs in phases.items() for t in lengths]
     report.finish(metrics, lanes, "timeline.png", "the last second of each load")
 

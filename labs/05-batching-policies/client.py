@@ -1,4 +1,4 @@
-"""Lab 05's client: the identity test over two workloads, and what the scheduler did meanwhile.
+"""Lab 05's client: the identity test over two workloads, and the scheduler's steps meanwhile.
 
 Run by ``labctl run batching``, once for each phase: static, in-flight, and in-flight with little memory under both
 policies. The phases with little memory run half of the chat-like workload alone.
@@ -21,7 +21,7 @@ QUICK_REQUESTS, QUICK_ARTICLES, QUICK_SCALE = 24, 20, 0.05
 
 
 def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
-    """By name; a person's own dataset takes the place of the article-like prompts."""
+    """The workloads by name; a dataset of your own replaces the article-like prompts."""
     count = QUICK_REQUESTS if lab.quick else int(lab.settings["requests"])
     chat = {"chat": dataset.chat(count_tokens, count)}
     if lab.settings["max_tokens_in_paged_kv_cache"]:
@@ -34,7 +34,7 @@ def workloads(lab, count_tokens) -> dict[str, list[dataset.Item]]:
 
 
 def scheduling(steps: list) -> dict[str, float]:
-    """What the step log says of a run; nothing where the engine is NVIDIA's, whose backend writes none.
+    """The figures that the step log gives; none for NVIDIA's backend, which writes no step log.
 
     Its own metrics say the same then (``labkit.evidence.trtllm``), from release 0.8.0 on.
     """

@@ -1,4 +1,4 @@
-"""Phase 1: somebody decodes when a long prompt arrives. How long is the gap, and what does closing it cost?"""
+"""Phase 1: a long prompt arrives while a request decodes. How long is the gap, and what does a shorter one cost?"""
 
 import random
 import sys
@@ -11,7 +11,7 @@ from labkit.lane import Lane
 from labkit.workloads.engine_stream import EngineStream, steps_of
 
 LONG, QUICK_LONG = 700, 384  # tokens of the long prompt
-TOKENS = (100, 200, 400, 800, 1200)  # that the first one asks for: it must not be done when the other arrives
+TOKENS = (100, 200, 400, 800, 1200)  # of the first request, which must not be done when the other arrives
 FIRST_TOKENS = 8  # of the newcomer
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     measure(lab, short, long[: lab.settings["max_num_tokens"]], TOKENS[0])  # warm-up: one step of that size
     for tokens in TOKENS:
         decoder, newcomer, steps = measure(lab, short, long, tokens)
-        if decoder.output_tokens < tokens:  # it was still at it when the newcomer was done
+        if decoder.output_tokens < tokens:  # it was not done before the newcomer
             break
     else:
         raise LabError("the new prompt never met a decoding request", "the machine is very busy")
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(lab, short, long, tokens):
-    """Somebody decodes; then the long prompt comes. When that one is answered, the first is cancelled."""
+    """Send the long prompt while a request decodes. When it is answered, cancel the first request."""
     with EngineStream(lab.endpoints["grpc"]) as stream:
         decoder = stream.ask(short, tokens, "decodes")
         stream.wait_first(decoder, timeout=120)

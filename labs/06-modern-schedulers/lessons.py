@@ -1,7 +1,9 @@
-"""What the phases of each lesson add up to: a table, a picture, and the numbers for its verdicts.
+"""For each lesson a table, a picture, and the numbers for its verdicts.
 
-Counts are of the step log; an engine of NVIDIA's writes none, and then there is a dash in their place.
+Counts are those of the step log. NVIDIA's engines write none: a dash stands in their place.
 """
+
+import math
 
 from labkit.pictures.panels import Panel, draw
 
@@ -9,7 +11,7 @@ NONE = "-"
 
 
 def chunked(report, runs):
-    """1. What a step may compute, against the longest gap of a decoding request and the first token of a new one."""
+    """1. The token budget of a step, against the longest gap of a running request and the TTFT of a new one."""
     points = sorted(runs.values(), key=lambda run: -run["budget"])
     report.table(
         f"1. Chunked prefill: a prompt of {points[0]['prompt_tokens']} tokens meets a decoding request",
@@ -31,24 +33,22 @@ def chunked(report, runs):
     found = {"most": numbers(points[0]), "least": numbers(points[-1])}
     found["gap_ms_ratio"] = points[0]["longest_gap_ms"] / points[-1]["longest_gap_ms"]
     times = {
-        "longest gap of a decoding request": (budgets, [run["longest_gap_ms"] for run in points]),
-        "first token of a new request": (budgets, [run["ttft_ms"] for run in points]),
+        "longest gap of a running request": (budgets, [run["longest_gap_ms"] for run in points]),
+        "TTFT of a new request": (budgets, [run["ttft_ms"] for run in points]),
     }
-    panels = [
-        Panel("a smaller budget: shorter gaps, a later first token", "ms", "tokens of a step, at most", times, log=True)
-    ]
+    panels = [Panel("the smaller the budget, the shorter the gap", "ms", "token budget of a step", times, log=True)]
     if all("largest_step" in run for run in points):
         found["over_budget"] = max(run["largest_step"] - run["budget"] for run in points)
         found["work_ratio"] = points[0]["largest_step"] / points[-1]["largest_step"]
         work = {"computed": (budgets, [run["largest_step"] for run in points])}
-        title = "most work between two tokens of a decoding request"
-        panels.insert(0, Panel(title, "tokens", "tokens of a step, at most", work, log=True))
-    picture(report, panels, "chunked.png", "A token budget for every step")
+        title = "most tokens computed between two of a running request"
+        panels.insert(0, Panel(title, "tokens", "token budget of a step", work, log=True))
+    picture(report, panels, "chunked.png", "Chunked prefill: a token budget for every step")
     return found
 
 
 def prefix(report, runs):
-    """2. What of the prompts was computed, and the time to the first token."""
+    """2. How much of the prompts was computed, and the time to the first token."""
     rows, found = [], {}
     for phase, run in runs.items():
         for order, one in run["orders"].items():
@@ -61,14 +61,18 @@ def prefix(report, runs):
         ("phase", "instructions", "prompt tokens computed", "hit rate", "first TTFT, ms", "TTFT of the others, ms"),
         left=2,
     )
-    every = [(phase, order, one) for phase, run in runs.items() for order, one in run["orders"].items()]
-    labels = [f"{phase.removeprefix('prefix-')}\n{order}" for phase, order, _ in every]
-    times = {label: [one["ttft_ms"]] for label, (*_, one) in zip(labels, every, strict=True)}
-    panels = [Panel("time to first token, without the first", "ms", bars=times, names=["TTFT"])]
-    if all("computed" in one for *_, one in every):
-        computed = {label: [one["computed"]] for label, (*_, one) in zip(labels, every, strict=True)}
-        panels.insert(0, Panel("prompt tokens computed", "tokens", bars=computed, names=["computed"]))
-    picture(report, panels, "prefix.png", "Prompts that begin alike")
+    every = [one for run in runs.values() for one in run["orders"].values()]
+
+    def bars(key):
+        return {
+            CACHES.get(phase, phase): [run["orders"].get(order, {}).get(key, math.nan) for order in TITLES]
+            for phase, run in runs.items()
+        }
+
+    panels = [Panel("mean TTFT of all but the first", "ms", bars=bars("ttft_ms"), names=[*TITLES.values()])]
+    if all("computed" in one for one in every):
+        panels.insert(0, Panel("prompt tokens computed", "tokens", bars=bars("computed"), names=[*TITLES.values()]))
+    picture(report, panels, "prefix.png", "Prefix caching: prompts that begin alike")
     if {"off", "on"} <= found.keys():
         off, on = found["off"]["one"], found["on"]["one"]
         found["ttft_ratio"] = off["ttft_ms"] / on["ttft_ms"]
@@ -79,24 +83,25 @@ def prefix(report, runs):
     return found
 
 
-TITLES = {"one": "one", "turn": "four, in turn", "sorted": "four, sorted"}
+CACHES = {"prefix-off": "no cache", "prefix-on": "cache", "prefix-small": "small cache"}
+TITLES = {"one": "one prefix", "turn": "four in turn", "sorted": "four, sorted"}
 
 
 def speculation(report, runs):
-    """3. Steps for a token, guesses that were right, and what comes of it in tokens per second."""
+    """3. Steps for a token, the acceptance rate, and the tokens per second."""
     plain, rows, found = runs.get("plain"), [], {}
     for phase, run in runs.items():
         for batch, one in run["batches"].items():
             base = (plain or run)["batches"][batch]
             same = sum(a == b for a, b in zip(one["answers"], base["answers"], strict=True))
             times = one["tokens_per_s"] / base["tokens_per_s"]
-            guesses = f"{one['accepted']:,} of {one['guessed']:,}" if one.get("guessed") else NONE
+            accepted = f"{one['accepted']:,} of {one['guessed']:,}" if one.get("guessed") else NONE
             rows.append(
                 (
                     phase,
                     batch,
                     f"{one['steps_per_token']:.2f}",
-                    guesses,
+                    accepted,
                     f"{one['tokens_per_s']:.0f}",
                     f"{times:.2f}",
                     f"{same} of {len(base['answers'])}",
@@ -108,9 +113,9 @@ def speculation(report, runs):
                 "same_answers": same,
             }
     report.table(
-        "3. Speculation: several tokens of a request in one step",
+        "3. Speculative decoding: several tokens of a request in one step",
         rows,
-        ("phase", "batch", "steps per token", "guesses accepted", "tokens/s", "times plain", "same answers"),
+        ("phase", "batch", "steps per token", "drafts accepted", "tokens/s", "times plain", "same answers"),
         left=1,
     )
     batches = list(next(iter(runs.values()))["batches"])
@@ -119,17 +124,17 @@ def speculation(report, runs):
         return {f"batch {b}": [run["batches"][b][key] for run in runs.values()] for b in batches}
 
     panels = [
-        Panel("steps of a request for a token", "steps", bars=bars("steps_per_token"), names=list(runs)),
-        Panel("tokens a second", "tokens/s", bars=bars("tokens_per_s"), names=list(runs)),
+        Panel("steps for a token of a request", "steps", bars=bars("steps_per_token"), names=list(runs)),
+        Panel("tokens per second", "tokens/s", bars=bars("tokens_per_s"), names=list(runs)),
     ]
-    picture(report, panels, "speculation.png", "Guess, and check several tokens at once")
+    picture(report, panels, "speculation.png", "Speculative decoding: several drafts checked in one step")
     return found
 
 
 def tenants(report, runs):
-    """4. What each tenant was served while both waited."""
+    """4. The tokens that each tenant was served while both waited."""
     report.table(
-        "4. Who goes first: one tenant floods, another asks for little",
+        "4. Scheduling policies: one tenant floods, a light one sends little",
         [
             (
                 phase,
@@ -144,23 +149,19 @@ def tenants(report, runs):
         (
             "scheduling",
             "flood's TTFT, ms",
-            "light one's TTFT, ms",
+            "light tenant's TTFT, ms",
             "flood done, ms",
             "served while both wait",
-            "light one behind by requests",
+            "light tenant behind, requests",
         ),
     )
-    panels = [
-        Panel(
-            phase,
-            "served, tokens",
-            "steps since the first joined",
-            {tenant: (range(len(made)), made) for tenant, made in run["served"].items()},
-            steps=True,
-        )
+    ahead = {
+        phase: [light - flood for light, flood in zip(run["served"]["light"], run["served"]["flood"], strict=True)]
         for phase, run in runs.items()
-    ]
-    picture(report, panels, "tenants.png", "What each tenant was served while both waited")
+    }
+    curves = {phase: (range(len(tokens)), tokens) for phase, tokens in ahead.items()}
+    panels = [Panel("while both wait", "tokens of the light tenant minus the flood's", "steps", curves, steps=True)]
+    picture(report, panels, "tenants.png", "Which tenant is ahead, by policy")
     return {
         phase.replace("-", "_"): {
             "behind": run["behind"],
@@ -173,11 +174,12 @@ def tenants(report, runs):
 
 
 def triton(report, runs):
-    """5. What Triton's own queue did at the door."""
+    """5. What Triton's cache, queue and rate limiter did in front of the engine."""
     run = runs["triton"]
     cache, first, queue, jobs = run["cache"], run["priorities"], run["rejected"], run["limited"]
+    places = ", ".join(map(str, first["places"]))
     report.table(
-        "5. Triton's own, in front of the engine and beside it",
+        "5. Triton's cache, queue and rate limiter, in front of the engine",
         [
             (
                 "response cache",
@@ -186,13 +188,13 @@ def triton(report, runs):
             ),
             (
                 "priority levels",
-                f"behind {first['usual']} others, the urgent went in as {', '.join(map(str, first['places']))}",
-                "the others wait as much longer",
+                f"urgent requests behind {first['usual']} others were executed as number {places}",
+                "the others wait correspondingly longer",
             ),
             (
                 "queue policy",
                 f"{queue['rejected']:.0f} of {queue['came']} rejected; {queue['room']} may wait",
-                "a rejected request is sent again",
+                "the client must send a rejected request again",
             ),
             (
                 "rate limiter",
@@ -222,7 +224,7 @@ def triton(report, runs):
 
 
 def numbers(run):
-    """What of a phase is a number or a text: no lists of requests."""
+    """The numbers and texts of a phase, without its lists of requests."""
     return {key: value for key, value in run.items() if not isinstance(value, list | dict)}
 
 

@@ -1,4 +1,4 @@
-"""Phase 2: prompts that begin alike. What of them is computed, with and without a cache, and with one too small."""
+"""Phase 2: prompts that begin alike. How much is computed without a cache, with one, and with a small one?"""
 
 import random
 import sys
@@ -23,11 +23,11 @@ def main() -> None:
 
     one, *several = [ids(length) for _ in range(9)]
     orders = {"one": [one] * count}
-    if lab.settings["enable_kv_cache_reuse"]:  # without a cache all are the same
+    if lab.settings["enable_kv_cache_reuse"]:  # without a cache every order is the same
         orders["turn"] = [several[number % 4] for number in range(count)]
-        if lab.settings["max_tokens_in_paged_kv_cache"]:  # a large one finds as much in any order
+        if lab.settings["max_tokens_in_paged_kv_cache"]:  # a large cache finds as much in any order
             orders["sorted"] = sorted(several[4 + number % 4] for number in range(count))
-            if lab.quick:  # one instruction has room in a small one too
+            if lab.quick:  # one instruction fits into a small cache too
                 del orders["one"]
     data, every = {"requests": count, "orders": {}}, []
     ask(lab, [ids(length + OWN)])  # warm-up: what is compiled at first use
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def ask(lab, prompts):
-    """One after the other, so that each finds what those before it have left."""
+    """Send the requests one after the other, so that each finds the blocks of the earlier ones."""
     records = []
     with EngineStream(lab.endpoints["grpc"]) as stream:
         for number, prompt in enumerate(prompts, 1):
@@ -57,7 +57,7 @@ def ask(lab, prompts):
 
 
 def counted(steps, asked):
-    """Prompt tokens that were computed; the others were there already."""
+    """Prompt tokens that were computed; the others were in the cache."""
     rows = [pair for step in steps for pair in zip(step.more["tokens"], step.more["phase"], strict=True)]
     computed = sum(tokens for tokens, letter in rows if letter == "p")
     return {"asked": asked, "computed": computed, "hit_rate": 1 - computed / asked}

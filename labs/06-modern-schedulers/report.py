@@ -1,4 +1,4 @@
-"""Lab 06's report: of each of the five lessons a table, a picture, and the numbers that its verdicts judge."""
+"""Lab 06's report: for each of the five lessons a table, a picture, and the numbers of its verdicts."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Phase 3: several tokens a step, because somebody guessed them. How many guesses are right, and does it pay?"""
+"""Phase 3: speculative decoding. How many drafts are accepted, and does it pay?"""
 
 import sys
 import time
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def ask(lab, prompts, tokens, batch):
-    """``batch`` prompts at a time, to their ends."""
+    """Send the prompts, ``batch`` at a time, and wait for their answers."""
     records, began = [], time.monotonic()
     with EngineStream(lab.endpoints["grpc"]) as stream:
         for first in range(0, len(prompts), batch):
@@ -57,7 +57,7 @@ def ask(lab, prompts, tokens, batch):
 
 
 def counted(steps, records):
-    """Of a request: its steps after its first token, for each token. Of all: guesses, and how many were right."""
+    """Steps for each token of a request after its first; drafts, and how many were accepted."""
     ids = {record.id for record in records}
     rows = tokens = guessed = accepted = 0
     for step in steps:

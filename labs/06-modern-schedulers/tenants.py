@@ -1,6 +1,6 @@
-"""Phase 4: one tenant floods, another asks for little. Who gets what, under each way to choose who goes first?
+"""Phase 4: one tenant floods, another sends little. What does each get under each scheduling policy?
 
-A request that fills the KV cache runs before: all others are there when it ends, and who joins is the order's choice.
+A first request fills the KV cache. When it ends all others are waiting, so the policy alone decides which one joins.
 """
 
 import random
@@ -16,7 +16,7 @@ FLOOD, LIGHT = "flood", "light"
 TOKENS = {FLOOD: 48, LIGHT: 16}  # of each answer
 COUNTS, QUICK_COUNTS = {FLOOD: 48, LIGHT: 16}, {FLOOD: 20, LIGHT: 10}
 PRIORITY = {FLOOD: 2, LIGHT: 1}
-TRIES = 5  # until all requests have come before the first of them joins
+TRIES = 5  # until all requests have arrived before the first of them joins
 
 
 def main() -> None:
@@ -27,12 +27,12 @@ def main() -> None:
         ask(stream, rng, dict.fromkeys(counts, 1))  # warm-up: what is compiled at first use
         for _ in range(TRIES):
             door = stream.fill(lab.settings["max_tokens_in_paged_kv_cache"])
-            stream.wait_first(door, timeout=120)  # it is in: some orders would let it in last
+            stream.wait_first(door, timeout=120)  # it has joined: some policies would admit it last
             records = ask(stream, rng, counts)
-            everybody = [record for tenant in records.values() for record in tenant]
+            every = [record for tenant in records.values() for record in tenant]
             tenants = {record.id: tenant for tenant, own in records.items() for record in own}
-            steps = [step for step in steps_of(lab, everybody) if tenants.keys() & {*step.ids}]
-            if steps[0].batch + steps[0].more["queue"] == len(everybody):
+            steps = [step for step in steps_of(lab, every) if tenants.keys() & {*step.ids}]
+            if steps[0].batch + steps[0].more["queue"] == len(every):
                 break
         else:
             raise LabError(f"the requests were not all there within {TRIES} attempts", "the machine is very busy")
@@ -47,11 +47,11 @@ def main() -> None:
     data |= counted(steps, tenants)
     flood, light = (data[tenant]["ttft_ms"] for tenant in (FLOOD, LIGHT))
     print(f"{lab.phase}: time to first token {flood:.0f} ms in the flood, {light:.0f} ms for the light tenant")
-    lab.finish({**data, **Lane(lab.phase, everybody, steps).to_json()}, everybody)
+    lab.finish({**data, **Lane(lab.phase, every, steps).to_json()}, every)
 
 
 def ask(stream, rng, counts):
-    """The flood first; the light tenant's requests come right behind it on the same stream."""
+    """Send the flood, and right behind it the light tenant's requests on the same stream."""
     records = {
         tenant: [
             stream.ask(
@@ -70,7 +70,7 @@ def ask(stream, rng, counts):
 
 
 def counted(steps, tenants):
-    """What each tenant was served while both waited, from the moment when the first of all could join.
+    """The tokens that each tenant was served while both waited, from the moment when the first request could join.
 
     As the fair scheduler counts: a token of a prompt is one, a new one two. A share is half of it all: how far the
     light tenant was behind its own in the end, and how far from it at most, in requests of the flood.

@@ -19,8 +19,11 @@ from labkit.lane import Lane
 DOOR, JOB = "door", "night_job"
 JOBS, JOB_MS = 6, 40
 SAME, TOO_MANY = 10, 4  # requests: of one text, beyond the queue
-COUNTS, QUICK_COUNTS = (8, 4), (4, 2)  # of priority 2, and of priority 1; this Triton takes 0.5 s for most that waited
-LENGTHS = (200, 400, 800, 900)  # tokens of the one that is ahead: the others must all be there before it is done
+COUNTS, QUICK_COUNTS = (
+    (8, 4),
+    (4, 2),
+)  # of priority 2, and of priority 1; this Triton takes 0.5 s for most waiting requests
+LENGTHS = (200, 400, 800, 900)  # tokens of the first request: the others must all arrive before it is done
 NORMAL, FIRST = 2, 1
 FULL = "exceeds maximum queue size"  # Triton's words
 
@@ -39,7 +42,7 @@ def main() -> None:
 
 
 def cache(lab, door):
-    """The same text again and again: the first answer is computed, the others come from memory."""
+    """Send the same text again and again: the first answer is computed, the others come from memory."""
     before, records = scrape(lab), []
     with UnaryClient(lab.endpoints["grpc"]) as client:
         for _ in range(1 + SAME):
@@ -54,18 +57,19 @@ def cache(lab, door):
 
 
 def priorities(lab, door):
-    """One is inside, eight wait, and behind them come four of priority 1. In which order do they go in?"""
+    """One request is inside, eight wait, and four of priority 1 follow. In which order are they executed?"""
     many, few = QUICK_COUNTS if lab.quick else COUNTS
     ahead, usual, urgent = behind_one(lab, door, [NORMAL] * many + [FIRST] * few)
     order = [name for step in lab.steps(DOOR, [ahead]) for name in step.ids]
     places = sorted(order.index(record.id) + 1 for record in urgent)
     overtaken = sum(order.index(u.id) < order.index(n.id) for u in urgent for n in usual) / (many * few)
-    print(f"priorities: {few} urgent ones behind {many} others went in as {', '.join(map(str, places))}", flush=True)
+    went = ", ".join(map(str, places))
+    print(f"priorities: {few} urgent requests behind {many} others were executed as number {went}", flush=True)
     return {"usual": many, "urgent": few, "places": places, "overtaken": overtaken, "asked": [ahead, *usual, *urgent]}
 
 
 def rejected(lab, door):
-    """More requests than may wait: the others are rejected at once."""
+    """Send more requests than may wait: the others are rejected at once."""
     room = lab.settings["door_max_queue_size"]
     ahead, usual, _ = behind_one(lab, door, [NORMAL] * (room + TOO_MANY), too_many=True)
     reasons = Counter(record.error for record in usual if record.error)
@@ -81,7 +85,7 @@ def rejected(lab, door):
 
 
 def limited(lab, inside):
-    """Jobs for three instances of which one may run, and somebody who asks the ensemble a short question meanwhile."""
+    """Start jobs for three instances, of which one may run, and ask the ensemble a short question meanwhile."""
     with UnaryClient(lab.endpoints["grpc"]) as client:
         alone = inside.send(client, "A short question", 4, to_the_end=True)
         client.wait(alone, timeout=120)
@@ -104,7 +108,7 @@ def work(milliseconds):
 
 
 def behind_one(lab, door, wanted, too_many=False):
-    """One long request, and the others behind it, of these priorities, all there before it is done.
+    """Send one long request, and others of these priorities behind it, all before it is done.
 
     Unless they are too many on purpose, all of them wait: on a busy machine the first may be late at the door itself,
     and take the place of one of them.
@@ -112,7 +116,7 @@ def behind_one(lab, door, wanted, too_many=False):
     for length in LENGTHS:
         with UnaryClient(lab.endpoints["grpc"]) as client:
             ahead = door.send(client, f"Once upon a time, {length} tokens ago", length, to_the_end=True)
-            while count(lab).pending > 0 and not ahead.end:  # it is inside: nobody waits
+            while count(lab).pending > 0 and not ahead.end:  # it is inside: the queue is empty
                 time.sleep(0.01)
             records = [door.send(client, f"I am number {n} of {length}", 4, priority=p) for n, p in enumerate(wanted)]
             here = False
@@ -129,7 +133,7 @@ def behind_one(lab, door, wanted, too_many=False):
 
 
 def ended(client, records):
-    """Until all have ended, some of them with an error."""
+    """Wait until all have ended, some of them with an error."""
     deadline = time.monotonic() + 120
     while not all(record.end for record in records):
         client.check()
@@ -143,13 +147,13 @@ def scrape(lab):
 
 
 def count(lab, before=None):
-    """The door's counters; those since ``before``, but for what waits now."""
+    """The door's counters since ``before``, and the requests that wait now."""
     now = scrape(lab)
     return (now.since(before) if before else now).models.get(DOOR, metrics.ModelCounters())
 
 
 def settled(lab, before, enough):
-    """The door's counters since ``before``, as soon as there is enough of them."""
+    """The door's counters since ``before``, as soon as they are large enough."""
     deadline = time.monotonic() + 60
     while not enough(now := count(lab, before)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What the phases of each part add up to: a table, a picture, and the numbers for its verdicts."""
+"""For each part of the lab a table, a picture, and the numbers for its verdicts."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ CLIENTS = ("one", "eight")
 
 
 def spread(report, runs):
-    """1. The share of each replica, by who balances and how many clients ask."""
+    """1. The share of each replica, by balancing and by number of clients."""
     rows, found, bars = [], {}, {clients: {} for clients in CLIENTS}
     for phase, run in runs.items():
         balance = phase.removeprefix("spread-")
@@ -21,7 +21,7 @@ def spread(report, runs):
             bars[clients][balance] = shares[clients]
     requests = next(iter(runs.values()))["requests"]
     report.table(
-        f"1. Who gets the traffic: {requests} gRPC requests, by replica",
+        f"1. Load balancing: {requests} gRPC requests, by replica",
         rows,
         ("balance", "one client", "eight clients of one process"),
     )
@@ -30,12 +30,12 @@ def spread(report, runs):
         Panel(f"{clients} client{'s' * (clients != 'one')}", "requests", bars=bars[clients], names=names)
         for clients in CLIENTS
     ]
-    picture(report, panels, "spread.png", "Who gets the traffic")
+    picture(report, panels, "spread.png", "Load balancing: requests of each replica")
     return {**found, "requests": requests}
 
 
 def sequences(report, runs):
-    """2. What breaks without affinity, and what a replica takes with it when it dies."""
+    """2. The requests that break without affinity, and the sequences that are lost with a replica."""
     rows = [
         (
             phase.removeprefix("sequences-"),
@@ -54,9 +54,9 @@ def sequences(report, runs):
         if died := run.get("kill"):
             report.say(
                 f"Replica 1 was killed with {died['sequences']} sequences under way on two replicas: {died['lost']} "
-                f"were lost, of which {died['began_anew']} began again on the other one. When it was back, "
-                f"{died['lost_again']} of these were lost again, since their ids lead to it once more. Of the others "
-                f"{died['others_broken']} were disturbed."
+                f"were lost with it, and {died['began_anew']} of them were started again on the other replica. When "
+                f"replica 1 was back, {died['lost_again']} of these were lost again, because consistent hashing sends "
+                f"their ids back to it. Of the other sequences, {died['others_broken']} were disturbed."
             )
     bars = {phase.removeprefix("sequences-"): [run["failed"], run["wrong"]] for phase, run in runs.items()}
     panels = [Panel(title, "requests", bars=bars, names=["failed", "answered wrongly"])]
@@ -73,17 +73,17 @@ def grouped(reasons):
 
 
 def speed_up(report, runs):
-    """3. What a second replica brings on one machine."""
+    """3. The gain of a second replica on one machine."""
     rates = runs["speed-up"]["rates"]
     times = {model: each["two"] / each["one"] for model, each in rates.items()}
     report.table(
-        f"3. What two replicas bring: {runs['speed-up']['users']} users",
+        f"3. The gain of a second replica: {runs['speed-up']['users']} users",
         [(model, f"{each['one']:.0f}", f"{each['two']:.0f}", f"{times[model]:.2f}") for model, each in rates.items()],
         ("model", "requests/s, one replica", "two replicas", "times"),
     )
     bars = {model: [each["one"], each["two"]] for model, each in rates.items()}
     panels = [Panel("the same machine", "requests/s", bars=bars, names=["one replica", "two replicas"])]
-    picture(report, panels, "speed-up.png", "What a second replica brings")
+    picture(report, panels, "speed-up.png", "The gain of a second replica")
     return {**times, "ratio": times["waits"] / times["computes"]}
 
 
@@ -92,7 +92,7 @@ def lost(report, runs):
     run = runs["nothing-lost"]
     later = run["unary_failed_later"]
     report.table(
-        "4. Nothing is lost: requests that failed",
+        "4. Failure and restart: requests that failed",
         [
             ("unary", run["unary"], run["unary_failed"] - later, later),
             ("streams", run["streams"], run["cut_by_kill"], run["cut_later"]),
@@ -108,17 +108,17 @@ def lost(report, runs):
         number: [(began, ended, names[model], batch) for began, ended, model, batch in each]
         for number, each in run["steps"].items()
     }
-    replicas.draw(steps, events, report.out / "nothing-lost.png", "Nothing is lost")
+    replicas.draw(steps, events, report.out / "nothing-lost.png", "Failure and restart: what each replica answered")
     report.say("![What each replica answered](nothing-lost.png)")
     return numbers(run)
 
 
 def signal(report, runs):
-    """5. Which number shows that a stack has too much to do."""
+    """5. Which number shows that a stack is overloaded."""
     run = runs["when-to-scale"]
     waits, streams, auto = run["waits"], run["streams"], run["auto"]
     report.table(
-        "5. When to scale: offered twice what one replica can do",
+        "5. When to scale: both models offered twice their capacity",
         [
             (
                 "waits: Triton's queue",
@@ -133,7 +133,7 @@ def signal(report, runs):
                 f"{streams['ttft_s']:.1f}",
             ),
         ],
-        ("model", "queue/compute", "waiting", "last one's first answer, s"),
+        ("model", "queue/compute", "waiting", "last request's first answer, s"),
     )
     curves = {
         f"replica {number}": ([at for at, *_ in seen], [queue for _, queue, _ in seen])
@@ -141,10 +141,16 @@ def signal(report, runs):
         if seen
     }
     first = sorted(auto["ttft"])
+    added = {"the loop decides": auto["decided_s"]}
     panels = [
-        Panel("requests that wait", "requests", "seconds", curves, steps=True),
+        Panel("waiting requests", "requests", "seconds", curves, steps=True, marks=added),
         Panel(
-            "time to first token, by arrival", "s", "seconds", {"requests": tuple(zip(*first, strict=True))}, dots=True
+            "time to first token, by arrival",
+            "s",
+            "seconds",
+            {"requests": tuple(zip(*first, strict=True))},
+            dots=True,
+            marks=added,
         ),
     ]
     picture(report, panels, "when-to-scale.png", f"A loop adds a replica after {auto['decided_s']:.0f} s")
@@ -158,7 +164,7 @@ def signal(report, runs):
 
 
 def numbers(run):
-    """What of a phase is a number, or a group of them: no lists."""
+    """The numbers of a phase, in their groups, without its lists."""
     return {
         key: numbers(value) if isinstance(value, dict) else value
         for key, value in run.items()

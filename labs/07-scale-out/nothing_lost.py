@@ -12,7 +12,7 @@ from labkit.errors import LabError
 from labkit.evidence import steplog
 
 USERS = 3  # of each kind
-BREATH_S = 0.5  # before, between and after what happens
+BREATH_S = 0.5  # before, between and after the events
 UNARY, STREAMED = "waits", "streams"
 
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 class Load:
-    """Users who ask again and again, each over a connection of its own, until they are stopped."""
+    """Users who send requests, each over its own connection, until they are stopped."""
 
     def __init__(self, endpoint):
         self.endpoint = endpoint
@@ -74,7 +74,7 @@ class Load:
                 self.unary.append(record)
 
     def listen(self):
-        while not self.over.is_set():  # a stream each: what is cut with one is no other's affair
+        while not self.over.is_set():  # a stream each, so that a cut affects one user only
             with TextStream(self.endpoint) as stream:
                 record = stream.send(STREAMED, "one word after the other until all are said")
                 finish(stream, record)
@@ -91,7 +91,7 @@ def finish(client, record):
 
 
 def steps(lab, since):
-    """By replica, what its models executed: [began, ended, model, batch]."""
+    """The executions of each replica's models: [began, ended, model, batch]."""
     folders = {folder.name.removeprefix("replica-"): folder for folder in sorted(lab.run_dir.glob("replica-*"))}
     return {
         number: [

@@ -1,4 +1,4 @@
-"""Part 2: what belongs together must go to one replica. How much breaks where it does not, and when one dies?"""
+"""Part 2: a sequence must stay on one replica. How much breaks if it does not, and when a replica dies?"""
 
 import random
 import sys
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 class Talk:
-    """Sends one request after the other, and knows what the answer should be."""
+    """A client that sends one request after the other, and knows the right answers."""
 
     def __init__(self, endpoint):
         self.client = SequenceClient(endpoint, MODEL)
@@ -48,7 +48,7 @@ class Talk:
 
 
 def counted(talk):
-    """Many sequences at once, their requests in random order among each other."""
+    """Send many sequences at once, their requests in random order."""
     rng = random.Random(7)
     asked = dict.fromkeys(range(1001, 1001 + SEQUENCES), 0)
     found, broken = {"right": 0, "wrong": 0, "failed": 0}, set()
@@ -69,22 +69,22 @@ def counted(talk):
 
 
 def killed(lab, talk):
-    """Sequences are under way; a replica is killed; each goes on, or is lost and begins anew. Then it comes back."""
+    """Kill a replica while sequences are under way: each goes on, or is lost and begins again. Then bring it back."""
     ids = range(2001, 2001 + WITNESSES)
     for id in ids:
         talk.ask(id, 1)
     lab.act("kill", replica=1).done()
     after = {id: talk.ask(id, 2) for id in ids}
     lost = [id for id, outcome in after.items() if outcome != "right"]
-    anew = [talk.ask(id, 1) for id in lost]
+    restarted = [talk.ask(id, 1) for id in lost]
     lab.act("restart").done()
-    # Those that began again on the other replica belong to the one that is back: they are lost once more.
+    # Consistent hashing sends the restarted sequences back to the first replica: they are lost again.
     home = {id: talk.ask(id, 2) for id in lost}
     others = [talk.ask(id, 3, end=True) for id in ids if id not in lost]
     found = {
         "sequences": WITNESSES,
         "lost": len(lost),
-        "began_anew": anew.count("right"),
+        "began_anew": restarted.count("right"),
         "lost_again": sum(outcome != "right" for outcome in home.values()),
         "others_broken": sum(outcome != "right" for outcome in others),
     }

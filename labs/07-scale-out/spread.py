@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def shared(lab, clients):
-    """How many of the requests each replica answered, by Triton's own counters; and the requests."""
+    """The requests that each replica answered, by Triton's own counters; and the records."""
     with ExitStack() as stack:
         opened = [stack.enter_context(UnaryClient(lab.endpoints["grpc"])) for _ in range(clients)]
         if lab.phase.endswith("client"):
@@ -47,7 +47,7 @@ def shared(lab, clients):
 
 
 def connected(lab, client):
-    """Ask until every replica has answered: gRPC's round robin passes over those to which it is still connecting."""
+    """Ask until every replica has answered: gRPC's round robin skips replicas that are still connecting."""
     before, deadline = served(lab), time.monotonic() + 30
     while not all(after > was for after, was in zip(served(lab), before, strict=True)):
         if time.monotonic() > deadline:

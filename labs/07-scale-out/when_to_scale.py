@@ -1,4 +1,4 @@
-"""Part 5: two models get twice what they can do. Which number shows it? Then a loop scales on the one that does."""
+"""Part 5: two models are offered twice their capacity. Which number shows it? Then a loop scales on that number."""
 
 import itertools
 import sys
@@ -15,11 +15,11 @@ from labkit.evidence import metrics, steplog
 TOKENS = 8
 TEXT = "one word after the other until all are said"
 OVERLOAD_S = {"waits": 1.5, "streams": 2.0}
-TOLD_S = 30.0  # a model tells its gauges four times a second
+TOLD_S = 30.0  # a model sends its gauges four times a second
 TARGET = 2.0  # requests that may wait for a replica
-SETTLE_S, QUICK_SETTLE_S = 16.0, 5.5  # watched after there was a second replica
-MOST_S = 60.0  # waited for one
-LAST_S = 3.0  # the requests of so many seconds at the end
+SETTLE_S, QUICK_SETTLE_S = 16.0, 5.5  # watched after the second replica was added
+MOST_S = 60.0  # the longest wait for one
+LAST_S = 3.0  # the last seconds, whose requests are compared
 
 
 def main() -> None:
@@ -50,14 +50,14 @@ def overload_streams(lab, one, rate):
     before = metrics.scrape(one["metrics"])
     with TextStream(lab.endpoints["grpc"]) as stream:
         records = [stream.send("streams", TEXT) for _ in at_rate(rate, OVERLOAD_S["streams"])]
-        told(lab, one, records)
+        wait_until_counted(lab, one, records)
         found = seen(one, "streams", before)
         stream.wait(*records, timeout=120)
     return {**found, "rate": rate, "ttft_s": records[-1].ttft_ms / 1e3}, records
 
 
-def told(lab, one, records):
-    """Until the model's gauge has those that wait: who has no first word yet, and is not in the step that makes it."""
+def wait_until_counted(lab, one, records):
+    """Wait until the model's gauge counts the waiting requests: those without a first word that are not in a step."""
     deadline = time.monotonic() + TOLD_S
     while time.monotonic() < deadline:
         waiting = sum(not record.responses for record in records) - lab.settings["seats"]
@@ -67,20 +67,18 @@ def told(lab, one, records):
 
 
 def seen(one, model, before):
-    """What an autoscaler could look at: what upstream's looks at, and what waits."""
+    """Two signals for an autoscaler: upstream's ratio, and the number of waiting requests."""
     now = metrics.scrape(one["metrics"])
     spent = now.since(before).models[model]
     compute = spent.compute_input_us + spent.compute_infer_us + spent.compute_output_us
     found = {"queue_to_compute": spent.queue_us / max(compute, 1.0), "waiting": now.waiting(model)}
-    print(
-        f"{model}: {found['waiting']:.0f} wait, and Triton's queue-to-compute ratio is {found['queue_to_compute']:.2f}",
-        flush=True,
-    )
+    ratio = f"Triton's queue-to-compute ratio is {found['queue_to_compute']:.2f}"
+    print(f"{model}: {found['waiting']:.0f} requests wait, and {ratio}", flush=True)
     return found
 
 
 def follow(lab, rate, settle):
-    """A quarter more than one replica can do, and the loop that adds one (`labctl scale STACK --auto 1:2`)."""
+    """Offer a quarter more than one replica can do, while `labctl scale STACK --auto 1:2` may add one."""
     began = time.monotonic()
     loop = lab.act("follow", least=1, most=2, target=TARGET, settle=settle, seconds=MOST_S)
     with ThreadPoolExecutor(256) as users:
@@ -124,7 +122,7 @@ def listen(endpoint):
 
 
 def at_rate(rate, seconds):
-    """Yields at the moments at which a request is due, whoever has been answered by then."""
+    """Yield when a request is due, whether or not earlier ones have been answered."""
     began = time.monotonic()
     for number in itertools.takewhile(lambda number: number < rate * seconds, itertools.count()):
         time.sleep(max(0.0, began + number / rate - time.monotonic()))

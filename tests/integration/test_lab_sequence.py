@@ -305,6 +305,6 @@ def test_the_lab_proves_its_lesson_and_draws_the_slots(own: Path) -> None:
     seen = {name: sorted(stay["id"] for stay in data["stays"]) for name, data in timelines.items()}
     assert set(seen) == {"direct-slots", "oldest-slots"}
     assert all(ids == ["1001", "1002", "1003", "1004"] for ids in seen.values())
-    assert (folder / "slots.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "direct-slots.png").read_bytes().startswith(b"\x89PNG")
     assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) > 8 * STEPS
     assert "| oldest | onnx |" in (folder / "report.md").read_text()

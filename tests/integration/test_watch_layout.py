@@ -15,7 +15,7 @@ LAPTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 TITLES = (
     "Lab 02: Iterative scheduling with GPT-2",
     "Lab 05: Static against in-flight batching, and two ways to share the KV cache",
-    "Lab 06: Token budgets, shared prefixes, drafts, and who goes first",
+    "Lab 06: A title of another length, which nearly fits on one line of it",
 )
 LONG = "p128-7e59"
 

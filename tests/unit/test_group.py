@@ -14,7 +14,7 @@ from labkit.errors import LabError
 
 def exercises(path: Path, **states: str) -> Path:
     rows = [
-        {"id": id[1:], "lab": "iterative", "title": "t", "kind": "mend", "minutes": 5, "state": state}
+        {"id": id[1:], "lab": "iterative", "title": "t", "kind": "fix", "minutes": 5, "state": state}
         for id, state in states.items()
     ]
     path.write_text(json.dumps(rows))

@@ -174,6 +174,6 @@ def test_a_timeline_survives_json_and_becomes_a_picture(tmp_path: Path) -> None:
     again = Timeline.from_json(found.to_json())
     assert again.executions[0] == Execution(**vars(found.executions[0]))
     assert [vars(stay) for stay in again.stays] == [vars(stay) for stay in found.stays]
-    slot_picture.draw([("one", again), ("two", found)], tmp_path / "slots.png", "both")
+    slot_picture.draw(again, tmp_path / "slots.png", "which sequence had which slot")
     assert (tmp_path / "slots.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["slots.png"]

@@ -52,7 +52,11 @@ def test_a_written_line_has_the_documented_form(tmp_path: Path, open_log: Callab
 
 def test_the_page_names_every_field_and_its_example_has_the_form() -> None:
     page = PAGE.read_text()
-    named = {name for row in re.findall(r"^\| (`.+?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    named = {
+        name
+        for row in re.findall(r"^- ((?:`\w+`(?:, )?)+):", page, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
     assert named == set(StepLine.model_fields)
     (example,) = re.findall(r'^ {4}(\{"v":2.+?\})$', page, re.MULTILINE | re.DOTALL)
     StepLine.model_validate_json(re.sub(r"\n\s+", "", example))

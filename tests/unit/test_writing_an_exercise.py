@@ -19,8 +19,8 @@ def test_the_page_names_every_key_that_a_manifest_may_have() -> None:
 
 
 def test_the_page_names_every_method_of_a_trial_and_none_that_there_is_not() -> None:
-    table = PAGE.partition("| of `trial` |")[2].partition("\n\n")[0]
-    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    methods = PAGE.partition("`trial` has these methods:\n\n")[2].partition("\n\n")[0]
+    cells = re.findall(r"^- (.+?): ", methods, re.M)
     named = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
     assert named == {name for name, value in vars(Trial).items() if isfunction(value) and not name.startswith("_")}
 

@@ -27,7 +27,7 @@ class Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
-    kind: Literal["implement", "complete", "mend", "configure", "predict"]
+    kind: Literal["implement", "complete", "fix", "configure", "predict"]
     minutes: int = Field(ge=1)
     stack: str
     # Each file that the learner may change, and its place in the model repository; "" for one that is not served.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,37 @@ def draw(columns: Mapping[str, Mapping[str, Seconds]], path: Path, title: str) -
     lines = [*axes[1][0].get_lines(), mpl.lines.Line2D([], [], color=GREY, linewidth=1, linestyle="--", label="p95")]
     figure.legend(handles=lines, loc="upper right", bbox_to_anchor=(0.9, 0.975), frameon=False, fontsize=9, ncols=9)
     figure.suptitle(title, x=0.01, y=0.96, ha="left", fontsize=13, fontweight="bold")
+    save(figure, path, cropped=True)
+
+
+def draw_by_users(variants: Mapping[str, Seconds], path: Path, title: str) -> None:
+    """Write a picture of one length: requests/s and the p95 of the latency against users, a line for each variant.
+
+    A point is the mean over the seconds with that number of users; the name of a line stands at its end.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), gridspec_kw={"wspace": 0.55})
+    for axis, (label, key) in zip(
+        axes, (("requests/s", "requests_per_second"), ("p95 latency, ms", "p95")), strict=True
+    ):
+        for color, (variant, seconds) in zip(COLORS, variants.items(), strict=False):
+            users = sorted({int(row["users"]) for row in seconds if row["users"]})
+            means = [statistics.fmean(row[key] for row in seconds if row["users"] == count) for count in users]
+            axis.plot(users, means, "o-", color=color, linewidth=1.6, markersize=4)
+            axis.annotate(
+                variant, (users[-1], means[-1]), xytext=(6, 0), textcoords="offset points", va="center", color=color
+            )
+        axis.set_xlabel("users")
+        axis.set_title(label, loc="left", fontsize=11)
+        axis.set_ylim(0)
+        axis.grid(alpha=0.25)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    figure.suptitle(title, x=0.01, y=1.06, ha="left", fontsize=13, fontweight="bold")
     save(figure, path, cropped=True)
 
 

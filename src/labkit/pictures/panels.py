@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.pictures.timeline import COLORS, save
+from labkit.pictures.timeline import COLORS, GREY, save
 
 Points = tuple[Sequence[float], Sequence[float]]
 
@@ -18,10 +18,11 @@ class Panel:
 
     Attributes:
         curves: by name, their x and their y.
-        bars: by label, a value for each name of ``names``; in the place of curves.
+        bars: by label, a value for each name of ``names`` (NaN: none); in the place of curves.
         log: both axes of the curves are logarithmic, the x axis to base 2.
         steps: a value holds until the next one.
         dots: each value stands for itself.
+        marks: vertical lines, x by label.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Panel:
     log: bool = False
     steps: bool = False
     dots: bool = False
+    marks: Mapping[str, float] | None = None
 
 
 def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
@@ -51,7 +53,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
         axis.set_title(panel.title, loc="left", fontsize=10)
         axis.set_xlabel(panel.x, fontsize=9)
         axis.set_ylabel(panel.y, fontsize=9)
-        axis.set_ylim(None if panel.log else 0)
+        if not panel.log and axis.get_ylim()[0] >= 0:
+            axis.set_ylim(0)
         axis.grid(axis="y", alpha=0.25)
         axis.set_axisbelow(True)
         for side in ("top", "right"):
@@ -62,6 +65,19 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
                 axis.set_ylim(top=1.15 * axis.get_ylim()[1])
                 row = {"loc": "upper left", "ncols": len(panel.names)}
             axis.legend(frameon=False, fontsize=8, **row)
+        for label, x in (panel.marks or {}).items():
+            axis.axvline(x, color=GREY, linewidth=1, linestyle="--")
+            axis.annotate(
+                label,
+                (x, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(4, -4),
+                textcoords="offset points",
+                ha="left",
+                va="top",
+                fontsize=8,
+                color=GREY,
+            )
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.tight_layout()
     save(figure, path)
@@ -77,6 +93,8 @@ def _curves(axis: Any, panel: Panel) -> None:
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_xticks(xs, [f"{x:g}" for x in xs])
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else "")
 
 
 def _bars(axis: Any, panel: Panel) -> None:

@@ -1,9 +1,11 @@
-"""The picture of a run: one row per request, one mark per token, and below it what the scheduler executed."""
+"""The picture of a few requests: one row per request, one block per token, and below them the batch of each step."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from labkit.records import RequestRecord
 # Okabe and Ito's palette: told apart also by the colour-blind.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 GREY = "#555555"
+INK, WAIT = "#111111", "#B00020"
+HIGH = 0.5  # of a row: a token
+IN_MS_BELOW_S = 2.0  # a shorter picture has milliseconds on its axis
 
 
 def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
@@ -22,21 +27,26 @@ def draw(lanes: Sequence[Lane], path: Path, title: str) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    heights = [part for lane in lanes for part in (0.9 + 0.42 * len(lane.records), 1.1)]
+    heights = [part for lane in lanes for part in (0.3 + 0.55 * len(lane.records), 0.55)]
+    height = 1.6 + 1.35 * sum(heights)
     figure, axes = plt.subplots(
         len(heights),
         1,
-        figsize=(11, 1.2 + sum(heights)),
+        figsize=(10, height),
         sharex=True,
-        gridspec_kw={"height_ratios": heights, "hspace": 0.5},
+        gridspec_kw={"height_ratios": heights, "hspace": 0.45, "top": 1 - 1.1 / height, "bottom": 0.5 / height},
         squeeze=False,
     )
+    last = max(record.end - min(r.start for r in lane.records) for lane in lanes for record in lane.records)
+    scale, unit = (1e3, "milliseconds") if last < IN_MS_BELOW_S else (1.0, "seconds")
     for index, lane in enumerate(lanes):
         zero = min(record.start for record in lane.records)
-        _requests(axes[2 * index][0], lane, zero)
-        _batches(axes[2 * index + 1][0], lane, zero)
-    axes[-1][0].set_xlabel("seconds since the first request")
-    figure.suptitle(title, x=0.01, y=0.93, ha="left", fontsize=13, fontweight="bold")
+        x = partial(_place, zero=zero, scale=scale)
+        _requests(axes[2 * index][0], lane, x)
+        _batches(axes[2 * index + 1][0], lane, x)
+    axes[-1][0].set_xlabel(f"{unit} since the first request")
+    figure.legend(handles=_legend(), loc="upper left", bbox_to_anchor=(0.11, 1 - 0.42 / height), ncols=4, frameon=False)
+    figure.suptitle(title, x=0.01, y=1 - 0.1 / height, ha="left", fontsize=13, fontweight="bold")
     save(figure, path, cropped=True)
 
 
@@ -56,33 +66,57 @@ def save(figure: Any, path: Path, cropped: bool = False) -> None:
     temporary.replace(path)
 
 
-def _requests(axis: Any, lane: Lane, zero: float) -> None:
+def _place(at: float, zero: float, scale: float) -> float:
+    return (at - zero) * scale
+
+
+def _legend() -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    return [
+        Line2D([], [], color=WAIT, label="wait for the first token (TTFT)"),
+        Patch(facecolor="white", edgecolor=COLORS[0], linewidth=1.6, label="prefill: prompt, first token"),
+        Patch(facecolor=COLORS[0], label="decode: one token"),
+        Line2D([], [], color=INK, linewidth=3, label="last token"),
+    ]
+
+
+def _requests(axis: Any, lane: Lane, x: Callable[[float], float]) -> None:
     for row, record in enumerate(lane.records):
         color = COLORS[row % len(COLORS)]
-        times = [at - zero for at, _ in record.responses]
-        start = record.start - zero
-        axis.plot([start, times[0]], [row, row], color=GREY, linewidth=1, linestyle=":")
-        axis.plot([start], [row], marker="|", color=GREY, markersize=11)
-        axis.plot([times[0], times[-1]], [row, row], color=color, linewidth=7, alpha=0.25, solid_capstyle="butt")
-        axis.plot(times, [row] * len(times), "|", color=color, markersize=9, markeredgewidth=0.8)
-    axis.set_yticks(range(len(lane.records)), [_label(record) for record in lane.records])
-    axis.set_ylim(len(lane.records) - 0.4, -0.6)
+        start, times = x(record.start), [x(at) for at, _ in record.responses]
+        axis.annotate(
+            "",
+            (times[0], row),
+            (start, row),
+            arrowprops={"arrowstyle": "<->", "color": WAIT, "shrinkA": 0, "shrinkB": 0},
+        )
+        axis.text(start, row - 0.32, f"TTFT {record.ttft_ms:.0f} ms", color=WAIT, fontsize=8, va="bottom")
+        began = x(_began(lane, record))
+        axis.barh(row, times[0] - began, HIGH, left=began, facecolor="white", edgecolor=color, linewidth=1.6)
+        widths = [after - before for before, after in itertools.pairwise(times)]
+        axis.barh([row] * len(widths), widths, HIGH, left=times[:-1], color=color, edgecolor="white", linewidth=0.7)
+        axis.plot([times[-1]] * 2, [row - HIGH / 2, row + HIGH / 2], color=INK, linewidth=3, solid_capstyle="butt")
+    axis.set_yticks(range(len(lane.records)), [_label(record) for record in lane.records], fontsize=9)
+    axis.set_ylim(len(lane.records) - 0.6, -0.85)
     axis.set_title(lane.title, loc="left", fontsize=11)
     axis.grid(axis="x", alpha=0.25)
+    axis.set_axisbelow(True)
     _bare(axis)
 
 
-def _batches(axis: Any, lane: Lane, zero: float) -> None:
-    """Batch size of each execution, as wide as it lasted."""
-    for step in lane.steps:
-        axis.bar(
-            step.began - zero,
-            step.batch,
-            width=max(step.ended - step.began, 1e-4),
-            align="edge",
-            color=GREY,
-            linewidth=0,
-        )
+def _began(lane: Lane, record: RequestRecord) -> float:
+    """When the step began that gave the request its first token."""
+    first = record.responses[0][0]
+    return max((step.began for step in lane.steps if record.start <= step.began and step.ended <= first), default=first)
+
+
+def _batches(axis: Any, lane: Lane, x: Callable[[float], float]) -> None:
+    """The batch of each step, from its beginning to the next one's."""
+    if lane.steps:
+        edges = [*(x(step.began) for step in lane.steps), x(lane.steps[-1].ended)]
+        axis.stairs([step.batch for step in lane.steps], edges, fill=True, color=GREY)
     top = max((step.batch for step in lane.steps), default=1)
     axis.set_ylim(0, top + 0.4)
     axis.set_yticks(sorted({0, 1, top}))

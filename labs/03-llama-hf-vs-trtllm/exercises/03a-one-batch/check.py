@@ -12,7 +12,7 @@ PROMPTS = (
 )
 
 
-ALONE = "every prompt went through the model by itself: one call of `compute` can take all of them."
+ALONE = "every prompt went through the model alone: one call of `compute` can take all of them."
 TOO_LONG = (
     "an answer goes on after its last token: the batch runs as long as its longest answer, "
     "so cut each to its own limit."

@@ -19,13 +19,12 @@ def check(trial):
     if not any(said):
         sentence = "prompts that begin alike share blocks: some of these tokens were not computed again."
     elif said == [number // BLOCK for number in found]:
-        sentence = "you count blocks: the check asks for tokens, of which a block has `block_size`."
+        sentence = "you count blocks: the check asks for tokens, and a block has `block_size` of them."
     elif any(number % BLOCK for number in said):
         sentence = "you count tokens of a block that is not full: only whole blocks are kept and found again."
     elif any(mine > number for mine, number in zip(said, found, strict=True)):
         sentence = (
-            "you count a block that stands behind another beginning: its keys and values depend on all that came "
-            "before it."
+            "you count a block that follows another prefix: its keys and values depend on all that came before it."
         )
     trial.expect("tokens that were there already", f"{found} (measured)", f"{said} (yours)", said == found, sentence)
 

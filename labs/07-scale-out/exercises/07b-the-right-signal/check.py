@@ -5,9 +5,9 @@ from labkit.evidence import metrics
 
 TOKENS = 2
 COUNTERS = "nothing waits, and yet it says otherwise: a counter only grows, and so does what is made of counters."
-RUNNING = "{model}: who runs does not wait. A replica that is merely at work needs no second one."
+RUNNING = "{model}: a running request is not waiting. A busy replica alone needs no second one."
 NONE = {
-    "waits": "waits: it has no labs_waiting, for it cannot see Triton's queue. Triton counts what waits there.",
+    "waits": "waits: it has no labs_waiting, because it cannot see Triton's queue. Triton counts the requests there.",
     "streams": "streams: for Triton a request is executed as soon as the model has taken it. What waits inside, only "
     "the model can say.",
 }

@@ -18,7 +18,7 @@ class TritonPythonModel:
         return self.rows.answer(requests, self.generate)
 
     def generate(self, rows):
-        """Every row to its end. None joins; one that is done leaves, and is not computed any more."""
+        """Decode every row to its end. No row joins; a finished row leaves and is not computed any more."""
         for batch in self.fitting(rows):
             running = self.rows.begin(batch)
             while running:

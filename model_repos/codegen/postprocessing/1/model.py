@@ -31,7 +31,7 @@ class TritonPythonModel:
         return [pb_utils.Tensor("OUTPUT", np.array([t.encode() for t in texts] or [b""], dtype=object))]
 
     def decode(self, row, end):
-        """The text of a row without what fills it up, and without ids that the tokenizer does not know."""
+        """The text of a row, without padding and without ids that the tokenizer does not know."""
         fill = (row >= self.known) | (row == end) | (row == self.end)
         length = len(row) - int(np.argmin(fill[::-1])) if not fill.all() else 0
         ids = row[:length]

@@ -28,7 +28,7 @@ class TritonPythonModel:
         ]
 
     def spell(self, word):
-        """With and without the space before it: code has a word at the start of a line and within one."""
+        """The word with and without a space before it: in code it may start a line or follow another word."""
         return [self.encode(spelling) for spelling in dict.fromkeys((word, f" {word.lstrip(' ')}"))]
 
     def encode(self, words):

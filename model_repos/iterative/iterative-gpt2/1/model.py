@@ -1,8 +1,7 @@
 """GPT-2 under iterative scheduling: every execution adds one token to each sequence in the batch.
 
-Triton hands `execute` the requests that are ready. A request that needs more tokens is *rescheduled*: given back to
-Triton, which puts it into a coming batch. Between two executions nothing holds a batch together, so a newcomer joins at
-the next token, and a sequence that ends leaves its slot at once.
+A request that needs more tokens is *rescheduled*: given back to Triton, which puts it into a coming batch. A newcomer
+joins at the next token, and a sequence that ends leaves its slot at once.
 
 labserve/gpt2/running.py begins sequences, computes their steps, sends the tokens and writes the step log.
 """

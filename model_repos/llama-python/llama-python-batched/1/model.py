@@ -1,4 +1,4 @@
-"""Llama through Hugging Face's `generate` in batches: what batching alone buys, without a compiled engine.
+"""Llama through Hugging Face's `generate` in batches: the gain of batching alone, without a compiled engine.
 
 The requests that Triton hands over together are padded to one batch, which runs until its longest member is done.
 """

@@ -1,4 +1,4 @@
-"""Llama through Hugging Face's `generate`, as simply as it can be served: one prompt after the other.
+"""Llama through Hugging Face's `generate`, served in the simplest way: one prompt after the other.
 
 What a compiled engine is compared with. Each request has its own text and its own `max_tokens`.
 """

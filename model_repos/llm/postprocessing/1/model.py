@@ -32,11 +32,11 @@ class TritonPythonModel:
         return [pb_utils.Tensor("OUTPUT", np.array([t.encode() for t in texts] or [b""], dtype=object))]
 
     def piece(self, context, tokens, last):
-        """What `tokens` add to the text of `context`, without a character that is not complete yet."""
+        """The text that `tokens` add to `context`, without an incomplete character."""
         before = self.decode(context).rstrip(INCOMPLETE)
         after = self.decode([*context, *tokens])
         return (after if last else after.rstrip(INCOMPLETE))[len(before) :]
 
     def decode(self, ids):
-        """Ids that the tokenizer does not know, and special ones, are without text."""
+        """The ids with a text: special ones, and ids that the tokenizer does not know, have none."""
         return self.tokenizer.decode([i for i in ids if 0 <= i < self.known], skip_special_tokens=True)

@@ -30,7 +30,7 @@ class TritonPythonModel(LogitsModel):
 
 
 def providers(device):
-    """ONNX Runtime's ways to compute, the first one first."""
+    """ONNX Runtime's providers, in order of preference."""
     kind, _, number = device.partition(":")
     gpu = [("CUDAExecutionProvider", {"device_id": number})] if kind == "cuda" else []
     return [*(p for p in gpu if p[0] in onnxruntime.get_available_providers()), "CPUExecutionProvider"]

@@ -31,7 +31,7 @@ class TritonPythonModel:
             return self.guard.each(requests, self.answer)
 
     def answer(self, request):
-        # Direct fills empty slots up with requests, which want an answer, whichever.
+        # Direct fills empty slots with empty requests. Each needs an answer, of any content.
         ids = self.encode(request) if control(request, "READY") else [0]
         return [pb_utils.Tensor("ENCODED_INPUT_TOKENS", np.array([ids], dtype=np.int64))]
 

@@ -16,17 +16,17 @@ class TritonPythonModel:
         self.tokenizer = Tokenizer.from_file(str(Path(parameter(args, "model_path")) / "tokenizer.json"))
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
-        self.texts = {}  # correlation id -> (the text so far, when it was last heard of)
+        self.texts = {}  # correlation id -> (the text so far, the time of its last request)
 
     def execute(self, requests):
         began = time.monotonic()
         self.sweep(began)
         responses = []
         for request in requests:
-            if not control(request, "READY"):  # an empty slot: nobody reads the answer
+            if not control(request, "READY"):  # an empty slot: its answer is thrown away
                 responses.append(answer([0]))
                 continue
-            text = text_of(request, "INPUT_TOKENS").decode()  # only what is new: what came before is forgotten
+            text = text_of(request, "INPUT_TOKENS").decode()  # only the newest token: the text before it is forgotten
             responses.append(answer(self.tokenizer.encode(text).ids))
         return responses
 
@@ -36,7 +36,7 @@ class TritonPythonModel:
 
 
 def control(request, name):
-    """What Triton says of the request, in one more input (READY, START, END, CORR_ID): one number."""
+    """A control input of the request (READY, START, END, CORR_ID): one number."""
     return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0])
 
 

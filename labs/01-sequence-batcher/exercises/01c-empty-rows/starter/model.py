@@ -16,7 +16,7 @@ class TritonPythonModel:
         self.tokenizer = Tokenizer.from_file(str(Path(parameter(args, "model_path")) / "tokenizer.json"))
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
-        self.texts = {}  # correlation id -> (the text so far, when it was last heard of)
+        self.texts = {}  # correlation id -> (the text so far, the time of its last request)
 
     def execute(self, requests):
         began = time.monotonic()
@@ -40,7 +40,7 @@ class TritonPythonModel:
 
 
 def control(request, name):
-    """What Triton says of the request, as one more input: one number."""
+    """A control input of the request: one number."""
     return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0])
 
 

@@ -24,7 +24,7 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
     def admitted(self, here):
-        """Everybody who runs, and of those who are new ... all of them."""
+        """All running requests, and of the new ones ... all of them."""
         return here
 
     def one_step(self, batch):

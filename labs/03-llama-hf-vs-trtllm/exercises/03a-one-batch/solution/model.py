@@ -6,7 +6,7 @@ import triton_python_backend_utils as pb_utils
 from labserve.text.hf_generate import text_array
 from labserve.triton import parameter, reader, text_of
 
-PAD = 0  # any id will do, where the mask says that nothing is there
+PAD = 0  # any id will do, because the mask hides it
 
 
 class TritonPythonModel:
@@ -24,7 +24,7 @@ class TritonPythonModel:
         return [self.response(row) for row in self.generated(prompts, limits)]
 
     def generated(self, prompts, limits):
-        """The ids of each prompt and of its answer, which is as many tokens long as its limit says."""
+        """The ids of each prompt and of its answer, which has `limit` tokens."""
         longest = max(map(len, prompts))
         fill = [longest - len(prompt) for prompt in prompts]
 
@@ -35,7 +35,7 @@ class TritonPythonModel:
         return [row[n : longest + limit] for row, n, limit in zip(rows, fill, limits, strict=True)]
 
     def compute(self, ids, mask, tokens):
-        """Every row of `ids`, which must be equally long, and `tokens` more ids.
+        """The rows of `ids`, which must be equally long, each with `tokens` more ids.
 
         `mask` is of the same shape: 1 where `ids` has a token, 0 where it is only filled up.
         """

@@ -6,7 +6,7 @@ import triton_python_backend_utils as pb_utils
 from labserve.text.hf_generate import text_array
 from labserve.triton import parameter, reader, text_of
 
-PAD = 0  # any id will do, where the mask says that nothing is there
+PAD = 0  # any id will do, because the mask hides it
 
 
 class TritonPythonModel:
@@ -24,14 +24,14 @@ class TritonPythonModel:
         return [self.response(row) for row in self.generated(prompts, limits)]
 
     def generated(self, prompts, limits):
-        """The ids of each prompt and of its answer, which is as many tokens long as its limit says."""
+        """The ids of each prompt and of its answer, which has `limit` tokens."""
         rows = []
         for prompt, limit in zip(prompts, limits, strict=True):
             rows += self.compute([prompt], [[1] * len(prompt)], limit)
         return rows
 
     def compute(self, ids, mask, tokens):
-        """Every row of `ids`, which must be equally long, and `tokens` more ids.
+        """The rows of `ids`, which must be equally long, each with `tokens` more ids.
 
         `mask` is of the same shape: 1 where `ids` has a token, 0 where it is only filled up.
         """

@@ -1,18 +1,18 @@
-"""How full the batch is, and how often a request is evicted: predicted from the rules of task.md, without a server."""
+"""The mean batch, and the number of preemptions: predicted from the rules of task.md, without a server."""
 
 
 def blocks_for(tokens, block_size):
-    """How many blocks so many tokens take."""
+    """The number of blocks for a number of tokens."""
     return -(-tokens // block_size)
 
 
 def predict(blocks, block_size, lengths, policy):
-    """The mean batch (requests in a step) and the number of evictions.
+    """The mean batch (requests in a step) and the number of preemptions.
 
     blocks, block_size: the KV cache. lengths: (prompt, output) tokens of each request, in order of arrival.
     policy: "guaranteed_no_evict" or "max_utilization".
     """
-    waiting = [[prompt, output, 0] for prompt, output in lengths]  # and how many tokens it has generated
+    waiting = [[prompt, output, 0] for prompt, output in lengths]  # and the tokens it has generated
     running, batches, evictions = [], [], 0
     while waiting or running:
         running += waiting  # as if there were memory for all

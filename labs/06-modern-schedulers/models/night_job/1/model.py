@@ -1,4 +1,4 @@
-"""Keeps a core busy for as long as it is asked to."""
+"""Keeps a core busy for the time that a request asks for."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Computes on every core, as a model without a GPU does. The work is the same whoever else computes."""
+"""Computes on every core, as a model without a GPU does."""
 
 import hashlib
 import os

@@ -10,13 +10,13 @@ from labserve.observe.steplog import StepLog
 from labserve.triton import instance, names, parameter
 
 START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
-MOST = 10_000  # sequences; one whose client never ended it goes when there are more
+MOST = 10_000  # sequences; the oldest is dropped when there are more, because some clients never send END
 
 
 class TritonPythonModel:
     def initialize(self, args):
         self.guard = Guard(args)
-        self.counts = {}  # correlation id -> requests so far; whoever began first is first
+        self.counts = {}  # correlation id -> requests so far; the oldest sequence is first
         self.log = StepLog(parameter(args, "run_dir"), args["model_name"], instance(args))
 
     def execute(self, requests):

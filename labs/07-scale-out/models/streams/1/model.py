@@ -13,7 +13,7 @@ from labserve.params import text
 from labserve.tensors import number
 from labserve.triton import parameter, reader, text_of
 
-TOKENS, MOST = 8, 1000  # of an answer: unless the request says, and at most
+TOKENS, MOST = 8, 1000  # of an answer: the default, and the most
 MOST_BYTES = 65_536  # of a text: an answer repeats its words
 
 
@@ -30,7 +30,7 @@ class TritonPythonModel:
         return Job(request, words, limit=int(number(reader(request), "max_tokens", TOKENS, 1, MOST)))
 
     def step(self):
-        """Requests that wait take the free slots, and every request in a slot gets a word."""
+        """Waiting requests take the free slots, and every request in a slot gets a word."""
         self.loop.drop_cancelled()
         while self.loop.waiting and self.loop.free_slots:
             self.loop.admit()

@@ -115,7 +115,7 @@ class LaneView {
     }
     if (seat < this.lane.rows && lines.length < 3 + (step.kv ? 1 : 0)) lines.push(`slot ${seat + 1}: empty`);
     if (step.w && step.w.length) lines.push(`waiting: ${step.w.slice(0, 8).map((i) => store.name(i)).join(", ")}${step.w.length > 8 ? " …" : ""}`);
-    if (step.v && step.v.length) lines.push(`evicted: ${step.v.map((i) => store.name(i)).join(", ")}`);
+    if (step.v && step.v.length) lines.push(`preempted: ${step.v.map((i) => store.name(i)).join(", ")}`);
     return lines.join("\n");
   }
 
@@ -216,7 +216,7 @@ class LaneView {
     if (!lane.blocks) return;
     this.caption.textContent = tables.length
       ? "KV blocks, by owner and block id (the engine's block table)"
-      : "KV blocks, by owner (how many is the scheduler's; which, only the picture's)";
+      : "KV blocks by owner. Block counts are real; positions are illustrative.";
     if (tables.length) {
       const cells = new Int32Array(lane.blocks).fill(-2);
       for (const [owner, ids] of tables) for (const id of ids) cells[id - 1] = owner;

@@ -24,10 +24,10 @@ function showInvitation(page) {
   const invite = $("invite");
   invite.hidden = !page.live || busy || store.asked.size > 0;
   if (invite.hidden) return;
-  const seen = store.lanes.some((lane) => lane.steps.length) ? " The marks below are of requests that are over, such as labctl's own when it asked whether the models answer." : "";
+  const seen = store.lanes.some((lane) => lane.steps.length) ? " The marks below are of requests that are done, such as labctl's own test of the models." : "";
   const how = page.head.send.length
-    ? "Nothing runs now. Send a request (Ctrl+Enter in the prompt), or press Pause first, send a few, and go on by Step."
-    : "Nothing runs now. Requests that reach this server are shown as they come.";
+    ? "Nothing runs now. Send a request (Ctrl+Enter in the prompt). Or press Pause, send a few, and press Step."
+    : "Nothing runs now. Requests that reach this server are shown as they arrive.";
   if (invite.textContent !== how + seen) invite.textContent = how + seen;
 }
 
@@ -35,10 +35,10 @@ function showInvitation(page) {
 function askState(page, ask) {
   const index = page.store.shown(ask), request = page.store.requests[index];
   const computed = request && !request.end;
-  if (ask.state === "cancelled" && computed) return "cancelled, but Triton has not told the model: it goes on";
+  if (ask.state === "cancelled" && computed) return "cancelled, but Triton has not told the model, which goes on";
   if (ask.state !== "sent") return ask.state;
   if (ask.text) return "streaming";
-  return computed && request.at.length ? "running, its answer comes whole" : "waits";
+  return computed && request.at.length ? "running (answer comes whole)" : "waiting";
 }
 
 /** One entry a request; made once, then kept up to date, so that a button does not move away under a finger. */

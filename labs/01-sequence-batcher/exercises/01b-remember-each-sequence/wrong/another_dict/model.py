@@ -24,7 +24,7 @@ class TritonPythonModel:
         self.sweep(began)
         responses = []
         for request in requests:
-            if not control(request, "READY"):  # an empty slot: nobody reads the answer
+            if not control(request, "READY"):  # an empty slot: its answer is thrown away
                 responses.append(answer([0]))
                 continue
             id = control(request, "CORR_ID")
@@ -40,7 +40,7 @@ class TritonPythonModel:
 
 
 def control(request, name):
-    """What Triton says of the request, in one more input (READY, START, END, CORR_ID): one number."""
+    """A control input of the request (READY, START, END, CORR_ID): one number."""
     return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0])
 
 

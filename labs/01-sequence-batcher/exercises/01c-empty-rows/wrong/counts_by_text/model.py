@@ -16,7 +16,7 @@ class TritonPythonModel:
         self.tokenizer = Tokenizer.from_file(str(Path(parameter(args, "model_path")) / "tokenizer.json"))
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_limit = int(batching["max_sequence_idle_microseconds"]) / 1e6
-        self.texts = {}  # correlation id -> (the text so far, when it was last heard of)
+        self.texts = {}  # correlation id -> (the text so far, the time of its last request)
 
     def execute(self, requests):
         began = time.monotonic()

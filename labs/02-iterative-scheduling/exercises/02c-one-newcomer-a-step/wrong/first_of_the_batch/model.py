@@ -24,7 +24,7 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
     def admitted(self, here):
-        """Everybody who runs, and of those who are new the one who came first; the others wait for a later step."""
+        """All running requests, and of the new ones the first to arrive; the others wait for a later step."""
         new = [one for one in here if one[1].new]
         return [one for one in here if not one[1].new] + new[:1]
 

@@ -11,7 +11,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.begin, self.decoder = load(args)
         self.sequences = {}  # correlation id -> the text so far
-        self.waiting = []  # correlation ids of those that have no token yet, in the order in which they came
+        self.waiting = []  # correlation ids of requests without a token, in order of arrival
 
     def execute(self, requests):
         here = [(request, self.sequence_of(request)) for request in requests]
@@ -25,7 +25,7 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 
     def admitted(self, here):
-        """Everybody who runs, and of those who are new the one who came first; the others wait for a later step."""
+        """All running requests, and of the new ones the first to arrive; the others wait for a later step."""
         for request, sequence in here:
             if sequence.new and request.correlation_id() not in self.waiting:
                 self.waiting.append(request.correlation_id())
