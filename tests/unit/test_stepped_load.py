@@ -99,6 +99,25 @@ def test_the_picture_has_a_column_for_each_length_and_is_written_whole(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
 
 
+def test_the_picture_of_users_has_a_point_for_each_number_of_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: list[tuple[list[int], list[float]]] = []
+    plot = Axes.plot
+
+    def noted(self: Axes, users: list[int], means: list[float], *rest: Any, **style: Any) -> Any:
+        drawn.append((users, means))
+        return plot(self, users, means, *rest, **style)
+
+    monkeypatch.setattr(Axes, "plot", noted)
+    rows = [{"users": u, "requests_per_second": rate, "p95": 10.0 * u} for u, rate in ((10, 4.0), (10, 6.0), (20, 9.0))]
+    loadplot.draw_by_users({"dynamic batching": rows}, tmp_path / "u.png", "title")
+    assert drawn == [([10, 20], [5.0, 9.0]), ([10, 20], [100.0, 200.0])]
+    assert [path.name for path in tmp_path.iterdir()] == ["u.png"]
+
+
 def generate(status: int, body: str) -> tuple[Any, list[str]]:
     """What a load on a server that answers so is made into, and the paths that were asked."""
     fake = FakeTriton()
