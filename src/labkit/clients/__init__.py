@@ -1,1 +1,7 @@
 """Clients: who speaks to a running server, and how."""
+
+import os
+
+# A process that is started while a stream is open is a fork that only calls exec. gRPC's handlers for forks may end it
+# in between. They are read when the first channel opens.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
