@@ -87,7 +87,6 @@ def inflight(engine: str, folder: str, precision: str) -> Once:
     """``engine`` behind its scheduler, as ``tensorrt_llm`` has it; in fp32, or in the precision that it chooses."""
     from labserve.inflight.request import Request
     from labserve.inflight.sampling_options import Sampling
-    from labserve.inflight.scheduler import Scheduler
     from labserve.inflight.setup import open_scheduler
 
     words = {
@@ -103,7 +102,7 @@ def inflight(engine: str, folder: str, precision: str) -> Once:
         "exact": str(precision == "fp32").lower(),
         "threads": str(THREADS),
     }
-    scheduler = open_scheduler(lambda name: words.get(name, ""), "cpu", Scheduler).scheduler
+    scheduler = open_scheduler(lambda name: words.get(name, ""), "cpu").scheduler
     count = 0
 
     def once(sequences: int) -> list[float]:
