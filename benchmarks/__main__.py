@@ -21,6 +21,7 @@ from benchmarks import (
     decode,
     door,
     door_fuzz,
+    engines,
     exercises,
     fuzz,
     iterative,
@@ -55,8 +56,9 @@ YARDSTICKS = {
     "compose-up": lambda options: compose_up.run(options.rounds),
     "watch": watch.run,
 }
-# They look for faults, and take long: only by name.
+# They look for faults, or need vLLM, and take long: only by name.
 LONG = {
+    "engines": engines.run,
     "arena": lambda options: arena.run(options.count or arena.MUTANTS),
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
@@ -85,6 +87,7 @@ def main() -> None:
     )
     answers.options(parser)
     decode.options(parser)
+    engines.options(parser)
     fuzz.options(parser)
     predict.options(parser)
     start_up.options(parser)

@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,19 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 class Side:
     """A process that has its model loaded, and computes when it is asked."""
 
-    def __init__(self, kind: str, folder: str, precision: str, checkout: Path | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        folder: str,
+        precision: str,
+        checkout: Path | None = None,
+        packages: Mapping[str, str] | None = None,
+    ) -> None:
         here = Path(__file__).parents[1]
         lab = yaml.safe_load(((checkout or here) / LAB).read_text(encoding="utf-8"))
         env = {**os.environ, **lab["stacks"]["iterative"]["server"]["env"]}  # as the checkout's stack is served
         env |= {"PYTHONPATH": str(checkout / "src")} if checkout else {}
+        env |= packages or {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.decode_worker", kind, folder, precision],
             cwd=here,
@@ -80,17 +89,18 @@ class Side:
         )
         self._line()
 
-    def once(self) -> dict[str, float]:
-        """Seconds of the first step and, in the median, of the others."""
+    def once(self, sequences: int = BATCH) -> dict[str, float]:
+        """Seconds of the first step and, in the median, of the others; and how many steps there were."""
         assert self._process.stdin
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{sequences}\n" if sequences != BATCH else "\n")
         self._process.stdin.flush()
         found: dict[str, float] = json.loads(self._line())
         return found
 
     def _line(self) -> str:
         assert self._process.stdout
-        line = self._process.stdout.readline()
+        while (line := self._process.stdout.readline()) and not line.startswith(("ready", "{")):
+            pass  # a library has something to say
         if not line:
             raise RuntimeError("a side of the comparison has ended; what it said is above")
         return line

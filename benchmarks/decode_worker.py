@@ -2,12 +2,14 @@
 
     python -m benchmarks.decode_worker labs FOLDER PRECISION      lab 02's own loop; "" for an old checkout
     python -m benchmarks.decode_worker openvino FOLDER PRECISION  OpenVINO GenAI, one step after the other
+    python -m benchmarks.decode_worker inflight:ENGINE FOLDER PRECISION  an engine of labs 03 and 05 with its scheduler
 
-For each line on stdin: ``BATCH`` random prompts, continued; on stdout the seconds of the first step (the prompts) and
-the median of the others, as JSON.
+For each line on stdin: as many random prompts as it says (``BATCH`` if nothing), continued; on stdout, as JSON, the
+seconds of the first step (the prompts), the median of the others, and their number.
 """
 
 import json
+import os
 import random
 import statistics
 import sys
@@ -16,9 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 BATCH, PROMPT, NEW, THREADS = 8, 128, 48, 2
+Once = Callable[[int], list[float]]  # as many sequences; the seconds of each step
 
 
-def labs(folder: str, precision: str) -> Callable[[], list[float]]:
+def labs(folder: str, precision: str) -> Once:
     from labserve.gpt2.decoders import CachedDecoder, step
     from labserve.gpt2.model import GPT2
     from labserve.gpt2.sequences import Sequence
@@ -30,10 +33,10 @@ def labs(folder: str, precision: str) -> Callable[[], list[float]]:
     model = GPT2(folder, threads=THREADS, **({"precision": precision} if precision else {}))
     decoder = CachedDecoder(model, BATCH)
 
-    def once() -> list[float]:
+    def once(sequences: int) -> list[float]:
         batch = [
             Sequence(prompt, PROMPT, PROMPT + NEW, None, Sampler(), Detokenizer(tokenizer))
-            for prompt in prompts(model.vocabulary)
+            for prompt in prompts(model.vocabulary, sequences)
         ]
         seconds = []
         while not batch[0].finished:
@@ -47,7 +50,7 @@ def labs(folder: str, precision: str) -> Callable[[], list[float]]:
     return once
 
 
-def openvino(folder: str, precision: str) -> Callable[[], list[float]]:
+def openvino(folder: str, precision: str) -> Once:
     import numpy as np
     import openvino as ov
     import openvino_genai as genai
@@ -64,10 +67,10 @@ def openvino(folder: str, precision: str) -> Callable[[], list[float]]:
     asked.apply_chat_template = False
     count = 0
 
-    def once() -> list[float]:
+    def once(sequences: int) -> list[float]:
         nonlocal count
         handles = []
-        for prompt in prompts(1_000):
+        for prompt in prompts(1_000, sequences):
             count += 1
             handles.append(pipeline.add_request(count, ov.Tensor(np.array([prompt], dtype=np.int64)), asked))
         seconds = []
@@ -80,17 +83,63 @@ def openvino(folder: str, precision: str) -> Callable[[], list[float]]:
     return once
 
 
-def prompts(vocabulary: int) -> list[list[int]]:
+def inflight(engine: str, folder: str, precision: str) -> Once:
+    """``engine`` behind its scheduler, as ``tensorrt_llm`` has it; in fp32, or in the precision that it chooses."""
+    from labserve.inflight.request import Request
+    from labserve.inflight.sampling_options import Sampling
+    from labserve.inflight.setup import open_scheduler
+
+    words = {
+        "engine": engine,
+        "gpt_model_type": "inflight_fused_batching",
+        "batch_scheduler_policy": "max_utilization",
+        "gpt_model_path": folder,
+        "max_num_sequences": str(BATCH),
+        "max_num_tokens": str(BATCH * PROMPT),  # all prompts in the first step, as lab 02's loop has them
+        "enable_chunked_context": "true",
+        "kv_cache_free_gpu_mem_fraction": "0.9",
+        "kv_cache_memory_mib": "1024",
+        "exact": str(precision == "fp32").lower(),
+        "threads": str(THREADS),
+    }
+    scheduler = open_scheduler(lambda name: words.get(name, ""), "cpu").scheduler
+    count = 0
+
+    def once(sequences: int) -> list[float]:
+        nonlocal count
+        for prompt in prompts(300, sequences):
+            count += 1
+            scheduler.submit(Request(str(count), prompt, NEW, Sampling(), number=count))
+        seconds = []
+        while not scheduler.idle:
+            began = time.perf_counter()
+            ended = scheduler.step().ended
+            seconds.append(time.perf_counter() - began)
+            if failed := [request.error for request in ended if request.error]:
+                raise failed[0]
+        return seconds
+
+    return once
+
+
+def prompts(vocabulary: int, sequences: int) -> list[list[int]]:
     chance = random.Random(0)
-    return [[chance.randrange(vocabulary) for _ in range(PROMPT)] for _ in range(BATCH)]
+    return [[chance.randrange(vocabulary) for _ in range(PROMPT)] for _ in range(sequences)]
 
 
 def main() -> None:
     kind, folder, precision = sys.argv[1:]
-    once = {"labs": labs, "openvino": openvino}[kind](folder, precision)
+    sys.path[:0] = filter(None, [os.environ.get("LABS_PACKAGES")])
+    name, _, engine = kind.partition(":")
+    makes: dict[str, Callable[[str, str], Once]] = {
+        "labs": labs,
+        "openvino": openvino,
+        "inflight": lambda *asked: inflight(engine, *asked),
+    }
+    once = makes[name](folder, precision)
     print("ready", flush=True)
-    for _ in sys.stdin:
-        first, *others = once()
+    for line in sys.stdin:
+        first, *others = once(int(line.strip() or BATCH))
         print(json.dumps({"first": first, "step": statistics.median(others), "steps": 1 + len(others)}), flush=True)
 
 

@@ -1,5 +1,6 @@
 # The CPU server: Debian slim, Triton from its PyPI wheel, PyTorch, transformers and OpenVINO.
 # Also the engine-builder: everything that makes weights and engines runs in the image that will serve them.
+# Target `vllm`: the same image with the packages of requirements/vllm.txt, which Python finds before its own.
 #
 # Build context: the checkout. Named context `wheels`: a folder of wheels that pip looks into first (empty by default).
 # Secret `ca`: the CA bundle of a company proxy. Nothing of either stays in the image.
@@ -38,11 +39,9 @@ COPY src /src/src
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
     touch /src/README.md && /build/install-packages.sh --project /src /opt/labs-code
 
-FROM python
+FROM python AS base
 COPY --from=packages /opt/labs /opt/labs
 COPY --from=packages /opt/triton /opt/triton
-COPY --from=labs /opt/labs-code /opt/labs/lib/python3.11/site-packages
-COPY docker/serve.sh /usr/local/bin/serve
 ENV PATH=/opt/labs/bin:$PATH \
     HOME=/tmp \
     PYTHONUNBUFFERED=1 \
@@ -52,3 +51,24 @@ ENV PATH=/opt/labs/bin:$PATH \
 USER 65534:65534
 EXPOSE 8000 8001 8002
 ENTRYPOINT ["serve"]
+
+FROM tools AS vllm-packages
+COPY requirements/vllm.txt /build/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca --mount=type=bind,from=wheels,target=/wheels \
+    LABS_COMPILE="--no-compile --target /opt/vllm" /build/install-packages.sh /build/vllm.txt \
+    && python3 -m compileall -q -j 0 /opt/vllm
+
+FROM base AS vllm
+USER 0
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -q && apt-get install -q -y --no-install-recommends libnuma1
+USER 65534:65534
+COPY --from=vllm-packages /opt/vllm /opt/vllm
+# Triton's stubs leave PYTHONPATH unread: labserve/serving.py reads LABS_PACKAGES.
+ENV LABS_PACKAGES=/opt/vllm PYTHONPATH=/opt/vllm:/opt/labs/lib/python3.11/site-packages
+COPY --from=labs /opt/labs-code /opt/labs/lib/python3.11/site-packages
+COPY docker/serve.sh /usr/local/bin/serve
+
+FROM base
+COPY --from=labs /opt/labs-code /opt/labs/lib/python3.11/site-packages
+COPY docker/serve.sh /usr/local/bin/serve

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from labkit import context
+from labkit.clients import llm_api, vllm_api
 from labkit.evidence import trtllm
 from labkit.lane import Lane
 from labkit.pictures.live import Progress
@@ -16,6 +17,7 @@ from labkit.tables import table
 from labkit.workloads import dataset, identity
 
 ENGINE = "tensorrt_llm"
+TEXT_MODELS = {("gpu", "llmapi"): llm_api.MODEL, ("gpu", "vllm"): vllm_api.MODEL}  # without token ids
 MAX_INPUT_LEN = 1900
 QUICK_REQUESTS, QUICK_ARTICLES, QUICK_SCALE = 24, 20, 0.05
 
@@ -68,10 +70,10 @@ def main() -> None:
         print(f"\n{lab.phase}, {name}: {len(requests)} requests at once", flush=True)
         watch = trtllm.Watch(lab.endpoints["metrics"], ENGINE) if lab.settings["engine"] == "tensorrt-llm" else None
         with Progress(name) as progress, watch or nullcontext():
-            if lab.settings["engine"] == "llmapi":
-                print("the LLM API tells no token ids: an answer that ends early is counted by its text")
+            if model := TEXT_MODELS.get((lab.profile, lab.settings["engine"])):
+                print(f"{model} tells no token ids: an answer that ends early is counted by its text")
                 records = identity.run_as_text(
-                    lab.endpoints["grpc"], requests, lambda text: len(ids_of(text)), tell=progress
+                    lab.endpoints["grpc"], requests, lambda text: len(ids_of(text)), tell=progress, model=model
                 )
             else:
                 records = identity.run(lab.endpoints["grpc"], requests, tell=progress)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labctl import repository
+from labctl import repository, vllm
 from labctl.artifacts import engines, weights
 from labctl.artifacts.tensorrt_llm import TensorRtLlm
 from labctl.manifest.schema import Artifact, Lab, StackSpec, lay_overlays, probes
@@ -25,7 +25,6 @@ from labctl.trtllm.releases import PLAIN_IMAGE, Release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
-VLLM_FILE = "vllm_model/1/model.json"  # as in NVIDIA's vllm_backend
 PathMap = Callable[[Path], str]
 
 
@@ -124,7 +123,8 @@ def make_plan(
     Raises LabError: unknown or bad settings, an unknown model source, a reference to nothing.
     """
     stack = lab.stacks[name]
-    settings = resolve(lab.settings, choices.profile, stack.settings, choices.set, what=f"stack {name}")
+    own = stack.settings_for(choices.profile)
+    settings = resolve(lab.settings, choices.profile, implied(lab, choices), own, choices.set, what=f"stack {name}")
     stack = lay_overlays(stack, choices.profile, settings)
     release = _release(stack, choices)
     usual: list[str] = []
@@ -149,14 +149,16 @@ def make_plan(
         scope[f"artifacts.{key}"] = server_path(step.path)
 
     stack = stack.model_copy(update={"probes": probes(stack, scope)})
-    own = [workspace.templates(lab.folder, folder) for folder in stack.repository]
+    templates = [workspace.templates(lab.folder, folder) for folder in stack.repository]
     kind = "-llmapi" if stack.llmapi is not None else ""
     fetched = workspace.templates_cache / f"{release.name}{kind}" if release and not choices.templates else None
     url = receiver(str(settings["trace"]))
     given = [choices.templates] if choices.templates else [fetched] if fetched else []
-    arguments = {key: value for key, value in expand(stack.vllm or {}, scope).items() if value != ""}
+    arguments = vllm.arguments(expand(stack.vllm or {}, scope)) if stack.vllm else {}
+    on_gpu = stack.vllm is not None and choices.profile == "gpu"
+    usual_image = vllm.IMAGE.image if on_gpu else PLAIN_IMAGE if choices.profile == "gpu" else ""
     request = RenderRequest(
-        sources=[*given, *own] if release else given or own,
+        sources=[*given, *templates] if release else given or templates,
         models=stack.models,
         parameters=expand(stack.parameters, scope),
         output=output or workspace.folder(name).repository,
@@ -167,7 +169,7 @@ def make_plan(
             if holds(r.when, {**settings, "profile": choices.profile})
         ],
         place={str(expand(k, scope)): str(expand(v, scope)) for k, v in stack.place.items()},
-        documents={VLLM_FILE: arguments} if arguments else {},
+        documents={vllm.FILE: arguments} if arguments else {},
         spare=not given,
         lenient=bool(fetched),
     )
@@ -204,16 +206,24 @@ def make_plan(
             **{key: str(expand(value, scope)) for key, value in stack.server.env.items()},
             **({"LABS_TRACE": url} if url else {}),
         },
-        image=release.image if release else stack.image or (PLAIN_IMAGE if choices.profile == "gpu" else ""),
+        image=release.image if release else stack.image or usual_image,
         tokenizer_dir=str(expand(stack.tokenizer, host)),
         release=release,
         fetched=fetched,
-        effective=served.effective(serving) if served else {},
+        effective=served.effective(serving) if served else vllm.effective(settings) if on_gpu else {},
         notices=[*usual, *(served.check_combination(serving) if served else ())],
         gpus=choices.gpus if choices.profile == "gpu" else (),
     )
     _require_choice(plan.gpus, plan.ranks)
     return plan
+
+
+def implied(lab: Lab, choices: Choices) -> dict[str, Any]:
+    """Settings that follow from options: a release of TensorRT-LLM is served by TensorRT-LLM, where vLLM would be."""
+    engine, given = lab.settings.get("engine"), "engine" in choices.set or choices.profile != "gpu"
+    if choices.release and engine and not given and engine.default_for("gpu") == "vllm":
+        return {"engine": TensorRtLlm.name}
+    return {}
 
 
 def _require_choice(gpus: Sequence[str], ranks: int) -> None:
@@ -237,7 +247,8 @@ def _require_choice(gpus: Sequence[str], ranks: int) -> None:
 
 def _release(stack: StackSpec, choices: Choices) -> Release | None:
     if stack.tensorrt_llm is not None or stack.llmapi is not None:
-        release = releases.release(choices.release)
+        usual = releases.LLM_API_RELEASE if stack.llmapi is not None else releases.DEFAULT_RELEASE
+        release = releases.release(choices.release or usual)
         if stack.tensorrt_llm is not None and not release.steps:
             raise LabError(
                 f"TensorRT-LLM {release.name} has no engines here",
@@ -249,7 +260,7 @@ def _release(stack: StackSpec, choices: Choices) -> Release | None:
         raise LabError(
             f"--release {choices.release} does not apply here",
             f"TensorRT-LLM serves no model of this stack on the {choices.profile} profile with these settings",
-            "leave it out, or use --profile gpu",
+            "leave it out, or use --profile gpu --set engine=tensorrt-llm",
         )
     return None
 

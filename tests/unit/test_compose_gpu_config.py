@@ -94,7 +94,7 @@ def test_the_builder_is_the_server_image_with_a_cache_that_it_can_write(tmp_path
 
 
 def test_an_engine_over_two_gpus_reserves_both_and_goes_through_the_launch_script(tmp_path: Path) -> None:
-    triton = services(tmp_path, "inflight-batching", tp_size=2)["triton"]
+    triton = services(tmp_path, "inflight-batching", engine="tensorrt-llm", tp_size=2)["triton"]
     assert triton["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
     assert triton["entrypoint"] == ["launch-ranks", "/app/scripts/launch_triton_server.py", "2"]
     assert not triton["command"]
@@ -110,9 +110,8 @@ CHOICES = [(("3",), 1, ["3"]), (("1", "3"), 2, ["1", "3"]), (("2", "3"), 1, ["2"
 def test_chosen_gpus_and_slices_are_reserved_in_the_place_of_the_first_ones(
     tmp_path: Path, gpus: tuple[str, ...], tp_size: int, reserved: list[str]
 ) -> None:
-    (device,) = services(tmp_path, "inflight-batching", gpus, tp_size=tp_size)["triton"]["deploy"]["resources"][
-        "reservations"
-    ]["devices"]
+    triton = services(tmp_path, "inflight-batching", gpus, engine="tensorrt-llm", tp_size=tp_size)["triton"]
+    (device,) = triton["deploy"]["resources"]["reservations"]["devices"]
     assert device["device_ids"] == reserved
     assert "count" not in device
 
@@ -125,9 +124,9 @@ def planned(workspace: Workspace, gpus: tuple[str, ...], **settings: Any) -> Any
 def test_an_engine_for_more_gpus_than_are_named_or_over_slices_is_refused(tmp_path: Path) -> None:
     workspace = Workspace(ROOT, tmp_path)
     with pytest.raises(LabError, match="spread over 2 GPUs, but --gpus names 1"):
-        planned(workspace, ("3",), tp_size=2)
+        planned(workspace, ("3",), engine="tensorrt-llm", tp_size=2)
     with pytest.raises(LabError, match="cannot be spread over MIG slices"):
-        planned(workspace, (SLICE, SLICE), tp_size=2)
+        planned(workspace, (SLICE, SLICE), engine="tensorrt-llm", tp_size=2)
 
 
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
@@ -169,11 +168,13 @@ def test_plain_down_knows_the_chat_page_and_the_guard_and_plain_up_starts_neithe
     assert not guarded["triton"].get("ports")
 
 
-@pytest.mark.parametrize("engine, twice", [("tensorrt-llm", False), ("llmapi", True)])
-def test_only_the_llm_api_is_loaded_twice_to_complete_its_own_configuration(
-    tmp_path: Path, engine: str, twice: bool
+@pytest.mark.parametrize(
+    "engine, release, twice", [("tensorrt-llm", "", False), ("llmapi", "", True), ("vllm", "", True)]
+)
+def test_only_models_that_complete_their_own_configuration_are_loaded_twice(
+    tmp_path: Path, engine: str, release: str, twice: bool
 ) -> None:
     workspace = Workspace(ROOT, tmp_path)
     lab, name = load(workspace).stack("llama")
-    plan = make_plan(workspace, lab, name, Choices("gpu", {"engine": engine}, release="0.19.0"), str)
+    plan = make_plan(workspace, lab, name, Choices("gpu", {"engine": engine}, release=release), str)
     assert ("--disable-auto-complete-config" not in plan.server_args) == twice

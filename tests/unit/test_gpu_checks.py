@@ -248,7 +248,8 @@ def test_doctor_prints_the_checklist_with_its_remedies(
     monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc"))
     monkeypatch.setattr(docker_engine, "containers", lambda *wanted: [])
-    arguments = ["doctor", "inflight-batching", "--profile", "gpu", "--set", "quantization=fp8"]
+    arguments = ["doctor", "inflight-batching", "--profile", "gpu", "--set", "engine=tensorrt-llm"]
+    arguments += ["--set", "quantization=fp8"]
     done = CliRunner().invoke(cli, arguments)
     assert isinstance(done.exception, LabError)
     for text in ("NVIDIA driver", "535.104.05", "NVIDIA Container Toolkit", "does not support fp8", "GPU memory"):

@@ -13,6 +13,7 @@ from gpu_machine import FULL, failing, machine_fixture, planned, workspace_fixtu
 from labctl.artifacts import weights
 from labctl.doctor import gpu_memory
 from labctl.doctor.gpu import gpu_checks
+from labctl.doctor.gpu_memory import Shape
 from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +54,13 @@ def test_the_llm_apis_cache_and_graphs_are_counted_beside_its_weights(machine: A
     plan = planned(workspace, "1.2.1", stack="llama", engine="llmapi")
     (found,) = [check for check in failing(plan, workspace) if check.name == "GPU memory"]
     assert "3 models of Hugging Face's library 41.9 + the LLM API's KV cache and CUDA graphs 6.3" in found.found
+
+
+def test_a_shape_of_today_takes_a_quarter_of_the_cache(workspace: Workspace) -> None:
+    old, new = (Shape.of(weights.parse(f"random:{name}"), workspace) for name in ("llama-2-7b", "llama-3.1-8b"))
+    assert old and new
+    assert new.weights() == pytest.approx(16.06e9, rel=0.001)  # 8.03 billion parameters in 16 bits
+    assert old.kv_cache(1024) == 4 * new.kv_cache(1024)
 
 
 def test_a_build_holds_the_weights_twice_in_the_machines_memory(

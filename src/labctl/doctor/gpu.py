@@ -11,11 +11,12 @@ from typing import Any
 
 import psutil
 
+from labctl import vllm
 from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
 from labctl.artifacts.protocol import GpuInfo
 from labctl.artifacts.tensorrt_llm import check_target, require
-from labctl.doctor.gpu_memory import Shape
+from labctl.doctor.gpu_memory import OVERHEAD, Shape
 from labctl.doctor.machine import MORE_DISK, Check, from_error
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
@@ -56,14 +57,16 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Ch
     return checks
 
 
-def _computes(plan: Plan | None) -> tuple[Release | None, bool]:
-    """What computes on the GPU: a release of TensorRT-LLM, and whether PyTorch of the package index."""
+def _computes(plan: Plan | None) -> tuple[Release | vllm.Image | None, bool]:
+    """What computes on the GPU: TensorRT-LLM or vLLM of an image, and whether PyTorch of the package index."""
     if plan is None or plan.release:
         return (plan.release if plan else None), False
+    if plan.stack.vllm is not None:
+        return vllm.IMAGE, False
     return None, not plan.stack.image_only
 
 
-def driver(version: str, release: Release | None, pytorch: bool = False) -> Check:
+def driver(version: str, release: Release | vllm.Image | None, pytorch: bool = False) -> Check:
     """Whether the driver is new enough for what computes in the image: its own CUDA, or PyTorch's."""
     name = "NVIDIA driver"
     cuda = PACKAGES_CUDA if pytorch else int(release.cuda.partition(".")[0]) if release else PLAIN_CUDA
@@ -84,7 +87,7 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
         info = GpuInfo(first.name, first.compute_capability, first.driver, "", len(gpus))
         for _, build in builds:
             yield from_error("GPU", partial(_chip, info, build.options))
-        if builds or plan.stack.copies:
+        if builds or plan.stack.copies or plan.stack.vllm is not None:
             yield _memory(gpus, plan, [build for _, build in builds], workspace)
     if (host := _host_memory(plan, bool(builds), workspace)) is not None:
         yield host
@@ -116,6 +119,13 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
     found = f"{free / 1e9:.1f} of {whole / 1e9:.1f} GB free" if room else "the driver does not say how much is free"
     tokens, copies = int(plan.settings.get("max_tokens_in_paged_kv_cache") or 0), plan.stack.copies
     wanted: dict[str, int | None] = {}
+    if plan.stack.vllm is not None:  # it starts only where its share of the whole memory is free
+        shape = Shape.of(weights.parse(str(plan.settings["model"])), workspace)
+        share, size = float(plan.settings["kv_cache_free_gpu_mem_fraction"]), shape.weights() if shape else None
+        if room and size is not None and size + OVERHEAD > share * whole:
+            found += f"; vLLM may take {share:g} of it, and its weights are {size / 1e9:.1f} GB"
+            return Check("GPU memory", "fail", found, "a larger kv_cache_free_gpu_mem_fraction, or a smaller model")
+        wanted[f"vLLM's share of {share:g}"] = int(share * whole) if room else size
     for build in builds:
         shape, options = Shape.of(build.source, workspace), build.options
         least = tokens or options["max_input_len"] + options["max_output_len"]
@@ -127,7 +137,7 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
         )
         if plan.stack.llmapi is not None:
             wanted["the LLM API's KV cache and CUDA graphs"] = shape.kv_cache(tokens) + GRAPHS if shape else None
-        if "kv_cache_memory_mib" in plan.settings:
+        if "kv_cache_memory_mib" in plan.settings and plan.stack.vllm is None:
             wanted["the KV cache"] = int(plan.settings["kv_cache_memory_mib"]) * 2**20
     known = {what: size for what, size in wanted.items() if size is not None}
     if len(known) < len(wanted):
@@ -142,7 +152,7 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
 
 def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> Check | None:
     """Weights pass through the machine's memory: of all copies at the same time, or of an engine that is built."""
-    copies = max(plan.stack.copies, BUILD_COPIES * builds)
+    copies = max(plan.stack.copies + (plan.stack.vllm is not None), BUILD_COPIES * builds)
     shape = Shape.of(weights.parse(str(plan.settings["model"])), workspace) if copies else None
     if shape is None:
         return None

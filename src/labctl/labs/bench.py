@@ -226,6 +226,9 @@ class Work:
         self._stack, self._endpoints, self._engine = stack, stack.record.endpoints, engine
         self._env = dict(stack.lab.stacks[stack.name].server.env)
         if packages := stack.plan.stack.packages:
+            if stack.runtime.name != "local":
+                why = "what runs there without Triton has the packages of the server image alone"
+                raise LabError(f"{packages} alone is not measured in containers", why, "--runtime local")
             self._env |= layer(packages, stack.session.workspace).environment
         bench = stack.lab.stacks[stack.name].bench
         assert bench is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 from labctl.manifest.schema import Lab, Phase
 from labctl.manifest.settings import as_text, holds, resolve, same
-from labctl.plan import make_plan
+from labctl.plan import implied, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import UpOptions
 from labctl.stack.session import Session
@@ -53,12 +53,15 @@ def resolve_phases(
     _require_heeded(lab, choices.set, phases)
     runs = []
     # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
+    follows = implied(lab, choices)
     usual = {key: setting.parse(setting.default_for(choices.profile)) for key, setting in lab.settings.items()}
     for phase in phases:
-        own_defaults, what = lab.stacks[phase.stack].settings, f"stack {phase.stack}"
-        asked = usual | resolve(lab.settings, choices.profile, own_defaults, choices.set, what=what)
-        if not holds(phase.settings_when, asked):
-            said = ", ".join(f"{key}={as_text(asked.get(key))}" for key in phase.settings_when)
+        other = lab.stacks[phase.stack].settings_for(choices.profile)
+        asked = usual | resolve(lab.settings, choices.profile, follows, other, choices.set, what=f"stack {phase.stack}")
+        # A run compares phases: whether one belongs to it follows from the lab's settings, not from its stack's own.
+        common = {**asked, **{key: usual[key] for key in other if key not in choices.set}, **follows}
+        if not holds(phase.settings_when, common):
+            said = ", ".join(f"{key}={as_text(common.get(key))}" for key in phase.settings_when)
             session.listener.note(f"phase {phase.name} is left out: it means nothing with {said}")
             continue
         known = {**asked, **phase.set, "profile": choices.profile}

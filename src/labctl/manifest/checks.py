@@ -71,7 +71,7 @@ def run_problems(lab: Lab) -> Iterator[str]:
             yield f"{where}.acts: they are about replicas; say replicas or balance"
         for profile in phase.profiles:
             try:
-                settings = resolve(lab.settings, profile, lab.stacks[phase.stack].settings, phase.set)
+                settings = resolve(lab.settings, profile, lab.stacks[phase.stack].settings_for(profile), phase.set)
                 lay_overlays(lab.stacks[phase.stack], profile, settings)
             except LabError as error:
                 yield f"{where}: on {profile}: {'; '.join(error.details) or error.what}"
@@ -167,7 +167,7 @@ def every_case(lab: Lab, where: str, stack: StackSpec) -> Iterator[str]:
     for profile in PROFILES:
         for case in cases:
             try:
-                settings = resolve(lab.settings, profile, stack.settings, case)
+                settings = resolve(lab.settings, profile, stack.settings_for(profile), case)
                 whole = lay_overlays(stack, profile, settings)
             except LabError:
                 continue  # a combination that people are refused as well
@@ -193,7 +193,13 @@ def value_problems(lab: Lab) -> Iterator[str]:
         if setting.instead and setting.instead not in lab.settings:
             yield f"settings.{key}.instead: '{setting.instead}' is not a setting of this lab"
     for name, stack in lab.stacks.items():
-        yield from _values(lab, f"stacks.{name}.settings", stack.settings)
+        for key, value in stack.settings.items():
+            if isinstance(value, dict) and value.keys() != set(PROFILES):
+                yield f"stacks.{name}.settings.{key}: a value by profile is {{cpu: ..., gpu: ...}}"
+                break
+        else:
+            for profile in PROFILES:
+                yield from _values(lab, f"stacks.{name}.settings", stack.settings_for(profile))
         conditions += [(f"stacks.{name}.variants.{key}", variant.when) for key, variant in stack.variants.items()]
         for layer, content in stack.layers.items():
             where = f"stacks.{name}{layer}"

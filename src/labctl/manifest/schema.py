@@ -138,11 +138,13 @@ class Content(_Strict):
 class Variant(_Conditional, Content):
     """What some values of the settings, such as ``{engine: transformers}``, change of a stack.
 
-    With ``profile`` beside settings, these values are served on that profile alone, and refused on the other.
+    With ``profile`` beside settings, these values are served on that profile alone, and refused on the other unless a
+    variant with the same values is for that one.
     """
 
     when: Annotated[Condition, Field(min_length=1)]
     refused: str = ""  # why the stack is not served with these values
+    alone: bool = False  # nothing of the stack's own repository, parameters, replacements is taken over
 
 
 class StackSpec(Content):
@@ -151,7 +153,7 @@ class StackSpec(Content):
     title: str
     repository: Folders
     models: list[Name] = Field(min_length=1)
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {}  # other defaults than the lab's; a value may be by profile, as a default
     tokenizer: str = ""
     variants: dict[Name, Variant] = {}
 
@@ -159,6 +161,10 @@ class StackSpec(Content):
     def layers(self) -> dict[str, Content]:
         """The stack itself and all that may be laid over it, by key."""
         return {"": self, **{f".variants.{name}": variant for name, variant in self.variants.items()}}
+
+    def settings_for(self, profile: str) -> dict[str, Any]:
+        """The stack's own defaults on a profile."""
+        return {key: value[profile] if isinstance(value, dict) else value for key, value in self.settings.items()}
 
 
 class Phase(_Conditional):
@@ -222,6 +228,7 @@ class Lab(_Strict):
 
 def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) -> StackSpec:
     """The stack as it is on ``profile`` with ``settings``. Raises LabError: a value does not go with the profile."""
+    here = [variant.settings_when for variant in stack.variants.values() if profile in variant.profiles]
     for variant in stack.variants.values():
         if not holds(variant.settings_when, settings):
             continue
@@ -231,7 +238,7 @@ def lay_overlays(stack: StackSpec, profile: str, settings: Mapping[str, Any]) ->
             raise LabError(f"this stack is not served with {asked}", variant.refused, "another value (labctl list)")
         if served:
             stack = _over(stack, variant)
-        elif asked and not variant.refused:
+        elif asked and not variant.refused and variant.settings_when not in here:
             raise LabError(
                 f"{asked} is not served on the {profile} profile",
                 f"it is served on: {', '.join(variant.profiles)}",
@@ -250,9 +257,9 @@ def probes(stack: StackSpec, scope: Mapping[str, Any]) -> dict[str, Probe]:
 def _over(stack: StackSpec, variant: Variant) -> StackSpec:
     """Lists and mappings are added to, all else is replaced; a release's templates come instead of the stack's own."""
     under = dict(stack)
-    if not (variant.tensorrt_llm is None and variant.llmapi is None):
+    if variant.alone or not (variant.tensorrt_llm is None and variant.llmapi is None):
         under |= {"repository": [], "parameters": {}, "optional": [], "replacements": [], "tensorrt_llm": None}
-    given = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused"}}
+    given = {key: getattr(variant, key) for key in variant.model_fields_set - {"when", "refused", "alone"}}
     for key in ADDED & given.keys():
         given[key] = (
             [*under[key], *given[key]] if isinstance(given[key], list) else {**(under[key] or {}), **given[key]}

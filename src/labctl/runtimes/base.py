@@ -50,8 +50,14 @@ class Runtime(Protocol):
     def client_endpoints(self, record: Record) -> Endpoints:
         """The endpoints as the lab's clients reach them."""
 
-    def prepare(self, profile: str, image: str = "", guarded: bool = False) -> Sequence[Action[str]]:
-        """Make what is missing of the serving environment (images; the folder of backends), and of a guard's."""
+    def prepare(
+        self, profile: str, image: str = "", guarded: bool = False, packages: str = ""
+    ) -> Sequence[Action[str]]:
+        """Make what is missing of the serving environment (images; the folder of backends), and of a guard's.
+
+        Args:
+            packages: the layer that an image has over its own (layers.py); "" for none. The local one is installed.
+        """
 
     def tool(self, title: str, argv: Sequence[str]) -> Action[str]:
         """Run ``python`` arguments in the serving environment; gives its stdout, its stderr lines are progress."""

@@ -66,8 +66,8 @@ class ComposeRuntime(OneShots):
         counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
         return Endpoints(f"{host}:{HTTP}", grpc, counters)
 
-    def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
-        return images.build(compose_commands.builds(self._projects, profile, image, guarded), image)
+    def prepare(self, profile: str, image: str = "", guarded: bool = False, packages: str = "") -> list[Action[str]]:
+        return images.build(compose_commands.builds(self._projects, profile, image, guarded, packages), image)
 
     def start(self, launch: Launch) -> Action[ComposeServer]:
         stack, command = launch.record.stack, compose_commands.serve(self._projects, launch)

@@ -31,8 +31,10 @@ NOBODY = 65534
 TRTLLM_VERSION = "from importlib.metadata import version; print(version('tensorrt_llm'))"
 
 
-def builds(projects: Projects, profile: str, base: str, guarded: bool = False) -> dict[str, Command]:
-    """Every image that a profile needs, and a guard, by its name, and how it is built."""
+def builds(
+    projects: Projects, profile: str, base: str, guarded: bool = False, packages: str = ""
+) -> dict[str, Command]:
+    """Every image that a profile needs, a layer over the server's, and a guard, by its name, and how it is built."""
     workspace, commands = projects.workspace, dict[str, Command]()
 
     def build(service: str, variable: str, image: str, profile: str = TOOLS, **arguments: str) -> None:
@@ -49,6 +51,9 @@ def builds(projects: Projects, profile: str, base: str, guarded: bool = False) -
     )
     if profile != TOOLS:
         build("triton", "LABS_SERVER_IMAGE", images.server_image(workspace, TOOLS))
+    if packages:
+        layered = images.server_image(workspace, TOOLS, packages=packages)
+        build(f"{packages}-image", f"LABS_{packages.upper()}_IMAGE", layered)
     build("client", "LABS_CLIENT_IMAGE", images.client_image(workspace))
     if guarded:
         build("guard-image", "LABS_GUARD_IMAGE", images.guard_image(workspace))
@@ -107,7 +112,7 @@ def service(number: int) -> str:
 def serve(projects: Projects, launch: Launch) -> Command:
     """Start the servers' containers, and the guard's or balancer's before them."""
     record, front = launch.record, _front_environment(projects, launch.record)
-    image = images.server_image(projects.workspace, record.profile, launch.image)
+    image = images.server_image(projects.workspace, record.profile, launch.image, launch.packages)
     arguments = launch.arguments("/models", "0.0.0.0", (HTTP, GRPC, METRICS), "labs-")
     gpus = launch.ranks if record.profile == "gpu" else 0
     env = {

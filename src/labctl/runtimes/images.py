@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from labctl import vllm
 from labctl.artifacts.protocol import GpuInfo
 from labctl.listener import Listener
-from labctl.runtimes import docker_engine, nvidia, processes
+from labctl.runtimes import docker_engine, layers, nvidia, processes
 from labctl.runtimes.processes import Action, Command
 from labctl.trtllm import releases
 from labctl.workspace import Workspace
@@ -57,10 +58,17 @@ BUILD_REMEDY = "the last lines show why; behind a proxy set LABS_CA_BUNDLE, with
 PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
 
-def server_image(workspace: Workspace, profile: str, base: str = "") -> str:
-    """Name of the server image for this checkout's sources (``base``: another tritonserver image, gpu only)."""
+def server_image(workspace: Workspace, profile: str, base: str = "", packages: str = "") -> str:
+    """Name of the server image for this checkout's sources.
+
+    Args:
+        base: another tritonserver image, gpu only.
+        packages: the layer that it has over its own packages, cpu only; "" for none.
+    """
     if profile == "gpu":
         return f"labs-server:gpu-{_digest(workspace, GPU_FILES, base, below='labserve')}"
+    if packages:
+        return f"labs-server:cpu-{packages}-{_digest(workspace, (*SERVER_FILES, f'requirements/{packages}.txt'))}"
     return f"labs-server:cpu-{_digest(workspace, SERVER_FILES)}"
 
 
@@ -122,6 +130,8 @@ def build_arguments(base: str) -> dict[str, str]:
         return {}
     release = next((r for r in releases.table().values() if r.image == base), None)
     arguments = {"LABS_TRITON_IMAGE": base, "LABS_APP": "image"}
+    if base == vllm.IMAGE.image:
+        return arguments  # it has vLLM's PyTorch, beside which there is no room for another
     if release is None:
         return {**arguments, "LABS_PACKAGES": PACKAGES}
     if app := release.app:
@@ -152,8 +162,9 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     with docker_engine.speaking("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
     current = {*all_images(workspace, "cpu"), files_image(workspace)}
-    bases = [releases.PLAIN_IMAGE, *(release.image for release in releases.table().values())]
+    bases = [releases.PLAIN_IMAGE, vllm.IMAGE.image, *(release.image for release in releases.table().values())]
     current |= {server_image(workspace, "gpu", base) for base in bases}
+    current |= {server_image(workspace, "cpu", packages=name) for name in layers.NEEDED}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = []
     for image in ours:

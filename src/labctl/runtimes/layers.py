@@ -7,6 +7,7 @@ the version that the layer is locked for, is the environment's own.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -24,6 +25,7 @@ from labctl.workspace import Workspace, key_lock
 from labkit.errors import LabError
 
 NEEDED = {"vllm": 2.5e9}  # bytes of free disk: a layer, and its downloads while it is made
+LIBRARIES = {"vllm": ("libnuma.so.1", "libnuma1")}  # of the system, and Debian's package of it
 PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing collected) .*")
 
 
@@ -62,9 +64,15 @@ class Layer:
         }
 
     def require(self) -> Path:
-        """Its folder. Raises LabError where it is not installed."""
+        """Its folder. Raises LabError where it is not installed, or lacks a library of the system."""
         if not self.ready:
             raise LabError(f"{self.name} is not installed", "it is a layer of its own over .venv", self.remedy)
+        library, package = LIBRARIES[self.name]
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            why, remedy = f"there is no {library}", f"apt-get install {package} (Debian, Ubuntu)"
+            raise LabError(f"{self.name} cannot compute on this machine", why, remedy) from None
         return self.path
 
     def install(self) -> Action[str]:

@@ -82,7 +82,7 @@ class LocalRuntime:
     def client_endpoints(self, record: Record) -> Endpoints:
         return Endpoints(**record.scrape_endpoints)
 
-    def prepare(self, profile: str, image: str = "", guarded: bool = False) -> list[Action[str]]:
+    def prepare(self, profile: str, image: str = "", guarded: bool = False, packages: str = "") -> list[Action[str]]:
         triton, cache = wheel.find_wheel(), self.workspace.backends_cache
         if triton.has_backends(cache):
             return []

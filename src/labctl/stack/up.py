@@ -131,7 +131,7 @@ def preparations(plan: Plan, runtime: Runtime, workspace: Workspace, guarded: bo
     Raises LabError: the runtime cannot serve it, or something that is there is damaged.
     """
     refuse(plan, runtime, workspace)
-    actions = [*runtime.prepare(plan.profile, plan.image, guarded)]
+    actions = [*runtime.prepare(plan.profile, plan.image, guarded, plan.stack.packages)]
     if plan.release and plan.fetched and not plan.fetched.is_dir():
         title = f"templates of TensorRT-LLM {plan.release.name}"
         actions.append(runtime.copy_out(title, plan.image, plan.templates, plan.fetched, plan.release.tensorrt_llm))
@@ -168,17 +168,10 @@ def make_artifact(step: Step, runtime: Runtime) -> Action[str]:
 
 def refuse(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
     """Raises LabError for a runtime that cannot serve what was planned."""
-    packages = plan.stack.packages
     if runtime.name != "local":
-        if packages:
-            raise LabError(
-                f"{plan.name} needs the packages of {packages}",
-                f"the {runtime.name} runtime's image does not have them",
-                "use --runtime local",
-            )
         return
-    if packages:
-        layer(packages, workspace).require()
+    if plan.stack.packages:
+        layer(plan.stack.packages, workspace).require()
     if plan.release:
         raise LabError(*NEEDS_IMAGE)
     if plan.stack.image_only:

@@ -16,6 +16,7 @@ from labctl.texts import Replacement, parse_yaml
 from labkit.errors import LabError
 
 DEFAULT_RELEASE = "0.17.0"
+LLM_API_RELEASE = "1.2.1"  # of the stacks that the LLM API serves, where none is named
 PLAIN_IMAGE = "nvcr.io/nvidia/tritonserver:25.02-py3"  # of the GPU stacks that no TensorRT-LLM release serves
 POLICY_ALIASES = {"guaranteed_completion": "guaranteed_no_evict"}  # the published workshop's word for it
 FALLBACK_POLICY = "guaranteed_no_evict"
@@ -151,8 +152,8 @@ class Release(_Data):
         if self.llmapi is None:
             raise LabError(
                 f"TensorRT-LLM {self.name} is not served by its LLM API here",
-                "Triton's model of it came with 0.19.0",
-                "--release 0.19.0 or 1.2.1",
+                f"the labs serve it in the image of {LLM_API_RELEASE}",
+                f"--release {LLM_API_RELEASE}, or leave it out",
             )
         problems, nested = [], dict[str, Any]()
         given = {key: value for key, value in values.items() if value != ""}

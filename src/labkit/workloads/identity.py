@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.clients import llm_api, trtllm
+from labkit.clients import llm_api, trtllm, vllm_api
 from labkit.clients.base import InFlight, Tell
+from labkit.clients.stream import TextStream
 from labkit.clients.tensors import kind_of, tensor
 from labkit.clients.unary import UnaryClient
 from labkit.disk import atomic_write
@@ -108,18 +109,21 @@ def run_as_text(
     count: Callable[[str], int],
     timeout: float = 600.0,
     tell: Tell | None = None,
+    model: str = llm_api.MODEL,
 ) -> list[RequestRecord]:
-    """The same load on a release's LLM API, which takes text and answers in text, without token ids.
+    """The same load on a model that takes text and answers in text, without token ids.
 
-    An end-of-text token may end an answer early. ``count`` says how many tokens such a text has.
+    Args:
+        count: how many tokens a text has that an end-of-text token ended early.
+        model: that of a release's LLM API, or of NVIDIA's vLLM backend.
 
     Raises:
         LabError: a request failed, or ended neither at its length nor at the end of its text.
     """
-    with UnaryClient(endpoint) as client:
-        warming = [_send_text(client, unlike(r)) for r in (*requests, *requests)[:WARMUP]]
+    with TextStream(endpoint) if model == vllm_api.MODEL else UnaryClient(endpoint) as client:
+        warming = [_send_text(client, model, unlike(r)) for r in (*requests, *requests)[:WARMUP]]
         client.wait(*warming, timeout=timeout)
-        records = [_send_text(client, request) for request in requests]
+        records = [_send_text(client, model, request) for request in requests]
         client.wait(*records, timeout=timeout, tell=tell)
     for record, request in zip(records, requests, strict=True):
         llm_api.count_tokens(record, request.output_tokens, count)
@@ -131,9 +135,10 @@ def unlike(request: Ids) -> Ids:
     return replace(request, prompt=request.prompt[::-1], text=" ".join(reversed(request.text.split())))
 
 
-def _send_text(client: UnaryClient, request: Ids) -> RequestRecord:
-    inputs = llm_api.inputs(request.text, request.output_tokens)
-    return client.send_inputs(llm_api.MODEL, request.name, inputs, input_tokens=len(request.prompt))
+def _send_text(client: InFlight, model: str, request: Ids) -> RequestRecord:
+    api = vllm_api if model == vllm_api.MODEL else llm_api
+    inputs = api.inputs(request.text, request.output_tokens)
+    return client.send_inputs(model, request.name, inputs, input_tokens=len(request.prompt))
 
 
 def send(client: InFlight, request: Ids, length: type[Any], **more: Any) -> RequestRecord:

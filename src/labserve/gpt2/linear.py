@@ -36,13 +36,13 @@ class Linear:
             # oneDNN has one order for any number of rows. W was converted from the file's fp32, and goes.
             self._packed, self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), rows), None
         elif kept == torch.float16:
-            # FBGEMM reads fp16, and multiplies in fp32. For many rows MKL is faster, with W in fp32.
+            # FBGEMM reads fp16, and multiplies in fp32. For many rows W is read in fp32.
             self.rows = MOST_FP16
             self._half = torch.ops.quantized.linear_prepack_fp16(weight.T.contiguous(), self._bias)
-        elif weight.dtype == torch.float32 and torch.backends.mkl.is_available():
-            # MKL's order is for one number of rows. W is the file's own memory, and stays for the other numbers.
+        elif weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+            # W is the file's own memory, and stays for other numbers of rows.
             self.rows = min(-(-rows // MULTIPLE) * MULTIPLE, MOST)
-            self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.T, self.rows)
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), self.rows)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out]."""
@@ -52,17 +52,20 @@ class Linear:
         elif self._half is not None and len(rows) <= self.rows:
             y = torch.ops.quantized.linear_dynamic_fp16(rows, self._half)
         elif self._packed is not None and 1 < len(rows) <= self.rows:
-            y = self._few(rows, self._weight)
+            y = self._few(rows)
         elif self._bias is None:
             y = rows @ self._weight
         else:  # one alone, or a prompt's many, are as fast with W as it is
             y = torch.addmm(self._bias, rows, self._weight)
         return y.view(*x.shape[:-1], -1)
 
-    def _few(self, rows: Tensor, weight: Tensor) -> Tensor:
-        """The product with the packed W: of exactly `self.rows` rows, those that are missing being zeros."""
+    def _few(self, rows: Tensor) -> Tensor:
+        """The product with the packed W: of exactly `self.rows` rows, those that are missing being zeros.
+
+        So a row's numbers are added up in the same order in any company.
+        """
         count = len(rows)
         if count < self.rows:
             rows = pad(rows, (0, 0, 0, self.rows - count))
-        y: Tensor = torch.ops.mkl._mkl_linear(rows, self._packed, weight.T, None, self.rows)[:count]
-        return y if self._bias is None else y.add_(self._bias)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
+        return y[:count]
