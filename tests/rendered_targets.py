@@ -23,11 +23,8 @@ from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKSPACE = Workspace(ROOT, ROOT / ".no-cache")
-ONLY_LOCAL = {
-    "vllm-backend",
-    "two-schedulers",
-}  # their packages are a layer of this machine's cache: no image has them yet
-STACKS = sorted({stack for lab in load(WORKSPACE).labs for stack in lab.stacks} - ONLY_LOCAL)
+ONLY_CPU = {"vllm-backend"}  # on the gpu profile NVIDIA's image has the backend itself
+STACKS = sorted({stack for lab in load(WORKSPACE).labs for stack in lab.stacks} - ONLY_CPU)
 _scratch = tempfile.TemporaryDirectory(prefix="labs-rendered-")
 
 

@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 from kubernetes_validate import utils as validator
 from programs import needs
-from rendered_targets import ONLY_LOCAL, STACKS, built, composed, kustomized, of_kind, pods, rendered, session
+from rendered_targets import ONLY_CPU, STACKS, built, composed, kustomized, of_kind, pods, rendered, session
 
 from labctl import repository
 from labctl.deploy import kustomize
@@ -50,8 +50,8 @@ def test_every_file_is_a_whole_manifest_of_kubernetes_own_api_or_says_in_its_nam
             assert NATIVE.match(document["apiVersion"]) and document["kind"] and document["metadata"]["name"], path
 
 
-@pytest.mark.parametrize("stack", sorted(ONLY_LOCAL))
-def test_a_stack_whose_packages_no_image_has_is_refused_instead_of_rendered(stack: str) -> None:
+@pytest.mark.parametrize("stack", sorted(ONLY_CPU))
+def test_a_stack_that_one_profile_cannot_serve_is_refused_instead_of_rendered(stack: str) -> None:
     with pytest.raises(LabError, match="engine=vllm is not served on the gpu profile"):
         rendered(stack)
 
@@ -286,7 +286,10 @@ def test_a_setting_of_one_profile_changes_its_overlay_and_not_the_other(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"tp_size": 2}, ["only overlays/gpu has tp_size: the cpu profile does not take it"]),
+        (
+            {"tp_size": 2, "engine": "tensorrt-llm"},
+            ["only overlays/gpu has engine, tp_size: the cpu profile does not take it"],
+        ),
         ({"engine": "openvino"}, ["only overlays/cpu has engine: the gpu profile does not take it"]),
         ({"batch_scheduler_policy": "max_utilization"}, []),
     ],

@@ -57,7 +57,8 @@ def test_image_command_mounts_and_environment_are_those_that_compose_would_run(p
 def test_templates_that_are_only_in_nvidias_image_are_refused_with_two_ways_to_them(tmp_path: Path) -> None:
     opened = session()
     lab, name = opened.catalog.stack("inflight-batching")
-    (action,) = targets.render_for_target(opened, lab, name, Choices("gpu"), "swarm", tmp_path / "swarm").actions
+    choices = Choices("gpu", {"engine": "tensorrt-llm"})
+    (action,) = targets.render_for_target(opened, lab, name, choices, "swarm", tmp_path / "swarm").actions
     with pytest.raises(LabError, match="no template for") as refused:
         action.do(Silent())
     assert "--templates DIR" in refused.value.remedy

@@ -50,7 +50,7 @@ class Linear:
         if self._weight is None:
             y: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
         elif self._half is not None and len(rows) <= self.rows:
-            y = torch.ops.quantized.linear_dynamic_fp16(rows, self._half)
+            y = torch.ops.quantized.linear_dynamic_fp16(_whole(rows), self._half)[: len(rows)]
         elif self._packed is not None and 1 < len(rows) <= self.rows:
             y = self._few(rows)
         elif self._bias is None:
@@ -69,3 +69,13 @@ class Linear:
             rows = pad(rows, (0, 0, 0, self.rows - count))
         y: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
         return y[:count]
+
+
+def _whole(rows: Tensor) -> Tensor:
+    """The rows, and up to two of zeros: none is left to FBGEMM's kernels of one and two rows.
+
+    FBGEMM cuts a product into kernels of at most 6 rows with AVX2 (src/PartitionAvx2.cc). Those of one and
+    two add a row's numbers up in another order than the others.
+    """
+    short = 3 - len(rows) % 6
+    return pad(rows, (0, 0, 0, short)) if short in (1, 2) else rows
