@@ -15,6 +15,7 @@ from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "inflight-batching"
+ENGINE = ["--set", "engine=tensorrt-llm"]
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +184,7 @@ def test_a_server_whose_clients_have_ended_is_killed_but_for_one_that_holds_a_gp
 
 
 def test_what_every_command_is_given_is_said_once() -> None:
-    done = CliRunner().invoke(cli, ["up", STACK, "--dry-run", "--profile", "gpu"], catch_exceptions=False)
+    done = CliRunner().invoke(cli, ["up", STACK, "--dry-run", "--profile", "gpu", *ENGINE], catch_exceptions=False)
     assert done.stdout.count("LABS_CACHE=") == 1
     assert done.stdout.count("LABS_SERVER_IMAGE=") > 1
     assert (
@@ -230,7 +231,7 @@ def test_a_benchmark_shows_its_stack_up_and_down() -> None:
 
 
 def test_a_runtime_that_has_no_tensorrt_llm_is_refused_before_anything_is_told() -> None:
-    done = CliRunner().invoke(cli, ["up", STACK, "--profile", "gpu", "--runtime", "local", "--dry-run"])
+    done = CliRunner().invoke(cli, ["up", STACK, "--profile", "gpu", "--runtime", "local", "--dry-run", *ENGINE])
     assert "TensorRT-LLM runs in NVIDIA's image only" in str(done.exception)
 
 

@@ -67,11 +67,12 @@ def test_a_job_of_one_name_is_always_the_same_job(tmp_path: Path, monkeypatch: p
 @needs("kubectl")
 @pytest.mark.parametrize("settings", [{}, {"gpu_product": "NVIDIA-H100-80GB-HBM3"}], ids=str)
 def test_job_and_servers_run_on_tainted_gpu_nodes_of_one_kind(settings: dict[str, str]) -> None:
-    found = [pod for name, pod in pods(built(LLM, "gpu", **settings)) if not name.endswith("-envoy")]
+    engine = {"engine": "tensorrt-llm"}  # its job builds on a GPU
+    found = [pod for name, pod in pods(built(LLM, "gpu", **engine, **settings)) if not name.endswith("-envoy")]
     assert len(found) == 2
     (labels,) = [
         d["spec"]["template"]["metadata"]["labels"]
-        for d in of_kind(built(LLM, "gpu"), "Deployment")
+        for d in of_kind(built(LLM, "gpu", **engine), "Deployment")
         if d["metadata"]["name"] == f"{LLM}-triton"
     ]
     for pod in found:
