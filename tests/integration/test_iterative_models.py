@@ -234,8 +234,9 @@ def test_a_client_killed_in_mid_stream_leaves_no_sequence_behind(
 
 
 def steps(server: Any, model: str) -> list[dict[str, Any]]:
+    """Those that are written to the end of their line."""
     (log,) = server.run_dir.glob(f"steps-{model}-*.jsonl")
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def step_after_sweep(server: Any, model: str) -> dict[str, Any]:

@@ -48,10 +48,14 @@ def metrics_command(stack: str, replica: int | None, follow: bool) -> None:
 
 def _follow(endpoint: str, before: metrics.Snapshot) -> None:
     """What each second changes: in place on a terminal, which a table that is too tall ends in "..."."""
+    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    live = Live(auto_refresh=False, redirect_stdout=False, redirect_stderr=False) if sys.stdout.isatty() else None
+    # A console of its own: rich's shared one keeps what the terminal was when it was first used.
+    live = None
+    if sys.stdout.isatty():
+        live = Live(console=Console(), auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     with live or nullcontext():
         while True:
             time.sleep(1.0)
