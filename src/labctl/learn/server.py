@@ -155,6 +155,10 @@ def stop(session: Session) -> bool:
     there = session.find(STACK)
     if there:
         take_down(session, there[0], STACK, force=True)
+    for runtime in session.runtimes:  # of one that was ended, a container may be left
+        with contextlib.suppress(LabError):
+            if runtime.leftovers(STACK):
+                take_down(session, runtime, STACK, force=True)
     for note in session.workspace.folder(STACK).run_dir().glob("stuck-*.json"):  # of a process that is gone
         with contextlib.suppress(OSError):
             nofollow.unlink(note)
