@@ -25,7 +25,7 @@ LABCTL = ROOT / "src" / "labctl"
 COMMAND = ("up", "iterative", "--dry-run")
 # Rooms of capabilities that came after the house was measured, each at most ROOM_LINES; the rest is the house.
 ROOMS = {
-    "vllm": ("runtimes/layers.py",),
+    "vllm": ("runtimes/layers.py", "vllm.py"),
     "door": ("runtimes/door.py", "stack/door.py", "cli/openai.py"),
     "predict": ("cli/predict.py", "labs/rerun.py", "labs/paced.py"),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
