@@ -16,7 +16,7 @@ from torch.nn.functional import gelu, layer_norm
 
 from labserve.gpt2.linear import Linear
 from labserve.gpt2.precision import precision_of
-from labserve.threads import threads_of
+from labserve.processor import threads_of
 
 #: (layer, query, key, value) to the output of attention; all of them are [..., tokens, heads, head_dim].
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from labserve.processor import has_bf16
+
 LARGE = 64 * 2**20  # bytes of weights in fp32; fewer are in the processor's cache, and half of them is no faster
 
 
@@ -52,12 +54,6 @@ def precision_of(word: str, device: str, weights: int) -> Precision:
         case "auto":
             return BF16 if has_bf16() else FP16_WEIGHTS if reads_fp16() else FP32
     raise ValueError(f"precision: '{word}' is none of auto, fp32, bf16, fp16")
-
-
-def has_bf16() -> bool:
-    """Whether this processor multiplies bf16 itself."""
-    can = torch.cpu.get_capabilities()
-    return bool(can.get("avx512_bf16") or can.get("amx_bf16"))
 
 
 def reads_fp16() -> bool:

@@ -32,12 +32,12 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
     exact = word("exact").lower() == "true"
     usual = module.STEP_TOKENS[device.partition(":")[0]]
     features = Features.of(word, usual, batch, shape.context, module.SPECULATION, module.SHARES)
-    token_bytes = module.token_bytes(shape, exact)
+    token_bytes = module.token_bytes(shape, exact, device)
     if features.draft_model:
         draft = Shape.of(features.draft_model)
         if draft.vocabulary != shape.vocabulary:
             raise ValueError(f"draft_model: it has {draft.vocabulary:,} tokens, the model {shape.vocabulary:,}")
-        token_bytes += module.token_bytes(draft, exact)
+        token_bytes += module.token_bytes(draft, exact, device)
     kv = KVBudget.of(
         word("max_tokens_in_paged_kv_cache"),
         word("kv_cache_free_gpu_mem_fraction"),

@@ -14,7 +14,7 @@ from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
-from labserve.threads import threads_of
+from labserve.processor import threads_of
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no other
 STEP_TOKENS = {"cpu": 256}  # of one step, where max_num_tokens is not given
@@ -120,7 +120,7 @@ class OpenVinoEngine:
         return int(self._pipeline.get_metrics().kv_cache_size_in_bytes)
 
 
-def token_bytes(shape: Shape, exact: bool) -> int:
+def token_bytes(shape: Shape, exact: bool, device: str) -> int:
     """Keys and values of one token: 4 bytes a number in exact mode, at most 2 otherwise."""
     return shape.token_values * (4 if exact else 2)
 

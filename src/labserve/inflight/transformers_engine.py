@@ -18,7 +18,7 @@ from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
-from labserve.threads import threads_of
+from labserve.processor import has_bf16, threads_of
 
 BLOCK_SIZE = 32  # tokens in a block of the paged cache
 STEP_TOKENS = {"cpu": 256, "cuda": 2048}  # of one step, where max_num_tokens is not given
@@ -38,8 +38,9 @@ class Handle:
 class TransformersEngine:
     """One model on one device ("cpu", "cuda:0").
 
-    ``exact`` computes in fp32 throughout; otherwise in half precision. The cache has a spare block for each of
-    ``batch`` sequences beyond ``kv``, so that the engine's own eviction never interferes with the scheduler's.
+    ``exact`` computes in fp32 throughout; otherwise in half precision, where the device has it. The cache has a spare
+    block for each of ``batch`` sequences beyond ``kv``, so that the engine's own eviction never interferes with the
+    scheduler's.
     """
 
     def __init__(
@@ -48,7 +49,10 @@ class TransformersEngine:
         torch.set_num_threads(threads_of(threads, folder))
         half = torch.bfloat16 if device == "cpu" else torch.float16
         model = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32 if exact else half, attn_implementation="sdpa"
+            folder,
+            local_files_only=True,
+            dtype=torch.float32 if in_fp32(exact, device) else half,
+            attn_implementation="sdpa",
         )
         self.step_tokens = features.max_num_tokens
         self._manager = ContinuousBatchingManager(
@@ -117,9 +121,13 @@ class TransformersEngine:
         return sum(t.numel() * t.element_size() for t in (*cache.key_cache, *cache.value_cache))
 
 
-def token_bytes(shape: Shape, exact: bool) -> int:
-    """Keys and values of one token: 4 bytes a number in exact mode, 2 otherwise."""
-    return shape.token_values * (4 if exact else 2)
+def in_fp32(exact: bool, device: str) -> bool:
+    return exact or (device == "cpu" and not has_bf16())
+
+
+def token_bytes(shape: Shape, exact: bool, device: str) -> int:
+    """Keys and values of one token: 4 bytes a number in fp32, 2 otherwise."""
+    return shape.token_values * (4 if in_fp32(exact, device) else 2)
 
 
 def _only_greedy(sampling: Sampling) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from labserve.params import BadInput, Refusal, text
+from labserve.processor import threads_of
 from labserve.tensors import Read
-from labserve.threads import threads_of
 
 LOOK_AROUND = 8  # steps between two questions whether the clients are still there
 

@@ -7,6 +7,7 @@ from typing import Any
 from labserve.inflight.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.model_shape import Shape
+from labserve.processor import has_bf16
 
 Word = Callable[[str], str]  # a parameter of config.pbtxt; "" where there is none
 
@@ -41,9 +42,9 @@ class Settings:
         if word("speculation") == DRAFT:
             _refuse_heads("draft_model", Shape.of(word("draft_model")))
         features, limit = _features(word), int(word("max_num_sequences") or 16)
-        exact, cache = word("exact") == "true", word("kv_cache_dtype") or "auto"
+        fp32, cache = word("exact") == "true" or not has_bf16(), word("kv_cache_dtype") or "auto"
         block_size = int(word("block_size") or BLOCK_SIZE)
-        token_bytes = shape.token_values * CACHE_BYTES["float32" if exact and cache == "auto" else cache]
+        token_bytes = shape.token_values * CACHE_BYTES["float32" if fp32 and cache == "auto" else cache]
         kv = KVBudget.of(
             word("max_tokens_in_paged_kv_cache"),
             word("kv_cache_free_gpu_mem_fraction"),
@@ -62,7 +63,7 @@ class Settings:
             )
         arguments = {
             "model": word("gpt_model_path"),
-            "dtype": "float32" if exact else "auto",
+            "dtype": "float32" if fp32 else "auto",
             "enforce_eager": True,  # no compiler: a step computes what it is written to compute
             "async_scheduling": False,  # a step is over when it returns
             "disable_log_stats": True,
@@ -113,15 +114,16 @@ class Settings:
             ("block_size", "", cache.block_size),
             ("kv_cache_dtype", "", cache.cache_dtype),
             ("scheduling", "scheduling_policy", scheduler.policy),
-            ("dtype", "", config.model_config.dtype),
         ]
         said = [
             (name, word(name), str(value).lower().removeprefix("torch."), theirs and f"vLLM's {theirs}")
             for name, theirs, value in rows
         ]
+        dtype = str(config.model_config.dtype).removeprefix("torch.")
         return [
             ("batch_scheduler_policy", asked, "max_utilization", "" if asked == "max_utilization" else always),
             *said,
+            ("dtype", "", dtype, "" if has_bf16() else "this processor has no bf16 of its own"),
             ("speculation", self.features.speculation, self.features.speculation, ""),
             ("preemption", RECOMPUTE, RECOMPUTE, ""),
         ]

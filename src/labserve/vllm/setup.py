@@ -12,7 +12,7 @@ from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.own import class_beside
 from labserve.model_shape import Shape
-from labserve.threads import threads_of
+from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.settings import Settings, Word
 from labserve.vllm.watched import watched

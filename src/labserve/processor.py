@@ -1,0 +1,29 @@
+"""What a model has of the processor: how many of its threads, and in which numbers they compute."""
+
+import functools
+from pathlib import Path
+
+#: Bytes of weights. Threads that share the work of fewer wait for each other longer than they compute.
+SMALL = 16 * 2**20
+MOST = 2
+CPUINFO = Path("/proc/cpuinfo")
+BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's word
+
+
+def threads_of(asked: int, folder: str) -> int:
+    """As many as were asked for; for 0 one where the weights in this folder are few, else two."""
+    if asked:
+        return asked
+    weights = sum(path.stat().st_size for kind in ("*.safetensors", "*.bin") for path in Path(folder).glob(kind))
+    return 1 if weights < SMALL else MOST
+
+
+@functools.cache
+def has_bf16() -> bool:
+    """Whether this processor multiplies bf16 itself; one that imitates it takes four to thirty times as long."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    words = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return not BF16.isdisjoint(words)
