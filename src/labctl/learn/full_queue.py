@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.clock.clock import Clock, PauseLimit, State
+from labctl.clock.clock import Clock, PauseLimit
 from labctl.learn.outcome import Stuck
 from labkit.clients import trtllm
 from labkit.clients.base import InFlight
@@ -17,6 +16,7 @@ from labkit.clients.tensors import kind_of
 from labkit.errors import LabError
 from labkit.evidence.steplog import Step
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 from labkit.workloads import identity
 
 LOOK_S = 0.01
@@ -40,32 +40,23 @@ class Engine:
         self, requests: Sequence[Request], later: Sequence[tuple[int, Request]] = ()
     ) -> tuple[list[RequestRecord], list[Step]]:
         """Send all requests, in order, before the engine's first step; see ``Trial.send_queued``."""
-        length = kind_of(self.endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
-        with TextStream(self.endpoint) as stream:  # one stream hands its requests over in order
-            with self.held():
-                records = [_send(stream, request, length) for request in requests]
-                self.await_arrived(len(records), stream, records)
-                done = 0
-                for after, request in later:
-                    if after > done:
-                        self.clock.step(after - done, trtllm.MODEL)
-                        done = after
-                    there = self._wait_settled()
-                    records.append(_send(stream, request, length))
-                    self.await_arrived(there + 1, stream, records)
-            for record in records:
-                self.wait(stream, record)
-        tokens = sum(request[1] for request in (*requests, *(request for _, request in later)))
-        return records, self._steps_of(records, tokens)
+        done = 0
+        with self.stepping(requests) as run:
+            for after, request in later:
+                if after > done:
+                    self.clock.step(after - done, trtllm.MODEL)
+                    done = after
+                run.send(request)
+        return run.records, self._steps_of(run.records, [*requests, *(request for _, request in later)])
 
     def in_turn(self, requests: Sequence[Request]) -> tuple[list[RequestRecord], list[Step]]:
         """Send each request when the one before it is answered; the answered requests, and the steps they were in."""
-        length, records = kind_of(self.endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH), []
+        length, records = self._length(), []
         with TextStream(self.endpoint) as stream:
             for request in requests:
                 records.append(_send(stream, request, length))
                 self.wait(stream, records[-1])
-        return records, self._steps_of(records, sum(request[1] for request in requests))
+        return records, self._steps_of(records, requests)
 
     @contextlib.contextmanager
     def stepping(self, requests: Sequence[Request]) -> Iterator[Stepped]:
@@ -73,12 +64,12 @@ class Engine:
 
         When the block ends the clock goes on, and all requests are answered.
         """
-        length = kind_of(self.endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
-        with TextStream(self.endpoint) as stream:
+        length = self._length()
+        with TextStream(self.endpoint) as stream:  # one stream hands its requests over in order
             with self.held():
                 records = [_send(stream, request, length) for request in requests]
                 self.await_arrived(len(records), stream, records)
-                yield Stepped(records, self)
+                yield Stepped(self, stream, length, records)
             for record in records:
                 self.wait(stream, record)
 
@@ -91,60 +82,64 @@ class Engine:
         finally:
             self.clock.run(trtllm.MODEL)
 
-    def await_arrived(self, count: int, client: InFlight, records: Sequence[RequestRecord] = ()) -> None:
+    def await_arrived(self, count: int, client: InFlight, records: Sequence[RequestRecord]) -> None:
         """Until so many requests are in the engine, by its own account.
 
         ``client``: the connection on which ``records`` were sent. Raises Stuck: they did not arrive. Raises LabError:
         one of them was refused, or the connection broke.
         """
-        deadline = time.monotonic() + THERE_S
-        while self._there() < count:
+        for _ in attempts(THERE_S, LOOK_S):
+            if (there := self.clock.held_requests(trtllm.MODEL)) >= count:
+                return
             if refused := next((record for record in records if record.error), None):
                 raise LabError(f"{refused.model} answered with an error", refused.error)
             client.check()
-            if time.monotonic() > deadline:
-                raise Stuck(f"{self._there()} of {count} requests had arrived in the engine after {THERE_S:g} s")
-            time.sleep(LOOK_S)
+        raise Stuck(f"{there} of {count} requests had arrived in the engine after {THERE_S:g} s")
 
-    def _wait_settled(self) -> int:
-        """How many are in the engine when it waits for its next step, or has nothing to do."""
-        deadline = time.monotonic() + THERE_S
-        while time.monotonic() < deadline:
-            if any(state.get("state") == "held" or not state.get("left", 1) for state in self._states()):
-                return self._there()
-            time.sleep(LOOK_S)
-        raise Stuck("the engine has not come to its next step")
+    def _length(self) -> type[Any]:
+        return kind_of(self.endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
 
-    def _states(self) -> list[State]:
-        return self.clock.states(trtllm.MODEL)
-
-    def _there(self) -> int:
-        """Requests that are in the engine while its clock stands still."""
-        return self.clock.held_requests(trtllm.MODEL)
-
-    def _steps_of(self, records: Sequence[RequestRecord], tokens: int) -> list[Step]:
+    def _steps_of(self, records: Sequence[RequestRecord], requests: Sequence[Request]) -> list[Step]:
         """The steps of these requests. An answer is sent before its step is written: so that is waited for."""
-        ids = {record.id for record in records}
-        deadline = time.monotonic() + WRITTEN_S
-        while True:
-            theirs = [step for step in self.steps() if ids & {*step.ids}]
-            if sum(sum(step.more["made"]) for step in theirs) >= tokens or time.monotonic() > deadline:
-                return theirs
-            time.sleep(LOOK_S)
+        tokens = sum(request[1] for request in requests)
+        for _ in attempts(WRITTEN_S, LOOK_S):
+            theirs = _with(records, self.steps())
+            if sum(sum(step.more["made"]) for step in theirs) >= tokens:
+                break
+        return theirs
 
 
 @dataclass(frozen=True)
 class Stepped:
     """Requests in an engine that computes a step when it is told to."""
 
-    records: Sequence[RequestRecord]
     engine: Engine
+    stream: TextStream
+    length: type[Any]  # of the tensor that says how many tokens to generate
+    records: list[RequestRecord]
 
     def step(self, count: int = 1) -> list[Step]:
         """Grant so many steps; all steps of these requests so far."""
         self.engine.clock.step(count, trtllm.MODEL)
-        ids = {record.id for record in self.records}
-        return [step for step in self.engine.steps() if ids & {*step.ids}]
+        return _with(self.records, self.engine.steps())
+
+    def send(self, request: Request) -> None:
+        """One request more, when the engine waits for its next step or has nothing to do. Raises Stuck."""
+        clock = self.engine.clock
+        for _ in attempts(THERE_S, LOOK_S):
+            if any(state["state"] == "held" or not state.get("left", 1) for state in clock.states(trtllm.MODEL)):
+                break
+        else:
+            raise Stuck("the engine has not come to its next step")
+        there = clock.held_requests(trtllm.MODEL)
+        self.records.append(_send(self.stream, request, self.length))
+        self.engine.await_arrived(there + 1, self.stream, self.records)
+
+
+def _with(records: Sequence[RequestRecord], steps: Sequence[Step]) -> list[Step]:
+    """The steps in which one of these requests was."""
+    ids = {record.id for record in records}
+    return [step for step in steps if ids & {*step.ids}]
 
 
 def _send(stream: TextStream, request: Request, length: type[Any]) -> RequestRecord:

@@ -11,7 +11,7 @@ import time
 from labctl.listener import Silent
 from labctl.runtimes import processes
 from labctl.runtimes.lock import stack_lock
-from labctl.stack.session import Session
+from labctl.stack.session import EXERCISE, Session
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -22,23 +22,19 @@ LOOK_S = 5.0
 
 def watch(workspace: Workspace) -> None:
     """Start the watcher of a server that has just come up; it ends with the server, or with the next one's watcher."""
-    from labctl.learn.server import STACK
-
     mine = secrets.token_hex(8)
-    atomic_write(workspace.folder(STACK).used_file, mine)
-    log = workspace.folder(STACK).idle_log
+    atomic_write(workspace.folder(EXERCISE).used_file, mine)
+    log = workspace.folder(EXERCISE).idle_log
     argv = [sys.executable, "-m", "labctl.learn.idle", mine]
     processes.spawn(argv, {**os.environ, "LABS_ROOT": str(workspace.root)}, log, cwd=workspace.root, outlive=True)
 
 
 def main(mine: str) -> None:
     """Watch until the server is gone, has been idle for too long, or has a watcher that is newer than ``mine``."""
-    from labctl.learn.server import STACK
-
     session = Session.open(Silent())
     limit = float(os.environ.get("LABS_EXERCISE_IDLE_S", IDLE_S))
-    used_file = session.workspace.folder(STACK).used_file
-    while session.find(STACK):
+    used_file = session.workspace.folder(EXERCISE).used_file
+    while session.find(EXERCISE):
         try:
             if used_file.read_text(encoding="utf-8") != mine:
                 return
@@ -51,10 +47,10 @@ def main(mine: str) -> None:
 
 def _stop_if_idle(session: Session, limit: float) -> bool:
     """Stop the server, unless a check holds it or has just used it; whether it was stopped."""
-    from labctl.learn.server import STACK, stop
+    from labctl.learn.server import stop  # which starts this watcher
 
     with contextlib.suppress(LabError), stack_lock(session.workspace, "exercises", "exercise stop"):
-        if time.time() - session.workspace.folder(STACK).used_file.stat().st_mtime > limit:
+        if time.time() - session.workspace.folder(EXERCISE).used_file.stat().st_mtime > limit:
             return stop(session)
     return False
 

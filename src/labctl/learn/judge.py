@@ -6,7 +6,7 @@ import json
 import random
 import runpy
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from labctl.learn import faults, own_work, server
 from labctl.learn.desk import files as files_of
 from labctl.learn.exercise import Exercise
-from labctl.learn.limits import Limits
+from labctl.learn.limits import memory_limit
 from labctl.learn.outcome import Check, Explained, Slow, Stuck
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
@@ -145,21 +145,29 @@ def _run_trial(
         session.workspace.folder(server.STACK).read_secret(),
     )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
-    with Limits(runner, record, exercise.manifest.memory_mib) as limits:
-        _try(function, trial, limits, session, exercise, running)
-    if limits.describe_excess():  # Triton starts the model's process again, with the request that took too much
+    with memory_limit(runner, record, exercise.manifest.memory_mib) as describe_excess:
+        _try(function, trial, describe_excess, session, exercise, running)
+    if describe_excess():  # Triton starts the model's process again, with the request that took too much
         server.stop(session)
     session.listener.done("done")
     return trial.checks
 
 
 def _try(
-    function: Any, trial: Trial, limits: Limits, session: Session, exercise: Exercise, running: tuple[Runtime, Record]
+    function: Any,
+    trial: Trial,
+    describe_excess: Callable[[], str],
+    session: Session,
+    exercise: Exercise,
+    running: tuple[Runtime, Record],
 ) -> None:
     """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
 
     def mine(text: str) -> str:
         return faults.in_learners_files(text, session, exercise, running)
+
+    def fail(name: str, expected: str, measured: str, sentence: str) -> None:
+        trial.expect(name, expected, measured, False, describe_excess() or sentence)
 
     explained = False
     try:
@@ -169,25 +177,24 @@ def _try(
     except Stuck as error:
         loop = next(iter(stuck_sentences(trial.run_dir)), "")
         why = mine(loop) or (error.what if isinstance(error, Slow) else f"{error.what}: {exercise.manifest.stuck}")
-        trial.expect("an answer", f"within {trial.patience:g} s", "none", False, limits.describe_excess() or why)
+        fail("an answer", f"within {trial.patience:g} s", "none", why)
         server.stop(session)
     except Explained as error:
         explained = True
         measured = faults.headline(trial.faults(), exercise) or mine(error.why)
-        trial.expect("an answer", "without an error", measured, False, limits.describe_excess() or error.what)
+        fail("an answer", "without an error", measured, error.what)
     except LabError as error:
         why = mine("; ".join(filter(None, (error.why, *error.details))))
-        sentence = (
-            limits.describe_excess() or faults.locate_line(why, exercise) or ": ".join(filter(None, (error.what, why)))
-        )
-        trial.expect("an answer", "without an error", error.what, False, sentence)
+        sentence = faults.locate_line(why, exercise) or ": ".join(filter(None, (error.what, why)))
+        fail("an answer", "without an error", error.what, sentence)
     except Exception as error:
         sentence = explain_unreadable(error, exercise, trial)
         trial.expect("the check", "reads what your file gives", type(error).__name__, False, sentence)
-    if not explained and not limits.describe_excess() and (said := faults.headline(trial.faults(), exercise)):
+    if excess := describe_excess():
+        if trial.passed:
+            fail("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", excess)
+    elif not explained and (said := faults.headline(trial.faults(), exercise)):
         trial.checks.insert(0, Check("exceptions, and rules of Triton that were broken", "none", said, False, said))
-    if limits.describe_excess() and trial.passed:
-        trial.expect("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", False, limits.describe_excess())
 
 
 def explain_unreadable(error: Exception, exercise: Exercise, trial: Trial) -> str:

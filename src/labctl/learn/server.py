@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence import metrics
+from labkit.waiting import repeated
 
 STACK = EXERCISE
 LOOK_S = 0.5
@@ -101,30 +101,21 @@ def _ended_by_a_loop(session: Session) -> Iterator[None]:
     in the place of what the load says.
     """
     loops: list[str] = []
-    end = threading.Event()
 
-    def watch() -> None:
-        while not end.wait(LOOK_S):
-            if found := faults.stuck_sentences(session.workspace.folder(STACK).run_dir()):
-                loops.extend(found)
-                stop(session)
-                return
+    def look() -> None:
+        if not loops and (found := faults.stuck_sentences(session.workspace.folder(STACK).run_dir())):
+            loops.extend(found)
+            stop(session)
 
-    thread = threading.Thread(target=watch, name="loads", daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(look, LOOK_S, "loads"):
+            yield
     except LabError as error:
-        end.set()
-        thread.join()
         if loops:
             raise LabError("the model was not loaded", loops[0]) from error
         if "was not loaded within" in error.what:
             stop(session)
         raise
-    finally:
-        end.set()
-        thread.join()
 
 
 def _free(record: Record) -> bool:

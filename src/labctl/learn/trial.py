@@ -25,6 +25,7 @@ from labkit.clients.unary import UnaryClient
 from labkit.errors import LabError
 from labkit.evidence import metrics, steplog
 from labkit.records import RequestRecord
+from labkit.waiting import attempts
 from labkit.workloads.load import closed_loop
 
 LOAD_S = 60.0
@@ -197,12 +198,12 @@ class Trial:
 
         A step's line is written after its answers are sent: what is read is what stays the same for a moment.
         """
-        deadline, before = time.monotonic() + LATE_S, -1
-        while len(steps := steplog.read(self.run_dir, model, self.since, self._behind)) != before:
-            if time.monotonic() > deadline:  # somebody is still being answered
+        before = -1
+        for _ in attempts(LATE_S, QUIET_S):  # at its end somebody is still being answered
+            steps = steplog.read(self.run_dir, model, self.since, self._behind)
+            if len(steps) == before:
                 break
             before = len(steps)
-            time.sleep(QUIET_S)
         return steps
 
     def faults(self) -> list[faults.Fault]:
@@ -219,9 +220,9 @@ class Trial:
 
     def wait_for(self, value: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 5.0) -> Any:
         """``value()`` as soon as it is as wanted, or whatever it is when the time is over (counters lag a little)."""
-        deadline = time.monotonic() + seconds
-        while not wanted(now := value()) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        for _ in attempts(seconds, 0.05):
+            if wanted(now := value()):
+                break
         return now
 
     # -- judging ---------------------------------------------------------------------------------------------------
