@@ -189,7 +189,7 @@ def test_the_log_that_the_engine_writes_is_explained_and_so_is_a_step_that_the_c
     log = next(tmp_path.rglob("steps-*.jsonl"))
     held["instance"] = json.loads(log.read_text().splitlines()[0])["instance"]
     (lane,) = story.of_stack(log.parent, [held])
-    waited = [row for name in lane.requests()[4:6] for row in story.rows(lane, name) if row.event.what == "waits"]
+    waited = [row for name in lane.requests()[4:6] for row in story.story_of(lane, name) if row.what == "waits"]
     assert waited[0].words == "no slot: 4 of 4 are taken"
-    assert [row.event.what for row in story.rows(lane, "x")] == ["next step"]
-    assert [row.event.what for row in story.rows(lane, "y")] == ["waits"]
+    assert [row.what for row in story.story_of(lane, "x")] == ["next step"]
+    assert [row.what for row in story.story_of(lane, "y")] == ["waits"]

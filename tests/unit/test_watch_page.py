@@ -37,13 +37,10 @@ class Asker:
         return number == "1"
 
 class Clock:
-    def pause(self, model):
-        pass
-    def slow(self, factor, model):
-        if factor < 1:
+    def act(self, action, amount, model, endpoint=""):
+        if amount < 1:
             raise LabError("too fast")
-    def step(self, count, model, endpoint):
-        return {"m": count}
+        return {"m": amount} if action == "step" else {}
 
 with WatchServer("<p>the page</p>", None, acts(Asker(), Clock(), ""), exposed=False).serving(0) as address:
     print(address, flush=True)

@@ -41,16 +41,7 @@ def clock_command(
     session, _, name = opt.open_stack(stack)
     record = session.require_up(name)[1].one(replica)
     clock = clock_of(session.workspace, record)
-    done: dict[str, int] = {}
-    match action:
-        case "pause":
-            clock.pause(model)
-        case "step":
-            done = clock.step(int(number), model, record.endpoints.metrics)
-        case "slow":
-            clock.slow(number, model)
-        case "run":
-            clock.run(model)
+    done = clock.act(action, number, model, record.endpoints.metrics)
     waits = {state["model"]: state for state in held_steps(clock)}
     if json_output:
         click.echo(json.dumps({"stack": name, "clock": clock.modes(), "steps": done, "held": waits}, indent=2))

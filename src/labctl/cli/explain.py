@@ -20,7 +20,7 @@ from labkit.tables import table
 
 if TYPE_CHECKING:
     from labctl.pages.live.parting import Parting
-    from labctl.pages.live.story import Lane, Row
+    from labctl.pages.live.story import Event, Lane
 
 SHOWN = 5  # requests that an error names
 
@@ -47,7 +47,7 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
     from labctl.pages.live import story
 
     lanes = _lanes(source)
-    found = [(lane, name, story.rows(lane, name)) for lane, name in story.lanes_of(lanes, request)]
+    found = [(lane, name, story.story_of(lane, name)) for lane, name in story.lanes_of(lanes, request)]
     if not found:
         raise LabError(f"{source} has no request {request}", _longest(lanes), f"labctl explain REQUEST {source}")
     if json_output:
@@ -59,7 +59,7 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
             click.echo()
         label = f" ({lane.labels[name]})" if name in lane.labels and lane.labels[name] != name else ""
         say(printable(f"{name}{label} in {lane.title}: {_sum(rows)}"))
-        cells = [(_steps(row), f"{row.seconds:.3f}", row.event.what, row.words) for row in rows]
+        cells = [(_steps(row), f"{row.seconds:.3f}", row.what, row.words) for row in rows]
         click.echo("\n" + table(cells, ("step", "seconds", "it", "reason or tokens"), right=(0, 1)))
 
 
@@ -130,17 +130,17 @@ def _longest(lanes: Sequence[Lane]) -> str:
     return f"no request waited; it has {', '.join(names)}" if names else "it shows no request"
 
 
-def _sum(rows: Sequence[Row]) -> str:
-    waited = [row for row in rows if row.event.what == "waits"]
+def _sum(rows: Sequence[Event]) -> str:
+    waited = [row for row in rows if row.what == "waits"]
     steps = sum(row.last - row.first + 1 for row in waited)
-    preempted = sum(row.event.what == "preempted" for row in rows)
+    preempted = sum(row.what == "preempted" for row in rows)
     said = f"waited {steps:,} step{'s' if steps != 1 else ''}" if steps else "did not wait"
     if steps:
         said += f", {sum(row.seconds for row in waited):.3f} s"
     return f"{said}; preempted {preempted} time{'s' if preempted != 1 else ''}" if preempted else said
 
 
-def _steps(row: Row) -> str:
+def _steps(row: Event) -> str:
     return f"{row.first}" if row.first == row.last else f"{row.first}-{row.last}"
 
 
@@ -148,14 +148,14 @@ def _lane(lane: Lane) -> dict[str, Any]:
     return {"model": lane.model, "instance": lane.instance, "phase": lane.phase, "replica": lane.replica}
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Event) -> dict[str, Any]:
     return {
         "first_step": row.first,
         "last_step": row.last,
         "seconds": round(row.seconds, 6),
-        "what": row.event.what,
-        "why": row.event.why,
-        "because": dict(row.event.because),
+        "what": row.what,
+        "why": row.why,
+        "because": dict(row.because),
         "computed": row.computed,
         "new": row.made,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import click
 from rich.text import Text
@@ -67,43 +66,37 @@ class WatchScreen:
         paused = model in self._clock.paused if model else bool(self._clock.paused)
         match key:
             case "p" | " " if not paused:
-                self._do(lambda: self._clock.pause(model), f"{which}: paused")
-            case "s" | "t":
-                self._step(1 if key == "s" else 10)
+                self._do("pause", f"{which}: paused")
+            case "s" | "t" if not (self._stepping and self._stepping.is_alive()):
+                steps = (1 if key == "s" else 10, model)
+                self._stepping = threading.Thread(target=self._step, args=steps, name="step", daemon=True)
+                self._stepping.start()
             case "p" | " " | "r" | "+" | "-":
-                steps = {"+": self._factor + 1, "-": self._factor - 1, "r": 0}
-                self._factor = max(0, min(len(FACTORS) - 1, steps.get(key, self._factor)))
+                places = {"+": self._factor + 1, "-": self._factor - 1, "r": 0}
+                self._factor = max(0, min(len(FACTORS) - 1, places.get(key, self._factor)))
                 factor = FACTORS[self._factor] if key in "+-" else 1.0
                 if factor == 1.0:
-                    self._do(lambda: self._clock.run(model), f"{which}: running")
+                    self._do("run", f"{which}: running")
                 else:
-                    self._do(lambda: self._clock.slow(factor, model), f"{which}: {factor:g} times as slow")
+                    self._do("slow", f"{which}: {factor:g} times as slow", factor)
             case "m":
                 seen = ["", *dict.fromkeys(view.model for view in self._state.models.values())]
                 self._screen.chosen = seen[(seen.index(model) + 1) % len(seen)] if model in seen else ""
 
-    def _do(self, action: Callable[[], None], said: str) -> None:
+    def _do(self, action: str, said: str, factor: float = 1.0) -> None:
         try:
-            action()
+            self._clock.act(action, factor, self._screen.chosen)
             self._screen.note = said
         except LabError as error:
             self._screen.note = f"{error.what}: {error.why}"
 
-    def _step(self, count: int) -> None:
-        if self._stepping and self._stepping.is_alive():
-            return
-        model = self._screen.chosen
-
-        def work() -> None:
-            try:
-                done = self._clock.step(count, model, self._endpoint)
-                counts = ", ".join(f"{name} {steps}" for name, steps in done.items())
-                self._screen.note = f"stepped: {counts}" if done else "nothing waited for a step"
-            except LabError as error:
-                self._screen.note = error.what
-
-        self._stepping = threading.Thread(target=work, name="step", daemon=True)
-        self._stepping.start()
+    def _step(self, count: int, model: str) -> None:
+        try:
+            done = self._clock.step(count, model, self._endpoint)
+            counts = ", ".join(f"{name} {steps}" for name, steps in done.items())
+            self._screen.note = f"stepped: {counts}" if done else "nothing waited for a step"
+        except LabError as error:
+            self._screen.note = error.what
 
 
 def _colour_strip(line: str) -> Text:

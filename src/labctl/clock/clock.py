@@ -153,6 +153,24 @@ class Clock:
         except OSError as error:
             raise LabError(f"{control} cannot be written", error.strerror or str(error)) from error
 
+    def act(self, action: str, amount: float = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
+        """What a person asks for: pause, run, slow (``amount``: the factor) or step (``amount``: how many).
+
+        Returns the steps that were done, by model. Raises as the method of that name.
+        """
+        match action:
+            case "pause":
+                self.pause(model)
+            case "run":
+                self.run(model)
+            case "slow":
+                self.slow(amount, model)
+            case "step":
+                return self.step(int(amount), model, endpoint)
+            case _:
+                raise ValueError(action)
+        return {}
+
     # -- by steps ---------------------------------------------------------------------------------------------------
 
     def states(self, model: str) -> list[State]:
@@ -192,8 +210,8 @@ class Clock:
                 with contextlib.suppress(OSError), nofollow.reading(self._claims(one)) as claims:
                     nofollow.lock(claims.fileno(), LOCK_S)
         deadline = time.monotonic() + PATIENCE_S
-        while any(self._computing(one, grant) for one in wanted if one in self.paused):
-            _not_for_ever(deadline)
+        while any(self._begun(one, grant) > self._done(one, grant) for one in wanted if one in self.paused):
+            _not_for_ever(deadline)  # a step was begun that has not ended
         return {one: begun for one in wanted if (begun := self._begun(one, grant))}
 
     def _await(self, models: list[str], grant: str, count: int, endpoint: str) -> None:
@@ -205,12 +223,7 @@ class Clock:
             states = {one: self.states(one) for one in models}
             if states != before:
                 before, changed, deadline = states, now, now + PATIENCE_S
-            open_ = [
-                one
-                for one in models
-                if self.mode(one).get("grant") == grant
-                and (self._done(one, grant) < count or self._computing(one, grant))
-            ]
+            open_ = [one for one in models if self.mode(one).get("grant") == grant and self._done(one, grant) < count]
             if not open_:
                 return
             busy = any(state["state"] in ("held", "running") for one in open_ for state in states[one])
@@ -225,10 +238,6 @@ class Clock:
 
     def _done(self, model: str, grant: str) -> int:
         return sum(state.get("steps", 0) for state in self.states(model) if state.get("grant") == grant)
-
-    def _computing(self, model: str, grant: str) -> bool:
-        """Whether steps were begun that have not ended."""
-        return self._begun(model, grant) > self._done(model, grant)
 
     def _begun(self, model: str, grant: str) -> int:
         """How many of the granted steps a model has taken."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from labctl.pages.live.lines import CHANGE, HELD, Line
-from labctl.pages.live.story import Lane, events_of, in_words
+from labctl.pages.live.story import Lane, events_of
 from labkit.errors import LabError
 
 Names = Mapping[str, str]  # the names that both runs share, by the names in one log
@@ -98,7 +98,7 @@ def _side(lines: Sequence[Line], at: int, called: Names, differ: Sequence[str]) 
     for name in differ:
         event = next(events_of(line, there[name], called), None)
         if event:
-            reasons[name] = in_words(event)
+            reasons[name] = f"{event.what}: {event.words}".removesuffix(": ")
         else:
             reasons[name] = "has ended" if there[name] in seen else "has not arrived"
     batch, waiting = (tuple(called[name] for name in line[field]) for field in ("ids", "waiting"))

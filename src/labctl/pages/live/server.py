@@ -156,23 +156,17 @@ def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
 
     def turn(call: Mapping[str, Any]) -> Any:
         model = str(call.get("model", ""))
-        match call["do"]:
-            case "pause":
-                clock.pause(model)
-            case "run":
-                clock.run(model)
-            case "slow":
-                clock.slow(float(call["factor"]), model)
-            case "step" if call["steps"] in (1, 10):
-                if not stepping.acquire(blocking=False):
-                    raise LabError("a step is being made already")
-                try:
-                    return {"done": clock.step(call["steps"], model, metrics)}
-                finally:
-                    stepping.release()
-            case _:
-                raise ValueError
-        return {}
+        if call["do"] != "step":
+            clock.act(call["do"], float(call["factor"]) if call["do"] == "slow" else 1, model)
+            return {}
+        if call["steps"] not in (1, 10):
+            raise ValueError
+        if not stepping.acquire(blocking=False):
+            raise LabError("a step is being made already")
+        try:
+            return {"done": clock.act("step", call["steps"], model, metrics)}
+        finally:
+            stepping.release()
 
     return {"send": send, "cancel": cancel, "clock": turn}
 

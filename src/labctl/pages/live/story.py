@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,28 +42,22 @@ class Lane:
         return list(dict.fromkeys(name for line in self.lines for name in (*line["ids"], *line["waiting"])))
 
 
-@dataclass(frozen=True)
-class Event:
-    """What a step did with one request: ``what``, and ``why`` in words, with the numbers of a refusal."""
-
-    what: str
-    why: str
-    because: Mapping[str, int] = field(default_factory=dict)
-    made: int = 0
-    computed: int = 0
-
-
 @dataclass
-class Row:
-    """The same thing in one step or in several that follow each other. ``seconds`` are from first to last."""
+class Event:
+    """What one step did with a request, or several that follow each other: ``why`` is in words.
+
+    ``because`` are the numbers of a refusal; ``seconds`` go from the first step's beginning to the last one's end.
+    """
 
     first: int
     last: int
     began: float
     ended: float
-    event: Event
-    made: int
-    computed: int
+    what: str
+    why: str = ""
+    because: Mapping[str, int] = field(default_factory=dict)
+    made: int = 0
+    computed: int = 0
 
     @property
     def seconds(self) -> float:
@@ -71,7 +66,7 @@ class Row:
     @property
     def words(self) -> str:
         """Why; for a request in the batch, what was computed for it."""
-        return self.event.why or _tokens(self.computed, self.made)
+        return self.why or (f"{self.computed:,} computed, {self.made:,} new" if self.computed or self.made else "")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -159,47 +154,38 @@ def lanes_of(lanes: Sequence[Lane], request: str) -> list[tuple[Lane, str]]:
     return found
 
 
-def rows(lane: Lane, name: str) -> list[Row]:
-    """The story of a request in a lane. Steps in which the same happens for the same reason are one row."""
-    found: list[Row] = []
+def story_of(lane: Lane, name: str) -> list[Event]:
+    """The story of a request in a lane. Steps in which the same happens for the same reason are one event."""
+    found: list[Event] = []
     for line in lane.lines:
         for event in events_of(line, name):
             last = found[-1] if found else None
-            joined = last and last.event.what == event.what and last.event.why == event.why
-            if last and joined and last.last >= line["n"] - 1 and line["kind"] != HELD:
-                last.last, last.ended = line["n"], line["t"]
+            joined = last and (last.what, last.why) == (event.what, event.why)
+            if last and joined and last.last >= event.first - 1 and line["kind"] != HELD:
+                last.last, last.ended = event.last, event.ended
                 last.made, last.computed = last.made + event.made, last.computed + event.computed
             else:
-                row = Row(line["n"], line["n"], line["t"] - line["dur"], line["t"], event, event.made, event.computed)
-                found.append(row)
+                found.append(event)
     return found
 
 
 def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) -> Iterator[Event]:
     """What a step did with a request; ``called`` are other names for requests than the log's."""
     because = line.get("because", {})
+    event = functools.partial(Event, line["n"], line["n"], line["t"] - line["dur"], line["t"])
     if name in line.get("evicted", ()):
-        yield Event("preempted", _describe_shortage(because), because)
+        yield event("preempted", _describe_shortage(because), because)
     elif name in line["waiting"]:
         first = line["waiting"][0] == name
-        yield Event("waits", _waits(line, name, called or {}), because if first else {})
+        yield event("waits", _waits(line, name, called or {}), because if first else {})
     if name in line["ids"]:
         at = line["ids"].index(name)
         prompt = line["phase"][at] == "p"
         held = line["kind"] == HELD
         what = "next step" if held else "joins" if name in line.get("joined", ()) else "prefill" if prompt else "decode"
-        yield Event(what, "the clock holds it" if held else "", {}, line["made"][at], line["tokens"][at])
+        yield event(what, "the clock holds it" if held else "", {}, line["made"][at], line["tokens"][at])
     if name in line.get("ended", {}):
-        yield Event("ends", str(line["ended"][name]))
-
-
-def in_words(event: Event) -> str:
-    """What a request did in one step, and why: "waits: no slot: all 4 are taken"."""
-    return f"{event.what}: {event.why or _tokens(event.computed, event.made)}".removesuffix(": ")
-
-
-def _tokens(computed: int, made: int) -> str:
-    return f"{computed:,} computed, {made:,} new" if computed or made else ""
+        yield event("ends", str(line["ended"][name]))
 
 
 def _waits(line: Line, name: str, called: Mapping[str, str]) -> str:
