@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.learn.progress import NEW, PASSED, STARTED
 
-STATES = (NEW, STARTED, PASSED)
 SIGN = {NEW: ".", STARTED: "o", PASSED: "x"}
+States = Mapping[str, str]  # of one learner's exercises, by their ids
 
 
-@dataclass(frozen=True)
-class Learner:
-    """One machine's exercises: each id's state. ``name`` is that of the file, without its ending."""
-
-    name: str
-    states: Mapping[str, str]
-
-    @property
-    def passed(self) -> int:
-        return Counter(self.states.values())[PASSED]
-
-
-def read(files: Sequence[Path]) -> tuple[list[Learner], list[str]]:
-    """The learners, and one sentence for each file that is no such list."""
+def read(files: Sequence[Path]) -> tuple[list[tuple[str, States]], list[str]]:
+    """Each learner's name (the file's, without its ending) and states; one sentence for each file that is no list."""
     learners, bad = [], []
     for path in files:
         try:
-            learners.append(Learner(path.stem, _states(json.loads(path.read_text(encoding="utf-8")))))
+            learners.append((path.stem, _states(json.loads(path.read_text(encoding="utf-8")))))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             bad.append(f"{path}: {why}; it should be what `labctl exercise list --json` prints")
@@ -44,18 +30,19 @@ def _states(rows: object) -> dict[str, str]:
         raise ValueError("not a list")
     states = {}
     for row in rows:
-        if not isinstance(row, dict) or not isinstance(row.get("id"), str) or row.get("state") not in STATES:
-            raise ValueError(f"an entry without an id and one of the states {', '.join(STATES)}")
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str) or row.get("state") not in [*SIGN]:
+            raise ValueError(f"an entry without an id and one of the states {', '.join(SIGN)}")
         states[row["id"]] = row["state"]
     return states
 
 
-def rows(learners: Sequence[Learner]) -> tuple[list[str], list[list[str]]]:
+def rows(learners: Sequence[tuple[str, States]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the group's table: a sign per exercise, and how many each has passed; the last row counts."""
-    ids = sorted({id for learner in learners for id in learner.states})
+    ids = sorted({id for _, states in learners for id in states})
+    counted = [(name, states, list(states.values()).count(PASSED)) for name, states in learners]
     body = [
-        [learner.name, *(SIGN[learner.states.get(id, NEW)] for id in ids), f"{learner.passed} of {len(ids)}"]
-        for learner in sorted(learners, key=lambda learner: (-learner.passed, learner.name))
+        [name, *(SIGN[states.get(id, NEW)] for id in ids), f"{passed} of {len(ids)}"]
+        for name, states, passed in sorted(counted, key=lambda row: (-row[2], row[0]))
     ]
-    sums = [str(sum(learner.states.get(id) == PASSED for learner in learners)) for id in ids]
+    sums = [str(sum(states.get(id) == PASSED for _, states in learners)) for id in ids]
     return ["", *ids, "passed"], [*body, ["passed", *sums, f"of {len(learners)}"]]
