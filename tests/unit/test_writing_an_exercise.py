@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from inspect import isfunction
+from inspect import getmembers, isfunction
 
 import page_files
 from machinery import ROOT
@@ -22,7 +22,7 @@ def test_the_page_names_every_method_of_a_trial_and_none_that_there_is_not() -> 
     methods = PAGE.partition("`trial` has these methods:\n\n")[2].partition("\n\n")[0]
     cells = re.findall(r"^- (.+?): ", methods, re.M)
     named = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
-    assert named == {name for name, value in vars(Trial).items() if isfunction(value) and not name.startswith("_")}
+    assert named == {name for name, _ in getmembers(Trial, isfunction) if not name.startswith("_")}
 
 
 def test_the_pages_exercise_is_whole() -> None:

@@ -6,17 +6,16 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl.clock.clock import Clock
-from labctl.learn import faults, full_queue, patience, sandbox
+from labctl.learn import faults, sandbox
+from labctl.learn.full_queue import FullQueue
 from labctl.learn.outcome import Check, Explained, Stuck
 from labctl.runtimes.record import Endpoints
 from labctl.triton import server_api
-from labkit.clients import trtllm
 from labkit.clients.base import InFlight
 from labkit.clients.sequences import SequenceClient
 from labkit.clients.stream import TextStream
@@ -33,8 +32,11 @@ QUIET_S, LATE_S = 0.1, 2.0  # nothing new in the step log for so long; waited fo
 
 
 @dataclass
-class Trial:
-    """One run of a check with one seed. Clients and prompts must come from ``rng``, so that no answer can be learnt."""
+class Trial(FullQueue):
+    """One run of a check with one seed: the ways to ask, to look and to judge.
+
+    Clients and prompts must come from ``rng``, so that no answer can be learnt.
+    """
 
     seed: int
     endpoints: Endpoints
@@ -69,7 +71,7 @@ class Trial:
         return self._text_model(model).send(client, prompt, tokens, to_the_end=True, priority=priority)
 
     def at_once(self, model: str, requests: Sequence[tuple[str, int]]) -> list[RequestRecord]:
-        """All requests (prompt, tokens) at once to a model that answers once. Raises as :meth:`answers`."""
+        """All requests (prompt, tokens) at once to a model that answers once. Raises as :meth:`wait`."""
         with self.unary() as client:
             records = [self.ask(client, model, prompt, tokens) for prompt, tokens in requests]
             self.wait(client, *records)
@@ -92,61 +94,23 @@ class Trial:
         return SequenceClient(self.endpoints.http, model)
 
     def answers(self, model: str, requests: Sequence[tuple[str, int]], **parameters: Any) -> list[RequestRecord]:
-        """All requests (prompt, max_tokens) at once on one connection; returns when all have ended.
-
-        Raises Stuck: not all of them within ``patience`` seconds. Raises LabError: an answer was an error.
-        """
+        """All requests (prompt, max_tokens) at once on one connection, when they have ended. Raises as :meth:`wait`."""
         with self.stream() as stream:
             records = [stream.send(model, prompt, max_tokens=n, **parameters) for prompt, n in requests]
             self.wait(stream, *records)
         return records
 
-    def wait(self, client: InFlight, *records: RequestRecord) -> None:
-        """Until all of them have ended. Raises as :meth:`answers`."""
-        patience.wait_answered(client, records, self.patience)
-
-    def wait_ended(self, client: InFlight, *records: RequestRecord) -> None:
-        """Until all of them have ended, well or with an ``error``. Raises Stuck."""
-        patience.wait_ended(client, records, self.patience)
-
-    def wait_first(self, stream: TextStream, record: RequestRecord) -> None:
-        """Until its first response. Raises as :meth:`answers`."""
-        patience.wait_first(stream, record, self.patience)
-
-    def send_queued(
-        self, requests: Sequence[full_queue.Request], later: Sequence[tuple[int, full_queue.Request]] = ()
-    ) -> tuple[list[RequestRecord], list[steplog.Step]]:
-        """Requests (prompt ids, tokens) to ``tensorrt_llm``, all there before the first one joins; and their steps.
-
-        A third element holds a request's parameters, such as its tenant. Raises as :meth:`answers`. ``later``: other
-        requests, each with the number of steps after which it arrives.
-        """
-        return self._engine().send_queued(requests, later)
-
-    def stepping(self, requests: Sequence[full_queue.Request]) -> AbstractContextManager[full_queue.Stepped]:
-        """The same requests, in an engine that stands still but for the steps that the check grants: see there."""
-        return self._engine().stepping(requests)
-
-    def in_turn(self, requests: Sequence[full_queue.Request]) -> tuple[list[RequestRecord], list[steplog.Step]]:
-        """The same requests, but each is sent when the one before it is answered. Raises as :meth:`answers`."""
-        return self._engine().in_turn(requests)
-
     def all_there(self, requests: Sequence[tuple[str, int]], model: str) -> list[RequestRecord]:
         """Requests (prompt, tokens) to a model in front of ``tensorrt_llm``, where all of them are before it begins."""
-        engine = self._engine()
         self._text_model(model)
         with self.stream() as stream:
-            with engine.held():
+            with self._held():
                 records = []
                 for prompt, tokens in requests:  # each when the one before it is there: so they keep their order
                     records.append(self.ask(stream, model, prompt, tokens))
-                    engine.await_arrived(len(records), stream, records)
+                    self._await_arrived(len(records), stream, records)
             self.wait(stream, *records)
         return records
-
-    def _engine(self) -> full_queue.Engine:
-        clock = Clock(self.run_dir, (trtllm.MODEL,), full_queue.HELD)
-        return full_queue.Engine(self.endpoints.grpc, clock, lambda: self.steps(trtllm.MODEL), self.wait)
 
     def parameters(self, model: str) -> dict[str, str]:
         """Those of the model's configuration, as the server has it now."""
