@@ -86,7 +86,7 @@ def live(browser: Any) -> dict[str, Any]:
     """A log that is written at ``RATE``, and the page that follows it."""
     with tempfile.TemporaryDirectory() as folder:
         hub = Hub(Clock(Path(folder), ("m",)), "127.0.0.1:1")
-        hub.head = {"title": "benchmark"}
+        hub.head = {"k": "head", "title": "benchmark"}
         over = threading.Event()
         writer = threading.Thread(target=write, args=(Path(folder) / "steps-m-0.jsonl", over))
         with WatchServer(document(), hub, {}, exposed=False).serving(0) as address:

@@ -70,16 +70,16 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
         _in_terminal(stack, replica)
         return
     try:
-        from labctl.pages.live import serve
+        from labctl.pages.live import server
     except ImportError as error:
         raise LabError("the page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
     workspace = None
     if Path(stack).is_dir() and "/" in stack:
-        name, page = stack, serve.page_of_run(Path(stack), expose)
+        name, page = stack, server.page_of_run(Path(stack), expose)
     else:
         session, lab, name = opt.open_stack(stack)
         workspace, record = session.workspace, session.require_up(name)[1].one(replica)
-        page = serve.page_of_stack(workspace, lab, record, expose)
+        page = server.page_of_stack(workspace, lab, record, expose)
     with (
         page.serving(port) as address,
         publish_address(workspace, name, WATCH, address) if workspace else nullcontext(),

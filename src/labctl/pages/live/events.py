@@ -15,7 +15,6 @@ class LaneEvent(TypedDict, total=False):
     k: Literal["model", "state"]
     name: str
     model: str
-    note: str
     tells: bool  # the log says when a request leaves its slot
     m: int  # the lane
     n: int
@@ -79,22 +78,17 @@ class ChatEvent(TypedDict):
     address: str
 
 
-class Head(TypedDict, total=False):
+class HeadEvent(TypedDict, total=False):
     """What a page is told first."""
 
+    k: Literal["head"]
     title: str
-    stack: str
     send: list[str]  # models that can be asked
     into: Mapping[str, str]  # for an ensemble, the step that there is something to see of
     models: list[str]
     limit: str  # why a pause ends by itself
     chosen: str
-    notes: Mapping[str, str]
-
-
-class HeadEvent(Head):
-    k: Literal["head"]
-    chat: str
+    chat: str  # the address of the stack's chat page, "" where there is none
 
 
 Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | ChatEvent | HeadEvent

@@ -6,7 +6,7 @@ It is the same list whether it is read while it happens, from a run that is over
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -26,13 +26,9 @@ class _Lane:
 
 
 class Feed:
-    """Takes lines in order of time; keeps what it needs to name things.
+    """Takes lines in order of time; keeps what it needs to name things."""
 
-    ``notes``: by model, a sentence that stands under its name.
-    """
-
-    def __init__(self, notes: Mapping[str, str] | None = None) -> None:
-        self._notes = notes or {}
+    def __init__(self) -> None:
         self._whole = Whole()
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._requests = 0
@@ -43,15 +39,14 @@ class Feed:
 
     def _line(self, line: Line) -> list[LaneEvent]:
         model, instance = str(line["model"]), str(line["instance"])
-        lane = self._lanes.get((model, instance))
-        if lane is not None:
+        if lane := self._lanes.get((model, instance)):
             return [self._step(lane, self._whole(line))]
         lane = self._lanes[model, instance] = _Lane(len(self._lanes))
         others = sum(name == model for name, _ in self._lanes)
         name = model if others == 1 else f"{model} ({instance})"
         # A log that keeps seats, or sequences, says when a request leaves its seat; one of single executions does not.
         tells = "seats" in line or "start" in line or None
-        opened = _lean(k="model", name=name, model=model, note=self._notes.get(model), tells=tells)
+        opened = _lean(k="model", name=name, model=model, tells=tells)
         return [opened, self._step(lane, self._whole(line))]
 
     def _step(self, lane: _Lane, line: Line) -> LaneEvent:

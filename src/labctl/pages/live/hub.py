@@ -12,7 +12,7 @@ from labctl.clock import texts
 from labctl.clock.clock import Clock
 from labctl.pages.live.asking import MOST, SENT
 from labctl.pages.live.counters import Counters
-from labctl.pages.live.events import AskEvent, ClockEvent, CountersEvent, Event, Head, HeadEvent
+from labctl.pages.live.events import AskEvent, ClockEvent, CountersEvent, Event, HeadEvent
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.lines import HELD, Line, held_steps
 from labctl.pages.live.tail import Tail
@@ -30,7 +30,7 @@ class Hub:
     """One for a server; all of it but ``tell`` runs in the server's loop. ``endpoint`` is of Triton's metrics."""
 
     def __init__(self, clock: Clock, endpoint: str) -> None:
-        self.head: Head = {}  # what a page is told first
+        self.head: HeadEvent = {"k": "head"}  # what a page is told first
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
         self._tail = Tail(clock.run_dir)
@@ -78,9 +78,9 @@ class Hub:
     def join(self) -> tuple[asyncio.Queue[Message | None], list[Event], Feed]:
         """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
-        feed = Feed(self.head.get("notes"))
+        feed = Feed()
         lines = [*self._lines, *self._held.values()]
-        head: HeadEvent = {"k": "head", **self.head, "chat": self._chat}
+        head: HeadEvent = {**self.head, "chat": self._chat}
         first: list[Event] = [head, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed

@@ -19,7 +19,7 @@ class _Lane:
     """One lane's steps: times in whole microseconds since the step before, and each kept field's changes."""
 
     def __init__(self, event: LaneEvent) -> None:
-        self.head = {name: value for name, value in event.items() if name in ("name", "model", "note")}
+        self.head = {name: value for name, value in event.items() if name in ("name", "model")}
         self.ends: list[int] = []
         self.took: list[int] = []
         self.changes: dict[str, list[Any]] = {name: [] for name in ("n", *KEPT)}

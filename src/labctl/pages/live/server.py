@@ -1,4 +1,4 @@
-"""The page's server: the page itself, what it is told as server-sent events, and what a person does on it."""
+"""The page of a stack that is up, or of a run that is over: what it is told, and what a person does on it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -18,10 +19,16 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from labctl.clock.clock import Clock
+from labctl.manifest.schema import Lab
 from labctl.pages import address, gate
+from labctl.pages.live import replay
 from labctl.pages.live.asking import Asker
 from labctl.pages.live.events import Event
 from labctl.pages.live.hub import Hub
+from labctl.pages.live.lines import clock_of
+from labctl.pages.live.page import document
+from labctl.runtimes.record import Record
+from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 MAX_BODY = 256 * 2**10
@@ -135,6 +142,30 @@ class WatchServer:
                     self._hub.close()
                 server.should_exit = True
                 thread.join(5.0)
+
+
+def page_of_stack(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> WatchServer:
+    """The server of a stack's page, not started yet. Raises LabError: the stack does not answer."""
+    clock = clock_of(workspace, record)
+    hub = Hub(clock, record.endpoints.metrics)
+    hub.chat = lambda: address.of(workspace, record.stack, address.CHAT)
+    asker = Asker(record.endpoints.grpc, record.models, hub.tell)
+    chosen = lab.stacks[record.stack].bench
+    hub.head = {
+        "k": "head",
+        "title": f"Lab {lab.number}: {lab.title}",
+        "send": asker.models,
+        "into": asker.into,
+        "models": list(record.models),
+        "limit": clock.limit.why if clock.limit else "",
+        "chosen": chosen.model if chosen else "",
+    }
+    return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics), exposed)
+
+
+def page_of_run(folder: Path, exposed: bool) -> WatchServer:
+    """The server of a finished run's page, not started yet. Raises LabError: it has no step log."""
+    return WatchServer(replay.page(folder), None, {}, exposed)
 
 
 def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:

@@ -26,7 +26,6 @@ class LaneView {
       this.map, this.owners);
     this.root = el("article", { className: "lane" },
       el("div", { className: "top" }, el("h2", { textContent: lane.name }), this.facts, this.held),
-      el("p", { className: "note", textContent: lane.note, hidden: !lane.note }),
       el("div", { className: "body" },
         el("div", { className: "waiting" }, this.waitingTitle, this.queue),
         el("div", {}, this.seated, this.seats,

@@ -9,7 +9,7 @@ const RATE_S = 2; // tokens/s are those of so many seconds
 
 class Lane {
   constructor(model) {
-    Object.assign(this, { seats: 1, taken: 1, blocks: 0, mostBlocks: 1, note: "", tells: false }, model);
+    Object.assign(this, { seats: 1, taken: 1, blocks: 0, mostBlocks: 1, tells: false }, model);
     this.heard = 0; // of its last event, in ms of this page
     this.first = 0; // the place of steps[0] in the lane's own count
     this.steps = [];
@@ -105,8 +105,8 @@ class Store {
   open({ lanes, requests, texts }) {
     requests.forEach(([lane, id, label], index) => this.request(index, id, label, lane, 0));
     lanes.forEach((columns, m) => {
-      const { name, model, note, t, d, now, ...changes } = columns;
-      this.lanes.push(new Lane({ name, model, note: note || "" }));
+      const { name, model, t, d, now, ...changes } = columns;
+      this.lanes.push(new Lane({ name, model }));
       const held = Object.entries(changes).map(([field, rows]) => ({ field, rows, next: 0, value: null }));
       let end = 0;
       for (let place = 0; place < t.length; place++) {

@@ -10,7 +10,7 @@ class Page {
     this.playing = false;
     this.dirty = true;
     this.stale = true;
-    this.head = { title: "", stack: "", into: {}, send: [] };
+    this.head = { title: "", into: {}, send: [] };
     this.quiz = new Quiz(this);
     this.stretch = 1; // of the seats' heights
     this.drawn = []; // [the newest step's time, when it was drawn in ms since the epoch], for the benchmark
