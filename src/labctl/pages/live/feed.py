@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from labctl.pages.live.events import LaneEvent
-from labctl.pages.live.lines import CHANGE, HELD, Line, Whole
+from labctl.pages.live.lines import CHANGE, HELD, Instance, Line
 
 FIELDS = 5  # numbers of each member of a step: request, seat, 1 for prefill, new tokens, KV blocks
 LABEL = 120  # characters of a prompt that the page may show
@@ -22,6 +22,7 @@ class _Lane:
     """One instance of a model: its number, and what its live requests are called on the page, by name in the log."""
 
     number: int
+    instance: Instance = field(default_factory=Instance)
     requests: dict[str, int] = field(default_factory=dict)
 
 
@@ -29,7 +30,6 @@ class Feed:
     """Takes lines in order of time; keeps what it needs to name things."""
 
     def __init__(self) -> None:
-        self._whole = Whole()
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._requests = 0
 
@@ -40,14 +40,14 @@ class Feed:
     def _line(self, line: Line) -> list[LaneEvent]:
         model, instance = str(line["model"]), str(line["instance"])
         if lane := self._lanes.get((model, instance)):
-            return [self._step(lane, self._whole(line))]
+            return [self._step(lane, lane.instance.whole(line))]
         lane = self._lanes[model, instance] = _Lane(len(self._lanes))
         others = sum(name == model for name, _ in self._lanes)
         name = model if others == 1 else f"{model} ({instance})"
         # A log that keeps seats, or sequences, says when a request leaves its seat; one of single executions does not.
         tells = "seats" in line or "start" in line or None
         opened = _lean(k="model", name=name, model=model, tells=tells)
-        return [opened, self._step(lane, self._whole(line))]
+        return [opened, self._step(lane, lane.instance.whole(line))]
 
     def _step(self, lane: _Lane, line: Line) -> LaneEvent:
         new: list[list[Any]] = []

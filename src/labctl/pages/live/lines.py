@@ -26,8 +26,8 @@ _STAYS = ("slots", "kv_blocks", "kv_blocks_used")  # what holds until a line say
 
 
 @dataclass
-class _Instance:
-    """One instance of a model, as its lines so far have shown it."""
+class Instance:
+    """One instance of a model, as its lines so far have shown it; one for each reader."""
 
     steps: int = 0
     last: dict[str, Any] = field(default_factory=lambda: {"slots": 0, "kv_blocks": 0, "kv_blocks_used": 0})
@@ -37,6 +37,11 @@ class _Instance:
     waits: Line = field(default_factory=lambda: {"waiting": (), "queue": 0, "why": ""})
 
     def whole(self, line: Line) -> Line:
+        """The line, which is the next one in order of time, with what it leaves out.
+
+        That is ``n``, ``rows``, ``phase``, ``tokens``, ``made``, ``texts``, ``blocks`` (an entry for each of ``ids``),
+        ``seats``, ``slots``, ``waiting``, ``queue``, ``why``, ``kv_blocks`` and ``kv_blocks_used``.
+        """
         kind, names = line.get("kind", "step"), line["ids"]
         self.last |= {name: line[name] for name in _STAYS if name in line}
         rows = self._rows(line, names) if kind != CHANGE else ()
@@ -87,19 +92,6 @@ class _Instance:
             self.sitting = {row: name for row, name in self.sitting.items() if name not in ended}
             self.seats = [self.sitting.get(row, "") for row in range(max(self.sitting, default=-1) + 1)]
         return self.seats
-
-
-class Whole:
-    """Completes lines that come in order of time; one for each reader."""
-
-    def __init__(self) -> None:
-        self._instances: dict[tuple[str, str], _Instance] = {}
-
-    def __call__(self, line: Line) -> Line:
-        """The line with ``n``, ``rows``, ``phase``, ``tokens``, ``made``, ``texts``, ``blocks`` (an entry for each of
-        ``ids``), ``seats``, ``slots``, ``waiting``, ``queue``, ``why``, ``kv_blocks`` and ``kv_blocks_used`` in it.
-        """
-        return self._instances.setdefault((line["model"], line["instance"]), _Instance()).whole(line)
 
 
 def read(log: Path) -> Iterator[dict[str, Any]]:

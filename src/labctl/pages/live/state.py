@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from labctl.pages.live.lines import CHANGE, Line, Whole, why
+from labctl.pages.live.lines import CHANGE, Instance, Line, why
 
 STEPS = 600  # that a view remembers
 ENDED = 64  # requests that have ended, with their texts
@@ -48,9 +48,11 @@ class ModelView:
     now: float = 0.0  # when the last line was written, on the monotonic clock
     held: Line | None = None  # the step that waits for the clock: ids, waiting, why
     mode: str = "run"  # of the clock: run, pause, slow
+    _log: Instance = field(default_factory=Instance)
 
     def feed(self, line: Line) -> None:
-        """Take one whole line of this instance."""
+        """Take the next line of this instance's log."""
+        line = self._log.whole(line)
         self.now = line["t"]
         for name, prompt in line.get("prompts", {}).items():
             self._request(name).prompt = prompt
@@ -96,7 +98,6 @@ class State:
     """All models of a stack. ``models`` is by (model, instance), in the order in which they were first heard of."""
 
     def __init__(self) -> None:
-        self._whole = Whole()
         self.models: dict[tuple[str, str], ModelView] = {}
 
     def of(self, model: str, instance: str) -> ModelView:
@@ -106,4 +107,4 @@ class State:
     def feed(self, lines: Iterable[Line]) -> None:
         """Take lines of the log, in order of time."""
         for line in lines:
-            self.of(line["model"], line["instance"]).feed(self._whole(line))
+            self.of(line["model"], line["instance"]).feed(line)

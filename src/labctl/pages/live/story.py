@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labctl.pages.live.lines import HELD, Line, Whole, read
+from labctl.pages.live.lines import HELD, Instance, Line, read
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import REPLICA
@@ -117,9 +117,9 @@ def _read(
 def _whole(lanes: Mapping[tuple[str, ...], Lane]) -> list[Lane]:
     """The lanes with whole lines, in order of time: a log that was rotated comes in two files."""
     for lane in lanes.values():
-        whole = Whole()
+        instance = Instance()
         try:
-            lane.lines = [whole(line) for line in sorted(lane.lines, key=lambda line: line["t"])]
+            lane.lines = [instance.whole(line) for line in sorted(lane.lines, key=lambda line: line["t"])]
             for line in lane.lines:  # a model may write anything: a refusal of another form is found here
                 if line["waiting"]:
                     refusal(line)
