@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from labctl.learn import faults, own_work, server
 from labctl.learn.desk import files as files_of
 from labctl.learn.exercise import Exercise
@@ -85,9 +87,8 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
 def last(workspace: Workspace, id: str) -> Outcome | None:
     """The outcome of an exercise's last check; None before the first."""
     try:
-        kept = json.loads(_outcome_file(workspace, id).read_text(encoding="utf-8"))
-        return Outcome(**{**kept, "checks": [Check(**check) for check in kept["checks"]]})
-    except (OSError, ValueError, KeyError, TypeError):
+        return TypeAdapter(Outcome).validate_json(_outcome_file(workspace, id).read_bytes())
+    except (OSError, ValueError):
         return None
 
 
