@@ -14,7 +14,7 @@ from unittest import mock
 from starlette.middleware import Middleware
 
 from labctl.pages.address import CHAT, listening
-from labctl.pages.chat_gate import SCHEDULER, Gate, fields
+from labctl.pages.chat_gate import MAX_TEXT, SCHEDULER, Gate, is_history
 from labkit.clients import conversation
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
@@ -31,8 +31,10 @@ CSS = """
 """
 TEXTS = "max(160px, calc(100vh - 440px))"  # the button below the texts is in the window
 FONTS = ["system-ui", "sans-serif"]  # of the machine: the page asks no other server
-#: name: (label, least, most, step, at first). Top-k is on, so that a temperature alone asks for sampling everywhere.
-DIALS: dict[str, tuple[str, float, float, float, float]] = {
+Dial = tuple[str, float, float, float, float]  # label, least, most, step, at first
+TOKENS: Dial = ("Tokens at most", 1, 512, 1, 64)
+#: By name. Top-k is on, so that a temperature alone asks for sampling everywhere.
+DIALS: dict[str, Dial] = {
     "temperature": ("Temperature (0: always the likeliest token)", 0.0, 2.0, 0.05, 0.0),
     "top_k": ("Top-k (0: off)", 0, 200, 1, 50),
     "top_p": ("Top-p (0: off)", 0.0, 1.0, 0.05, 0.0),
@@ -86,11 +88,14 @@ class Page:
         if not self.models:
             TextModel.of(endpoint, chosen)  # says why
         self.chosen = chosen if chosen in self.models else next(iter(self.models))
+        self.dials = [name for name in DIALS if any(name in model.choices for model in self.models.values())]
 
     def build(self) -> gr.Blocks:
         gr = _gradio()
 
-        heeded = {name for model in self.models.values() for name in model.choices}
+        def slider(name: str, label: str, least: float, most: float, step: float, usual: float) -> Any:
+            return gr.Slider(least, most, usual, step=step, label=label, elem_id=name)
+
         with gr.Blocks(title=self.title, analytics_enabled=False) as blocks:
             gr.Markdown(f"## {self.title}")
             if self.scheduler:
@@ -114,16 +119,24 @@ class Page:
                         gr.ClearButton([chat, speed], value="Clear")
                 with gr.Column(scale=1):
                     model = gr.Dropdown([*self.models], value=self.chosen, label="Model", elem_id="model")
-                    tokens = gr.Slider(1, 512, 64, step=1, label="Tokens at most", elem_id="tokens")
-                    dials = {
-                        name: gr.Slider(least, most, usual, step=step, label=label, elem_id=name)
-                        for name, (label, least, most, step, usual) in DIALS.items()
-                        if name in heeded
-                    }
-            inputs = [prompt, chat, model, tokens, *dials.values()]
+                    tokens = slider("tokens", *TOKENS)
+                    dials = [slider(name, *DIALS[name]) for name in self.dials]
             for event in (send.click, prompt.submit):
-                event(self.answer(tuple(dials)), inputs, [chat, speed])
+                event(self.answer(self.dials), [prompt, chat, model, tokens, *dials], [chat, speed])
         return blocks
+
+    def accepts(self, prompt: Any, history: Any, model: Any, *numbers: Any) -> bool:
+        """Whether these are values that the page's fields can hold. Raises TypeError where some are missing."""
+        ranges = [(least, most) for _, least, most, *_ in (TOKENS, *(DIALS[name] for name in self.dials))]
+        return (
+            isinstance(prompt, str)
+            and len(prompt) <= MAX_TEXT
+            and is_history(history)
+            and isinstance(model, str)
+            and model in self.models
+            and [type(number) in (int, float) for number in numbers] == [True] * len(ranges)
+            and all(least <= number <= most for number, (least, most) in zip(numbers, ranges, strict=True))
+        )
 
     def answer(self, names: Sequence[str]) -> Any:
         """What the button does; ``names`` are the dials that the page has."""
@@ -183,9 +196,8 @@ def serve(page: Page, address: str, port: int | None = None) -> Iterator[str]:
     with listening(address, port, CHAT) as probe:
         port = probe.getsockname()[1]
     blocks = page.build()
-    gate = Middleware(
-        Gate, calls=lambda: fields(blocks.config), exposed=address != "127.0.0.1", scheduler=page.scheduler
-    )
+    functions = [function["id"] for function in blocks.config["dependencies"] if function["backend_fn"]]
+    gate = Middleware(Gate, page=page, functions=functions, exposed=address != "127.0.0.1")
     theme = gr.themes.Soft(font=FONTS, font_mono=["monospace"])
     blocks.queue(default_concurrency_limit=8).launch(
         server_name=address,

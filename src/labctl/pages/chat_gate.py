@@ -7,7 +7,7 @@ call with a traceback. So the gate before it lets through a short list, and chec
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -19,12 +19,11 @@ from labctl.pages.gate import objection, read_body
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
-    from labctl.pages.chat import Scheduler
+    from labctl.pages.chat import Page, Scheduler
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Field = Callable[[Any], bool]
 
 JOIN = "/gradio_api/queue/join"
 SCHEDULER = "/scheduler"  # leads to the live page
@@ -38,19 +37,13 @@ MAX_BODY, MAX_TEXT, MAX_TURNS = 4 * 2**20, 2**20, 1000
 
 
 class Gate:
-    """An ASGI middleware. ``calls`` gives for each of the page's functions, by its number, what its inputs may be.
+    """An ASGI middleware. ``functions`` are the numbers under which the page's one function can be called.
 
     ``SCHEDULER`` leads to the stack's live page, whose address holds a secret: only the same user of this machine.
     """
 
-    def __init__(
-        self,
-        app: Any,
-        calls: Callable[[], Mapping[int, Sequence[Field]]],
-        exposed: bool,
-        scheduler: Scheduler | None = None,
-    ) -> None:
-        self._app, self._calls, self._exposed, self._scheduler = app, calls, exposed, scheduler
+    def __init__(self, app: Any, page: Page, functions: Collection[int], exposed: bool) -> None:
+        self._app, self._page, self._functions, self._exposed = app, page, functions, exposed
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,8 +75,8 @@ class Gate:
         if why := objection(request.headers, self._exposed):
             raise HTTPException(403, why)
         method, path = request.method, request.url.path
-        if method in ("GET", "HEAD") and path == SCHEDULER and self._scheduler:
-            return RedirectResponse(self._where(request, self._scheduler), 303, LEADING)
+        if method in ("GET", "HEAD") and path == SCHEDULER and self._page.scheduler:
+            return RedirectResponse(self._where(request, self._page.scheduler), 303, LEADING)
         if method in ("GET", "HEAD") and (path in GETS or path.startswith(FOLDERS)):
             return request.receive
         if method != "POST" or path.rstrip("/") not in POSTS:
@@ -114,11 +107,10 @@ class Gate:
     def _check(self, body: bytes) -> bytes:
         try:
             call = json.loads(body)
-            fields, values = self._calls()[call["fn_index"]], call["data"]
             good = (
-                isinstance(values, list)
-                and len(values) == len(fields)
-                and all(field(value) for field, value in zip(fields, values, strict=True))
+                call["fn_index"] in self._functions
+                and isinstance(call["data"], list)
+                and self._page.accepts(*call["data"])
                 and isinstance(call["session_hash"], str)
                 and call["session_hash"].replace("-", "").isalnum()
             )
@@ -129,26 +121,9 @@ class Gate:
         return json.dumps({key: call[key] for key in KEPT if key in call}).encode()
 
 
-def fields(config: Mapping[str, Any]) -> dict[int, list[Field]]:
-    """The functions of a Gradio page that can be called, from its own configuration, and what each input may be."""
-    kinds = {item["id"]: (item["type"], item["props"]) for item in config["components"]}
-    return {
-        function["id"]: [_field(*kinds[number]) for number in function["inputs"]]
-        for function in config["dependencies"]
-        if function["backend_fn"]
-    }
-
-
-def _field(kind: str, props: Mapping[str, Any]) -> Field:
-    if kind == "slider":
-        least, most = props["minimum"], props["maximum"]
-        return lambda value: type(value) in (int, float) and least <= value <= most
-    if kind == "dropdown":
-        choices = [choice[1] for choice in props["choices"]]
-        return lambda value: isinstance(value, str) and value in choices
-    if kind == "chatbot":
-        return lambda value: isinstance(value, list) and len(value) <= MAX_TURNS and all(map(_is_turn, value))
-    return lambda value: isinstance(value, str) and len(value) <= MAX_TEXT
+def is_history(value: Any) -> bool:
+    """Whether it is a conversation as the page shows one."""
+    return isinstance(value, list) and len(value) <= MAX_TURNS and all(map(_is_turn, value))
 
 
 def _is_turn(turn: Any) -> bool:
