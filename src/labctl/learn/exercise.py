@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from labctl.manifest.catalog import Catalog
 from labctl.manifest.schema import Edit, Lab
+from labctl.stack.faults import LOOP
 from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -39,7 +40,7 @@ class Manifest(BaseModel):
     hints: list[str] = Field(min_length=2)  # from a nudge to nearly the answer
     says: str  # the sentence with which the starter fails
     wrong: dict[str, str] = Field(min_length=2)  # a folder for each likely wrong answer, and its sentence
-    stuck: str = "is there a loop without an end?"  # what it probably means if a request is not answered
+    stuck: str = LOOP  # what it probably means if a request is not answered
     # The answers (starter, solution, names of wrong) of which moments of arrival or times of the machine decide what
     # is measured: many runs show that they are judged rightly all the same.
     chance: list[str] = []

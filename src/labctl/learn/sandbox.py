@@ -11,10 +11,10 @@ from typing import Any
 
 from labctl.learn.outcome import Stuck
 from labctl.runtimes import processes
+from labctl.stack.faults import LOOP
 from labkit.errors import LabError
 
 MEMORY_BYTES = 1 << 30
-LOOP = "is there a loop without an end?"
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 RUNNER = """
 import importlib.util, json, resource, sys

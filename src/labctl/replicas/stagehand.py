@@ -29,6 +29,7 @@ from labctl.stack.stack import RunningStack
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.stage import ASKED, answer_of, folder_of
+from labkit.waiting import attempts
 
 LOOK_S = 0.05
 DRAIN_S = 20.0
@@ -103,15 +104,14 @@ class Stagehand:
 
     def run(self, model: str, requests: int) -> str:
         """Let the schedulers run again, once this model's has so many requests."""
-        clock, deadline = self._clock(), time.monotonic() + THERE_S
-        while clock.held_requests(model) < requests:
-            if self._over.wait(LOOK_S):
+        clock = self._clock()
+        for _ in attempts(THERE_S, LOOK_S):
+            if (there := clock.held_requests(model)) >= requests:
+                clock.run()
+                return f"{requests} requests waited for the first step"
+            if self._over.is_set():
                 raise _Over
-            if time.monotonic() > deadline:
-                there = clock.held_requests(model)
-                raise LabError(f"{there} of {requests} requests are in {model}", f"within {THERE_S:g} s")
-        clock.run()
-        return f"{requests} requests waited for the first step"
+        raise LabError(f"{there} of {requests} requests are in {model}", f"within {THERE_S:g} s")
 
     def _clock(self) -> Clock:
         return Clock(self._stack.folder.run_dir(), tuple(self._stack.lab.stacks[self._stack.name].models))
