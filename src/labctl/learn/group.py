@@ -14,7 +14,8 @@ States = Mapping[str, str]  # of one learner's exercises, by their ids
 
 def read(files: Sequence[Path]) -> tuple[list[tuple[str, States]], list[str]]:
     """Each learner's name (the file's, without its ending) and states; one sentence for each file that is no list."""
-    learners, bad = [], []
+    learners: list[tuple[str, States]] = []
+    bad: list[str] = []
     for path in files:
         try:
             learners.append((path.stem, _states(json.loads(path.read_text(encoding="utf-8")))))
