@@ -117,7 +117,7 @@ def _judge(
         why = "; ".join(filter(None, (error.why, *error.details)))
         lines = faults.in_learners_files(why or error.what, session, exercise, None)
         return [Check("the model", "loads", error.what, False, faults.locate_line(lines, exercise) or lines)]
-    function = runpy.run_path(str(exercise.folder / "check.py"))["check"]  # which leaves nothing compiled beside it
+    function = _load(exercise)
     checks: list[Check] = []
     for seed in seeds:
         checks = _run_trial(function, seed, session, exercise, running)
@@ -208,3 +208,8 @@ def explain_unreadable(error: Exception, exercise: Exercise, trial: Trial) -> st
     text = repr(value)
     shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
     return f"{source} gave {shown}, which is not what task.md asks for ({said})."
+
+
+def _load(exercise: Exercise) -> Any:
+    """The function ``check`` of the exercise's ``check.py``; nothing compiled is left beside it."""
+    return runpy.run_path(str(exercise.folder / "check.py"))["check"]
