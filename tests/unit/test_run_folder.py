@@ -84,7 +84,7 @@ def look_at(session: Session, folder: Path) -> list[Any]:
     return [
         stopped.modes(),
         stopped.states("m"),
-        stopped._computing("m", "grant"),
+        stopped._begun("m", "grant"),
         faults.stuck_sentences(folder),
         steplog.read(folder),
         list(Tail(folder).read()),
@@ -93,7 +93,7 @@ def look_at(session: Session, folder: Path) -> list[Any]:
     ]
 
 
-NOTHING = [{}, [], False, [], [], [], [], {}]
+NOTHING = [{}, [], 0, [], [], [], [], {}]
 
 
 def use_all(session: Session, folder: Path) -> None:
