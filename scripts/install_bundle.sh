@@ -43,7 +43,7 @@ for kind in .bundle/cache/*/; do
         [ -e "$place" ] && continue
         mkdir -p "$(dirname "$place")"
         part=$(mktemp -d "$(dirname "$place")/.$(basename "$made").new-XXXXXX")
-        cp -R "$made." "$part" && chmod 755 "$part" && mv -T "$part" "$place"
+        cp -R --preserve=timestamps "$made." "$part" && chmod 755 "$part" && mv -T "$part" "$place"
     done
 done
 say "ok  weights and engines are in $cache"

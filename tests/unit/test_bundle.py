@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Stands in for make: says that it was called, and with what.
 MAKE = '#!/bin/sh\necho "$@ $PIP_NO_INDEX $PIP_FIND_LINKS" >made\n'
 
+MADE = 1_000_000_000  # when the engine was made
+
 Install = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -37,6 +39,7 @@ def workspace(tmp_path: Path) -> Workspace:
     engine = cache / "engines" / "openvino-0123456789"
     engine.mkdir(parents=True)
     (engine / "model.bin").write_bytes(bytes(1000))
+    os.utime(engine / "model.bin", (MADE, MADE))
     (cache / "engines" / ".openvino-0123456789.lock").touch()
     return Workspace(root, cache)
 
@@ -97,6 +100,13 @@ def test_a_whole_bundle_is_installed_from_its_own_wheels(install: Install, extra
 def test_weights_and_engines_are_where_labctl_looks(install: Install, tmp_path: Path) -> None:
     install()
     assert (tmp_path / "their-cache/engines/openvino-0123456789/model.bin").stat().st_size == 1000
+
+
+def test_files_keep_their_times_so_that_what_was_compiled_of_a_layer_stays_valid(
+    install: Install, tmp_path: Path
+) -> None:
+    install()
+    assert (tmp_path / "their-cache/engines/openvino-0123456789/model.bin").stat().st_mtime == MADE
 
 
 def test_installing_twice_changes_nothing(install: Install, tmp_path: Path) -> None:

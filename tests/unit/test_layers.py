@@ -75,6 +75,19 @@ def test_a_layer_of_another_lock_is_another_folder(workspace: Workspace) -> None
     assert found.path != before
 
 
+def test_another_lock_can_be_named_and_must_be_a_file(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found, own = Layer("vllm", workspace), tmp_path / "own.txt"
+    before = found.path
+    monkeypatch.setenv("LABS_VLLM_LOCK", str(own))
+    with pytest.raises(LabError, match="LABS_VLLM_LOCK"):
+        found.install()
+    own.write_text("vllm @ https://wheels.example/vllm.whl --hash=sha256:00\n")
+    action = found.install()
+    assert found.path != before and str(own) in action.commands[0].argv
+
+
 def test_a_disk_without_room_is_refused_before_anything_is_downloaded(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

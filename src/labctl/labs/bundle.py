@@ -10,6 +10,7 @@ from labctl.labs.phases import resolve_phases
 from labctl.manifest.schema import Lab
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
+from labctl.runtimes.layers import layer
 from labctl.runtimes.processes import carry_out
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack.session import Session
@@ -20,8 +21,12 @@ from labkit.errors import LabError
 PROFILE = "cpu"
 
 
-def create(session: Session, labs: Sequence[Lab], target: Path, with_images: bool) -> int:
+def create(
+    session: Session, labs: Sequence[Lab], target: Path, with_images: bool = False, layers: Sequence[str] = ()
+) -> int:
     """Make what is missing, then write the bundle; its size in bytes. Says first how large it will be.
+
+    ``layers`` (runtimes/layers.py) must be installed; what needs another one is named.
 
     Raises LabError: the file is there, something cannot be made or fetched, or there is no space.
     """
@@ -31,7 +36,11 @@ def create(session: Session, labs: Sequence[Lab], target: Path, with_images: boo
         raise LabError(f"there is no folder {target.parent}")
     local = session.runtime("local")
     local.check(PROFILE)
+    packages = [layer(name, session.workspace).require() for name in layers]
     plans = needed(session, labs)
+    for name in sorted({plan.stack.packages for plan in plans} - {"", *layers}):
+        whose = ", ".join(sorted({plan.lab.number for plan in plans if plan.stack.packages == name}))
+        session.listener.note(f"lab {whose} also needs --{name}, or a network")
     steps = {step.path: step for plan in plans for step in plan.steps}
     missing = [step for step in steps.values() if not step.ready()]
     first = f"; {len(missing)} weights and engines are made first" if missing else ""
@@ -39,14 +48,14 @@ def create(session: Session, labs: Sequence[Lab], target: Path, with_images: boo
         compose = session.runtime("compose")
         compose.check(PROFILE)
         _only_what_is_packed(session.workspace)
-    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, steps, with_images)}{first}")
+    session.listener.note(f"{target.name}: {pack.estimate(session.workspace, [*steps, *packages], with_images)}{first}")
     actions = {action.title: action for plan in plans for action in preparations(plan, local, session.workspace)}
     carry_out(list(actions.values()), session.listener)
     names: list[str] = []
     if with_images:
         carry_out(compose.prepare(PROFILE, guarded=True), session.listener)
         names = images.all_images(session.workspace, PROFILE)
-    cached = [path for path in steps if path.is_relative_to(session.workspace.cache)]
+    cached = [path for path in (*steps, *packages) if path.is_relative_to(session.workspace.cache)]
     return pack.write(target, session.workspace, [lab.number for lab in labs], cached, names, session.listener)
 
 

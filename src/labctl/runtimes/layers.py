@@ -38,7 +38,11 @@ class Layer:
 
     @property
     def lock(self) -> Path:
-        return self.workspace.root / "requirements" / f"{self.name}.txt"
+        """``LABS_NAME_LOCK`` names another one. Raises LabError where that is no file."""
+        other = os.environ.get(variable := f"LABS_{self.name.upper()}_LOCK")
+        if other and not Path(other).is_file():
+            raise LabError(f"{variable}: {other} is not a file", "it locks packages by hash, as requirements/ does")
+        return Path(other).absolute() if other else self.workspace.root / "requirements" / f"{self.name}.txt"
 
     @property
     def path(self) -> Path:
@@ -77,7 +81,7 @@ class Layer:
 
     def install(self) -> Action[str]:
         """Install it; harmless where it is there."""
-        title = f"the packages of requirements/{self.name}.txt"
+        title = f"the packages of {self.lock.name}"
         if self.ready:
             return Action(title, lambda listener: f"in {self.path}")
         commands = [self._pip(Path("FOLDER")), self._compile(Path("FOLDER"))]
