@@ -1,15 +1,19 @@
-"""The arena: does the referee outlive damaged policies, and how do the victim rules of vLLM's RFC #54644 rank?"""
+"""The arena: does the referee outlive damaged policies, how do the victim rules of vLLM's RFC #54644 rank, and how far
+are the shipped policies from the best schedule?
+"""
 
 from __future__ import annotations
 
 import ast
 import itertools
 import random
+import statistics
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks import optimum
 from labkit.predict import games, referee
 from labkit.tables import table
 
@@ -49,7 +53,7 @@ class Mutate(ast.NodeTransformer):
 
 
 def run(count: int) -> dict[str, Any]:
-    """Both measurements; ``count`` is the number of mutated policies. An exception of the referee ends the run."""
+    """All three measurements; ``count`` is the number of mutated policies. An exception of the referee ends the run."""
     ends = _mutants(count)
     print(table([[word, str(number)] for word, number in ends.most_common()], ["mutated policies", "count"], right=[1]))
     lost = {name: [_recomputed(file, seed) for seed in range(SEEDS)] for name, file in RULES.items()}
@@ -59,7 +63,20 @@ def run(count: int) -> dict[str, Any]:
     rows = [[name, f"{sum(numbers) / SEEDS:,.0f}"] for name, numbers in lost.items()]
     print(table(rows, ["victim", "recomputed tokens"], right=[1]))
     print(f"whole order in {kept} of {SEEDS} seeds; least computed below most computed in {ends_kept}")
-    return {"mutants": dict(ends), "recomputed": lost, "whole_order": kept, "ends_in_order": ends_kept}
+    over = _over_the_best()
+    return {"mutants": dict(ends), "recomputed": lost, "whole_order": kept, "ends_in_order": ends_kept, "over": over}
+
+
+def _over_the_best() -> dict[str, dict[str, float]]:
+    """Each policy's mean ratio over small traces, where answers are as long as their limits, and where they are not."""
+    policies = [path for path in sorted(POLICIES.glob("*.py")) if not path.stem.startswith("wrong")]
+    kinds = {"limits are lengths": True, "answers end early": False}
+    measured = {kind: optimum.ratios(policies, SEEDS, told) for kind, told in kinds.items()}
+    means = {kind: {name: statistics.mean(them) for name, them in of.items()} for kind, of in measured.items()}
+    order = sorted(means["limits are lengths"], key=means["limits are lengths"].__getitem__)
+    rows = [[name, *(f"{means[kind][name]:.3f}" for kind in kinds)] for name in order]
+    print(table(rows, ["steps until answered, over the best", *kinds], right=[1, 2]))
+    return means
 
 
 def _mutants(count: int) -> Counter[str]:
