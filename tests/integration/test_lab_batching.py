@@ -25,11 +25,9 @@ def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
         root=own,
     )
     result = json.loads((own / "r.json").read_text())
-    assert {verdict["name"] for verdict in result["verdicts"] if verdict["met"]} == {
-        "inflight-over-static",
-        "policies-differ",
-        "no-evict-keeps-its-word",
-    }
+    words = {verdict["name"]: verdict["word"] for verdict in result["verdicts"]}
+    assert words.pop("inflight-over-static") in ("met", "busy")
+    assert words == {"policies-differ": "met", "no-evict-keeps-its-word": "met"}
     (out,) = (own / "results" / "05-batching-policies").iterdir()
     sent = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
     with (out / "identity.csv").open(newline="") as stream:
