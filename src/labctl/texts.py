@@ -169,3 +169,11 @@ def _check(node: yaml.Node | None, done: set[int]) -> None:
 def parse_yaml(text: str) -> Any:
     """The document in ``text``. Raises yaml.YAMLError, which names the line, also for a key that is there twice."""
     return yaml.load(text, Loader=_Loader)
+
+
+def lay_over(lower: Any, upper: Any) -> Any:
+    """``upper`` over ``lower``: mappings key by key, everything else whole."""
+    if not (isinstance(lower, dict) and isinstance(upper, dict)):
+        return upper
+    both = {key: lay_over(value, upper[key]) if key in upper else value for key, value in lower.items()}
+    return both | {key: value for key, value in upper.items() if key not in lower}

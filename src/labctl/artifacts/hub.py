@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from labctl.artifacts.store import size_of
 from labkit import disk
 from labkit.errors import LabError
+from labkit.waiting import repeated
 
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 WANTED_WITHOUT_SAFETENSORS = ["*.json", "*.bin", "*.txt", "*.model"]
@@ -32,7 +32,7 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
 
-    disable_progress_bars()  # _progress says how many bytes there are
+    disable_progress_bars()  # the folder itself says how many bytes there are
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     with _explained(name, revision):
         tell(f"asking for {name}")
@@ -42,7 +42,8 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
         wanted = filter_repo_objects(
             info.siblings or [], allow_patterns=patterns, ignore_patterns=IGNORED, key=lambda file: file.rfilename
         )
-        with _progress(partial, sum(file.size or 0 for file in wanted), tell):
+        total = sum(file.size or 0 for file in wanted) / 1e6
+        with repeated(lambda: tell(f"{size_of(partial) / 1e6:,.0f} of {total:,.0f} MB fetched"), 1.0, "download"):
             snapshot_download(
                 name,
                 revision=info.sha,
@@ -119,21 +120,3 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
             "check the network and try again, or use --set model=shipped:tiny-gpt2",
         )
     return LabError(f"fetching {name} failed", type(error).__name__, "try again")
-
-
-@contextmanager
-def _progress(folder: Path, total: int, tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell how many bytes have arrived, once a second, by looking at the folder."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(1.0):
-            tell(f"{size_of(folder) / 1e6:,.0f} of {total / 1e6:,.0f} MB fetched")
-
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watching.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
@@ -11,11 +10,10 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.doctor.checklist import checklist
-from labctl.doctor.machine import Check, has_failed
+from labctl.doctor.machine import has_failed
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices
 from labctl.stack.ports import claim_endpoints
-from labctl.stack.session import Session
 from labkit.errors import LabError
 from labkit.tables import table
 
@@ -36,7 +34,7 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: 
     checks = checklist(
         session.workspace,
         session.runtime,
-        lambda: _claim_ports(session),
+        lambda: claim_endpoints("8000,8001,8002", "127.0.0.1", [record for _, record in session.running()]),
         plan,
         choices.profile,
         expose=expose,
@@ -45,16 +43,9 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: 
     if json_output:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
-        say(_format(checks))
+        say(table([(c.state, c.name, c.found) for c in checks], ("", "check", "found")))
+        for check in checks:  # below the rows: a long remedy must not break their columns
+            if check.remedy and check.state != "ok":
+                say(f"{check.name}: {check.remedy}")
     if has_failed(checks):
         raise LabError("this machine is not ready for the labs", "", "the remedies above")
-
-
-def _format(checks: Sequence[Check]) -> str:
-    """The checklist, and below it the remedies: a long one must not break the columns of the rest."""
-    rows = table([(c.state, c.name, c.found) for c in checks], ("", "check", "found"))
-    return "\n".join([rows, *(f"{c.name}: {c.remedy}" for c in checks if c.remedy and c.state != "ok")])
-
-
-def _claim_ports(session: Session) -> None:
-    claim_endpoints("8000,8001,8002", "127.0.0.1", [record for _, record in session.running()])

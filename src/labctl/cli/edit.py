@@ -107,8 +107,6 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: float
 @opt.verbose
 def models_command(action: str, stack: str, model: str, timeout: float, verbose: bool) -> None:
     """Load or unload MODEL on every server of STACK, and say which servers failed."""
-    from labctl.stack.edits import change_model
-
     session, lab, name = opt.open_stack(stack, verbose)
-    count = change_model(session, lab, name, model, action == "load", timeout)
+    count = edits.change_model(session, lab, name, model, action == "load", timeout)
     click.echo(f"{model} is {action}ed on {count} server{'s' if count > 1 else ''} of {name}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from labctl.runtimes.images import PACKAGES_CUDA, gpu_target
 from labctl.runtimes.nvidia import Gpu
 from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
+from labkit.disk import free_bytes
 
 PLAIN_CUDA = 12  # of the plain image's own backends
 GPU_SHM = "2g"  # compose.gpu.yaml's own
@@ -190,8 +190,7 @@ def _bytes(size: str) -> int:
 
 
 def _disk(build: Build, workspace: Workspace) -> Check:
-    where = next(folder for folder in (workspace.cache, *workspace.cache.parents) if folder.exists())
-    free, shape = shutil.disk_usage(where).free, Shape.of(build.source, workspace)
+    free, shape = free_bytes(build.locate(workspace)), Shape.of(build.source, workspace)
     needed = BUILD_FACTOR * shape.weights() if shape else 0
     takes = f"{needed / 1e9:.0f} GB" if shape else f"{BUILD_FACTOR} times the model's size"
     found = f"{free / 1e9:.1f} GB free for {workspace.cache}; a build takes about {takes}"

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from labctl.manifest import checks
 from labctl.manifest.schema import Lab
 from labctl.manifest.settings import Setting
-from labctl.texts import parse_yaml
+from labctl.texts import lay_over, parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -217,11 +217,3 @@ def _lay_over_base(key: str, stack: Any, bases: Mapping[str, Any]) -> Any:
     if (name := stack["base"]) not in bases:
         raise ValueError(f"stacks.{key}.base: no base '{name}' is included; there are: {', '.join(bases) or 'none'}")
     return lay_over(bases[name], {own: value for own, value in stack.items() if own != "base"})
-
-
-def lay_over(lower: Any, upper: Any) -> Any:
-    """``upper`` over ``lower``: mappings key by key, everything else whole."""
-    if not (isinstance(lower, dict) and isinstance(upper, dict)):
-        return upper
-    both = {key: lay_over(value, upper[key]) if key in upper else value for key, value in lower.items()}
-    return both | {key: value for key, value in upper.items() if key not in lower}

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from labctl.repository.config import check_ensembles, parse_config
-from labctl.texts import Problem, Replacement, fill, uses
+from labctl.texts import Problem, Replacement, fill, lay_over, uses
 from labctl.unfinished import replace_dir
 from labkit.disk import need_space
 from labkit.errors import LabError
@@ -219,13 +219,5 @@ def change_document(name: str, text: str, changes: Mapping[str, Any]) -> str:
     own = json.loads(text) if json_file else yaml.safe_load(text)
     if not isinstance(own, dict):
         raise ValueError(f"{PurePosixPath(name).name} is no mapping")
-    changed = _over(own, changes)
+    changed = lay_over(own, changes)
     return json.dumps(changed, indent=2) + "\n" if json_file else yaml.safe_dump(changed, sort_keys=False)
-
-
-def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(old)
-    for key, value in new.items():
-        below = old.get(key)
-        merged[key] = _over(below if isinstance(below, dict) else {}, value) if isinstance(value, dict) else value
-    return merged
