@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,10 +143,27 @@ def say_folder(folder: Path, edited: Sequence[str], took: str = "") -> None:
 def show_dry_run(todo: Todo, json_output: bool = False) -> None:
     """Commands first, then the files and the containers, one a line."""
     commands = [(action.title, command) for action in todo.actions for command in action.commands]
-    files = list(_once(file for action in todo.actions for file in action.files))
-    containers = list(_once(_anybodys(command.container) for _, command in commands if command.container))
+    files = list(dict.fromkeys(file for action in todo.actions for file in action.files))
+    containers = list(dict.fromkeys(_anybodys(command.container) for _, command in commands if command.container))
     if json_output:
-        click.echo(json.dumps(_document(todo, commands, files, containers), indent=2))
+        document = {
+            "runtime": todo.runtime,
+            "profile": todo.profile,
+            "notices": todo.notices,
+            "commands": [
+                {
+                    "title": title,
+                    "argv": [_anybodys(word) for word in command.argv],
+                    "env": dict(command.env),
+                    "container": _anybodys(command.container),
+                }
+                for title, command in commands
+            ],
+            "given": [{"title": action.title, "line": action.given} for action in todo.actions if action.given],
+            "files": files,
+            "containers": containers,
+        }
+        click.echo(json.dumps(document, indent=2))
         return
     click.echo(f"dry run: {todo.runtime} runtime, profile {todo.profile}; nothing is made")
     for notice in todo.notices:
@@ -156,43 +173,22 @@ def show_dry_run(todo: Todo, json_output: bool = False) -> None:
         click.echo("\nvariables of every command below that has any")
         for key, value in shared.items():
             click.echo(f"  {key}={shlex.quote(value)}")
-    _heading("commands", commands)
-    said = ""
+    lines, said = [], ""
     for action in todo.actions:
         if action.title != said and (action.commands or action.given):
-            click.echo(f"  # {action.title}")
+            lines.append(f"# {action.title}")
             said = action.title
         for command in action.commands:
             own = [f"{key}={shlex.quote(value)}" for key, value in command.env.items() if key not in shared]
-            click.echo(f"  $ {' '.join([*own, _anybodys(shlex.join(command.argv))])}")
+            lines.append(f"$ {' '.join([*own, _anybodys(shlex.join(command.argv))])}")
         if action.given:
-            click.echo(f"  < {action.given}")
-    for title, lines in (("files", files), ("containers", containers)):
-        _heading(title, lines)
-        for line in lines:
-            click.echo(f"  {line}")
-
-
-def _document(
-    todo: Todo, commands: Sequence[tuple[str, Command]], files: Sequence[str], containers: Sequence[str]
-) -> dict[str, object]:
-    return {
-        "runtime": todo.runtime,
-        "profile": todo.profile,
-        "notices": todo.notices,
-        "commands": [
-            {
-                "title": title,
-                "argv": [_anybodys(word) for word in command.argv],
-                "env": dict(command.env),
-                "container": _anybodys(command.container),
-            }
-            for title, command in commands
-        ],
-        "given": [{"title": action.title, "line": action.given} for action in todo.actions if action.given],
-        "files": files,
-        "containers": containers,
-    }
+            lines.append(f"< {action.given}")
+    for title, parts, shown in (
+        ("commands", commands, lines),
+        ("files", files, files),
+        ("containers", containers, containers),
+    ):
+        click.echo("\n".join([f"\n{title}{'' if parts else ': none'}", *(f"  {line}" for line in shown)]))
 
 
 def common(commands: Sequence[Command]) -> Mapping[str, str]:
@@ -207,11 +203,3 @@ def common(commands: Sequence[Command]) -> Mapping[str, str]:
 def _anybodys(text: str) -> str:
     """The text with a word where the number of this process stands: containers of one use are named by it."""
     return text.replace(f"-{os.getpid()}", "-PID")
-
-
-def _once(lines: Iterable[str]) -> Iterable[str]:
-    return dict.fromkeys(lines)
-
-
-def _heading(text: str, lines: Sequence[object]) -> None:
-    click.echo(f"\n{text}{'' if lines else ': none'}")
