@@ -1,10 +1,11 @@
-"""labctl weights and labctl engines: make artifacts of one kind, list and prune those in the cache."""
+"""labctl weights, engines, images and render: what is made before a server is started, and what is kept of it."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,9 +13,13 @@ import click
 from labctl.artifacts.store import ENGINES, WEIGHTS, Store
 from labctl.cli import options as opt
 from labctl.cli.console import show_dry_run
+from labctl.runtimes import images
 from labctl.runtimes.layers import layer
+from labctl.runtimes.processes import carry_out
 from labctl.runtimes.record import Choices
-from labctl.stack.build import build_engines, pull_weights
+from labctl.stack import targets
+from labctl.stack.build import build_engines, pull_weights, render_repository
+from labkit.errors import LabError
 from labkit.tables import table
 
 runtime_option = opt.runtime_option("Work in a container, or in this environment.")
@@ -77,7 +82,7 @@ def _add_list_and_prune(group: click.Group, store: Store, columns: Mapping[str, 
     @opt.as_json
     def list_(json_output: bool) -> None:
         """List what the cache holds."""
-        show_rows(store.rows(opt.open_session().workspace), columns, empty, json_output)
+        _show_rows(store.rows(opt.open_session().workspace), columns, empty, json_output)
 
     @group.command("prune", help=f"Remove cached {store.name} by their NAMES, each the {named} that the list shows.")
     @click.argument("names", nargs=-1)
@@ -89,7 +94,7 @@ def _add_list_and_prune(group: click.Group, store: Store, columns: Mapping[str, 
         click.echo(f"removed: {', '.join(gone)}" if gone else "nothing was cached")
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], empty: str, json_output: bool) -> None:
+def _show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], empty: str, json_output: bool) -> None:
     """Print rows as JSON or as a table: ``columns`` are titles by key; ``empty`` stands for a table without rows."""
     if json_output:
         click.echo(json.dumps(rows, indent=2))
@@ -125,3 +130,95 @@ _add_list_and_prune(
     {"key": "key", "source": "source", "options": "options", "bytes": "MB", "made": "made", "state": "state"},
     "nothing is cached",
 )
+
+
+@click.group("images")
+def images_command() -> None:
+    """Build, list and prune container images, which are named after the sources that they are made of."""
+
+
+@images_command.command("build")
+@opt.stack_argument
+@opt.choices
+@opt.text_option(
+    "--push", "registry", metavar="REGISTRY", help="Also push every image to this registry (registry.example.com/labs)."
+)
+@opt.dry_option
+@opt.verbose
+def build_images(stack: str, choices: Choices, registry: str, dry: bool, verbose: bool) -> None:
+    """Build the images of STACK for Swarm and Kubernetes, and print their names.
+
+    They are those that `labctl render STACK --target kubernetes|swarm` names: give it the same --profile and --set.
+    Images that are already on this Docker engine are not built again.
+    """
+    session, lab, name = opt.open_stack(stack, verbose)
+    todo, names = targets.images_to_build(session, lab, name, choices, registry.rstrip("/"))
+    if dry:
+        show_dry_run(todo)
+        return
+    session.runtime("compose").check("cpu")
+    for notice in todo.notices:
+        session.listener.note(notice)
+    carry_out(todo.actions, session.listener)
+    for image in names:
+        click.echo(image)
+
+
+@images_command.command("list")
+@opt.as_json
+def list_images(json_output: bool) -> None:
+    """List the labs' images on this Docker engine, and say which of them this checkout uses."""
+    columns = {"name": "image", "bytes": "MB", "made": "made", "current": ""}
+    _show_rows(images.list_built(opt.open_session().workspace), columns, "no image of the labs is here", json_output)
+
+
+@images_command.command("prune")
+@click.argument("names", nargs=-1)
+@click.option("--old", is_flag=True, help="Remove all that this checkout does not need (another checkout may).")
+@click.option("--all", "every", is_flag=True, help="Remove all of them.")
+def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
+    """Remove images of the labs by their NAMES."""
+    if sum((bool(names), old, every)) != 1:
+        raise click.UsageError("name the images to remove, or say --old or --all")
+    rows = images.list_built(opt.open_session().workspace)
+    if unknown := set(names) - {row["name"] for row in rows}:
+        raise LabError(f"no such image: {', '.join(sorted(unknown))}", "", "labctl images list")
+    chosen = [row["name"] for row in rows if every or row["name"] in names or (old and not row["current"])]
+    gone, kept = images.remove(chosen)
+    click.echo(f"removed: {', '.join(gone)}" if gone else "nothing was removed")
+    if kept:
+        raise LabError(f"not removed: {', '.join(kept)}", "containers use them", "labctl down --all")
+
+
+@click.command("render")
+@opt.stack_argument
+@opt.choices
+@opt.choice_option("--runtime", ("compose", "local"), "Write the paths that a server on this runtime will see.")
+@click.option(
+    "--output", type=opt.FOLDER, metavar="FOLDER", help="Write to this folder. The default is the stack's own."
+)
+@opt.choice_option(
+    "--target", ("triton", "swarm", "kubernetes"), "Only the model repository, or the whole stack for many machines."
+)
+@opt.dry_option
+def render_command(stack: str, choices: Choices, runtime: str, output: Path | None, target: str, dry: bool) -> None:
+    """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
+
+    While STACK is up, name another folder with --output: its server reads the default one.
+
+    With `docker compose up --wait` after it (LABS_STACK=STACK), the stack is served by hand. With --target, what
+    `docker stack deploy` or `kubectl apply -k` takes (docs/operate/swarm.md, docs/operate/kubernetes.md).
+    """
+    session, lab, name = opt.open_stack(stack)
+    place = output and output.absolute()
+    if target == "triton":
+        todo = render_repository(session, lab, name, choices, session.runtime(runtime), place)
+    else:
+        todo = targets.render_for_target(session, lab, name, choices, target, place)
+    if dry:
+        show_dry_run(todo)
+        return
+    for notice in todo.notices:
+        session.listener.note(notice)
+    for action in todo.actions:
+        click.echo(action.do(session.listener))

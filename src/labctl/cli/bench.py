@@ -17,7 +17,7 @@ from labkit.compare import EQUAL_LENGTHS
 from labkit.tables import table
 
 if TYPE_CHECKING:
-    from labctl.labs.bench import AgainstResult, BenchResult
+    from labctl.labs.bench import BenchResult
     from labkit.predict.recording import Arrival
 
 AT_LEAST_1 = click.IntRange(min=1)
@@ -132,13 +132,10 @@ def bench_command(
         raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     prompts = prompts_from(dataset) if dataset else None
-    compared: AgainstResult | None = None
-    outcome: AgainstResult | BenchResult
     if against_engine:
-        benches.engine_of(lab, name, options.choices.profile, model)
         tokens = output_tokens if dataset or _is_given("output_tokens") else None
         sent = against.items(prompts, request_count, tokens, random_seed)
-        outcome = compared = benches.against_engine(session, lab, name, options, sent, rounds)
+        outcome = benches.against_engine(session, lab, name, options, sent, rounds, model)
     else:
         model = benches.chosen_model(lab, name, model)
         workload = Workload(
@@ -153,22 +150,23 @@ def bench_command(
             price=price_per_hour,
         )
         traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
-        outcome = measured = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
+        outcome = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
     if session.todo is not None:
         show_dry_run(session.todo, json_output)
         return
     opt.write_result((outcome.folder / "result.json").read_text(), output, json_output)
     if json_output:
         return
-    if compared:
-        say(against.account(compared.comparison))
+    notes: Sequence[str] = ()
+    if outcome.comparison:
+        say(against.account(outcome.comparison))
     else:
-        header, rows = tabulate(measured.metrics)
+        header, rows = tabulate(outcome.metrics)
         click.echo(table(rows, header, right=range(1, len(header))))
+        notes = _table_notes(model, outcome, bool(request_rate or trace), concurrency, price_per_hour)
     say_folder(outcome.folder, outcome.edited)
-    if not compared:
-        for sentence in _table_notes(model, measured, bool(request_rate or trace), concurrency, price_per_hour):
-            say(sentence)
+    for sentence in notes:
+        say(sentence)
 
 
 def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arrival]:

@@ -126,12 +126,12 @@ GROUPS: dict[str, dict[str, Listed]] = {
             ("engines build inflight-batching", "engines install vllm", "engines list", "engines prune --all"),
         ),
         "images": Listed(
-            "images",
+            "artifacts",
             "Build, list and prune container images.",
             ("images list", "images build scaled --push registry.example.com/labs", "images prune --old"),
         ),
         "render": Listed(
-            "render",
+            "artifacts",
             "Render a stack's model repository, and start nothing.",
             ("render iterative --output repository", "render scaled --target kubernetes --output k8s"),
         ),

@@ -36,6 +36,9 @@ FILE, FOLDER = (click.Path(dir_okay=folder, file_okay=not folder, path_type=Path
 A_FILE, A_FOLDER = (  # that is there
     click.Path(exists=True, dir_okay=folder, file_okay=not folder, path_type=Path) for folder in (False, True)
 )
+expose_option = click.option(
+    "--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback."
+)
 output_option = click.option("--output", type=FILE, help="Also write the result, as JSON, to FILE.")
 
 
@@ -133,7 +136,7 @@ def up_options(command: Command) -> Command:
     @number_option(
         "--timeout", None, "Seconds to wait until every model answers (180; 900 on the gpu profile).", SECONDS, "S"
     )
-    @click.option("--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback.")
+    @expose_option
     @number_option("--supervise", 0, "Restart a server that died, at most N times.", click.IntRange(0, 100))
     @click.option(
         "--allow-client-shm",

@@ -16,16 +16,13 @@ from labctl.stack import faults
 from labkit.errors import LabError
 
 MAY = "watch, send requests and cancel them"
-expose_option = click.option(
-    "--expose", is_flag=True, help="Listen on every address of this machine, not only on loopback."
-)
 
 
 @click.command("chat")
 @opt.stack_argument
 @opt.page_port(PORTS[CHAT])
 @click.option("--endpoint", default="", metavar="HOST:PORT", help="Talk to this server (gRPC), however it was started.")
-@expose_option
+@opt.expose_option
 def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> None:
     """Open a chat page for the text models of STACK, which must be up. Ctrl-C ends it."""
     session, lab, name = opt.open_stack(stack)
@@ -58,7 +55,7 @@ def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> N
 @click.command("watch")
 @click.argument("stack", metavar="STACK|RESULT")
 @opt.page_port(PORTS[WATCH])
-@expose_option
+@opt.expose_option
 @opt.replica_option
 @click.option("--terminal", is_flag=True, help="Show it here, without a page; q ends it.")
 def watch_command(stack: str, port: int | None, expose: bool, replica: int | None, terminal: bool) -> None:

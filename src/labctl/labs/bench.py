@@ -46,7 +46,8 @@ Items = Callable[[dataset.Count], Sequence[dataset.Item]]  # a workload, for who
 class BenchResult:
     """A measurement: ``metrics`` by the title of each load, ``scheduling`` as :class:`TextModel` has it.
 
-    ``edited``: files that were not as shipped; ``paced``: what to say of times that a model of a GPU made.
+    ``edited``: files that were not as shipped; ``paced``: what to say of times that a model of a GPU made;
+    ``comparison``: with the engine alone, where that was measured.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class BenchResult:
     scheduling: str = ""
     edited: Sequence[str] = ()
     paced: str = ""
+    comparison: overhead.Comparison | None = None
 
 
 def chosen_model(lab: Lab, stack: str, model: str) -> str:
@@ -142,22 +144,11 @@ def _write_result(
     out: Path, stack: RunningStack, settings: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> Sequence[str]:
     """Write ``result.json``; the files that were not as shipped."""
-    edited, triton = (
-        edits.not_shipped(stack.session, stack.plan),
-        server_api.server_version(stack.record.endpoints.http),
-    )
+    edited = edits.not_shipped(stack.session, stack.plan)
+    triton = server_api.server_version(stack.record.endpoints.http)
     every = {**stack.record.settings, **{key: value for key, value in settings.items() if value}}
     results.write_result(out, stack.lab.folder, every, metrics, triton, edited, runtime=stack.runtime.name)
     return edited
-
-
-@dataclass(frozen=True)
-class AgainstResult:
-    """What was found, and the folder that keeps it. ``edited``: files that were not as shipped."""
-
-    folder: Path
-    comparison: overhead.Comparison
-    edited: Sequence[str] = ()
 
 
 def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine:
@@ -173,13 +164,13 @@ def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine
 
 
 def against_engine(
-    session: Session, lab: Lab, stack: str, options: UpOptions, items: Items, rounds: int
-) -> AgainstResult:
+    session: Session, lab: Lab, stack: str, options: UpOptions, items: Items, rounds: int, model: str = ""
+) -> BenchResult:
     """Bring a stack up and measure, in turn, all requests sent to it at once, and the same given to its engine alone.
 
     Raises LabError: a request failed, or there is no such engine.
     """
-    engine = engine_of(lab, stack, options.choices.profile)
+    engine = engine_of(lab, stack, options.choices.profile, model)
     through, bare = [], []
     records: list[RequestRecord] = []
     options = as_it_runs(session, stack, options)
@@ -187,7 +178,7 @@ def against_engine(
         if session.todo is not None:
             session.do(Action("all requests to the server", lambda listener: None, files=[f"{out}/"]))
             session.do(handle.runtime.tool("the engine alone, in turn with it", [*ALONE, str(_file(session))]))
-            return AgainstResult(out, overhead.Comparison([], []))
+            return BenchResult(out, {})
         work = Work(handle, engine, items)
         for number in range(1, rounds + 1):
             session.listener.step(f"round {number} of {rounds}")
@@ -201,22 +192,21 @@ def against_engine(
         told = {
             "served_over_alone": found.ratio,
             "each_round": found.ratios,
-            **{way: _numbers(account) for way, account in zip(("served", "alone"), found.means, strict=True)},
+            **{
+                way: {**mean.parts, "seconds": mean.seconds, "steps": mean.steps, "step_ms": mean.step_ms}
+                for way, mean in zip(("served", "alone"), found.means, strict=True)
+            },
             "requests": len(records) // rounds,
             "rounds": rounds,
         }
         results.write_phase(out, "against-engine", told, records)
         edited = _write_result(out, handle, {"bench_model": work.model.name}, {"against_engine": told})
-    return AgainstResult(out, found, edited)
+    return BenchResult(out, {}, edited=edited, comparison=found)
 
 
 def _file(session: Session) -> Path:
     """What the engine alone is asked for, where the containers see it too."""
     return session.workspace.cache / f"against-{os.getpid()}.json"
-
-
-def _numbers(account: overhead.Account) -> dict[str, Any]:
-    return {**account.parts, "seconds": account.seconds, "steps": account.steps, "step_ms": account.step_ms}
 
 
 class Work:
