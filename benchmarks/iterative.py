@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Any
 
-from labctl.cli.against import account
+from labctl.cli.bench import account
 from labctl.labs import bench
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from labctl.cli.against import account
+from labctl.cli.bench import account
 from labctl.cli.main import cli
 from labkit.errors import LabError
 from labkit.evidence import overhead

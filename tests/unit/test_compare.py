@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from labctl.cli.compare import compare_command
+from labctl.cli.explain import compare_command
 from labkit.compare import compare
 from labkit.errors import LabError
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from labctl.cli import clock, console, learn_view, stacks
 from labctl.cli import infer as infer_module
-from labctl.cli.compare import compare_command
+from labctl.cli.explain import compare_command
 from labctl.pages.live.state import State
 from labctl.pages.live.terminal import Screen
 from labctl.runtimes.record import Endpoints, Record

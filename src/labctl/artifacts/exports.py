@@ -95,10 +95,6 @@ class Gpt2Export(Engine):
     recipe = "gpt2-logits/1"
     packages: tuple[str, ...] = ("torch", "transformers")
 
-    @property
-    def file(self) -> str:
-        return self.essential[0]
-
     def make(self, weights: Path, options: Options, target: Path, tell: Tell, builder: Builder | None) -> Facts:
         """Export, then compare at several shapes. Needs torch and transformers, and no ``builder``.
 
@@ -117,8 +113,8 @@ class Gpt2Export(Engine):
             raise LabError(
                 f"{weights} is not a GPT-2", f"its model type is {original.config.model_type}", "--set model=..."
             )
-        tell(f"exporting {self.file}")
-        path = target / self.file
+        path = target / self.essential[0]
+        tell(f"exporting {path.name}")
         with _without_remarks(), torch.no_grad():
             self.export(logits_module(original), path)
         tell("comparing with the original")

@@ -140,8 +140,12 @@ def images_command() -> None:
 @images_command.command("build")
 @opt.stack_argument
 @opt.choices
-@opt.text_option(
-    "--push", "registry", metavar="REGISTRY", help="Also push every image to this registry (registry.example.com/labs)."
+@click.option(
+    "--push",
+    "registry",
+    default="",
+    metavar="REGISTRY",
+    help="Also push every image to this registry (registry.example.com/labs).",
 )
 @opt.dry_option
 @opt.verbose

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labctl.cli import against
 from labctl.cli import options as opt
 from labctl.cli.console import say, say_folder, show_dry_run
 from labctl.runtimes.record import UpOptions
@@ -17,9 +16,12 @@ from labkit.compare import EQUAL_LENGTHS
 from labkit.tables import table
 
 if TYPE_CHECKING:
-    from labctl.labs.bench import BenchResult
+    from labctl.labs.bench import BenchResult, Items
+    from labkit.evidence.overhead import Comparison
     from labkit.predict.recording import Arrival
+    from labkit.workloads.dataset import Count
 
+COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --against-engine
 AT_LEAST_1 = click.IntRange(min=1)
 NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
@@ -134,7 +136,7 @@ def bench_command(
     prompts = prompts_from(dataset) if dataset else None
     if against_engine:
         tokens = output_tokens if dataset or _is_given("output_tokens") else None
-        sent = against.items(prompts, request_count, tokens, random_seed)
+        sent = _items(prompts, request_count, tokens, random_seed)
         outcome = benches.against_engine(session, lab, name, options, sent, rounds, model)
     else:
         model = benches.chosen_model(lab, name, model)
@@ -159,7 +161,7 @@ def bench_command(
         return
     notes: Sequence[str] = ()
     if outcome.comparison:
-        say(against.account(outcome.comparison))
+        say(account(outcome.comparison))
     else:
         header, rows = tabulate(outcome.metrics)
         click.echo(table(rows, header, right=range(1, len(header))))
@@ -175,6 +177,37 @@ def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arr
     made = str(path) == "agents"
     arrivals = traces.agents(count, seed) if made else traces.read(path, count)
     return [replace(one, at=one.at / speed) for one in traces.scaled(arrivals)]
+
+
+def _items(prompts: Sequence[str] | None, requests: int, tokens: int | None, seed: int) -> Items:
+    """The workload: chat-like unless there are prompts; without ``tokens`` the answers have chat-like lengths."""
+    from labkit.workloads.dataset import Item, chat
+
+    def made(count: Count) -> list[Item]:
+        asked = chat(count, requests, seed) if prompts is None else [Item(prompt, 1) for prompt in prompts[:requests]]
+        return [Item(item.prompt, tokens or item.output_tokens) for item in asked]
+
+    return made
+
+
+def account(found: Comparison) -> str:
+    """The table of where the time goes, what a step is made of, and the sentence."""
+    from labkit.evidence.overhead import PARTS
+
+    through, bare = found.means
+    lost = found.differences
+    whole = sum(lost.values())
+    rows = []
+    for part, title in PARTS.items():
+        share = f"{lost[part] / whole:.0%}" if whole > 0 else ""
+        rows.append((title, f"{through.parts[part]:.3f}", f"{bare.parts[part]:.3f}", f"{lost[part]:+.3f}", share))
+    rows.append(("all", f"{through.seconds:.3f}", f"{bare.seconds:.3f}", f"{whole:+.3f}", ""))
+    steps = [
+        f"{name}: {one.steps:.0f} steps of {one.step_ms:.1f} ms in the engine, {one.scheduling_share:.1%} of a step is "
+        f"scheduling, answering and recording, {one.idle_ms:.2f} ms between two"
+        for name, one in (("served", through), ("alone", bare))
+    ]
+    return "\n".join([table(rows, COLUMNS, right=range(1, 5)), "", *steps, "", found.sentence()])
 
 
 def _table_notes(

@@ -21,7 +21,7 @@ SOON_S = 60.0  # before a pause ends by itself, every command says so
 @opt.stack_argument
 @click.argument("action", type=click.Choice(["pause", "step", "slow", "run"]))
 @click.argument("amount", required=False)
-@opt.text_option("-m", "--model", metavar="NAME", help="Only this model's clock.")
+@click.option("-m", "--model", default="", metavar="NAME", help="Only this model's clock.")
 @opt.replica_option
 @opt.as_json
 def clock_command(

@@ -104,7 +104,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "Find the smallest setting that meets limits of latency.",
             ('plan results/A --slo "ttft<500ms,tpot<60ms" --rate 4',),
         ),
-        "compare": Listed("compare", "Show results side by side, with ratios.", ("compare results/A results/B",)),
+        "compare": Listed("explain", "Show results side by side, with ratios.", ("compare results/A results/B",)),
     },
     "Scale": {
         "scale": Listed(

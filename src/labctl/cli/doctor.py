@@ -10,7 +10,6 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.doctor.checklist import checklist
-from labctl.doctor.machine import has_failed
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices
 from labctl.stack.ports import claim_endpoints
@@ -47,5 +46,5 @@ def doctor_command(stack: str | None, choices: Choices, workshop: bool, expose: 
         for check in checks:  # below the rows: a long remedy must not break their columns
             if check.remedy and check.state != "ok":
                 say(f"{check.name}: {check.remedy}")
-    if has_failed(checks):
+    if any(check.state == "fail" for check in checks):
         raise LabError("this machine is not ready for the labs", "", "the remedies above")

@@ -42,11 +42,6 @@ expose_option = click.option(
 output_option = click.option("--output", type=FILE, help="Also write the result, as JSON, to FILE.")
 
 
-def text_option(*names: str, metavar: str, help: str, envvar: str | None = None) -> Callable[[Command], Command]:
-    """An option that takes a text; "" without it."""
-    return click.option(*names, default="", metavar=metavar, help=help, envvar=envvar)
-
-
 def number_option(
     name: str, default: float | None, help: str, type: click.ParamType[Any], metavar: str = "N"
 ) -> Callable[[Command], Command]:
@@ -73,7 +68,9 @@ def write_result(document: str, output: Path | None, json_output: bool) -> None:
 
 
 stack_argument = click.argument("stack")
-model_option = text_option("-m", "--model", metavar="NAME", help="The model to ask. The default is the lab's own.")
+model_option = click.option(
+    "-m", "--model", default="", metavar="NAME", help="The model to ask. The default is the lab's own."
+)
 replica_option = number_option(
     "--replica", None, "Only this replica (labctl status numbers them).", click.IntRange(1), metavar="K"
 )
@@ -92,10 +89,13 @@ def choices(command: Command) -> Command:
         metavar="KEY=VALUE",
         help="Change a setting; may be repeated (labctl list STACK shows them).",
     )
-    @text_option("--release", metavar="VERSION", help="TensorRT-LLM release of the templates (gpu profile).")
+    @click.option(
+        "--release", default="", metavar="VERSION", help="TensorRT-LLM release of the templates (gpu profile)."
+    )
     @click.option("--templates", type=A_FOLDER, metavar="FOLDER", help="Take the model templates from this folder.")
-    @text_option(
+    @click.option(
         "--gpus",
+        default="",
         envvar="CUDA_VISIBLE_DEVICES",
         metavar="ID[,ID]",
         help="Use these GPUs, or one MIG slice (gpu profile): their numbers or UUIDs, as nvidia-smi -L "

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -84,7 +84,3 @@ def _disk(cache: Path) -> Check:
     if not os.access(where, os.W_OK):
         return Check("disk", "fail", f"{where} cannot be written", "set LABS_CACHE to a folder of yours")
     return Check.of(free >= DISK_NEEDED, "disk", f"{free / 1e9:.1f} GB free for {cache}", MORE_DISK, "warn")
-
-
-def has_failed(checks: Iterable[Check]) -> bool:
-    return any(check.state == "fail" for check in checks)

@@ -30,12 +30,7 @@ MEMORY = 4e9
 
 def checks(root: Path, docker: bool) -> list[Check]:
     """What ``labctl doctor --workshop`` asks beside the usual. ``docker``: an engine answers here."""
-    return [_memory(), _room(root, docker), _cores(), speed_check(slowness())]
-
-
-def slowness() -> float:
-    """How many times as long as the reference machine this one takes for the same work; 0.5 is twice as fast."""
-    return yardstick() / REFERENCE_S
+    return [_memory(), _room(root, docker), _cores(), speed_check(yardstick() / REFERENCE_S)]
 
 
 def yardstick() -> float:
@@ -59,7 +54,7 @@ def _best(work: Callable[[], object], budget: float) -> float:
 
 
 def speed_check(times: float) -> Check:
-    """One number, and what it means for the labs."""
+    """How many times as long as the reference machine this one takes for the same work, and what that means."""
     lab, quick = (_time(waits + times * computes) for waits, computes in (LAB_02_S, QUICK_S))
     measured = f"{times:.1f} (lab 02 takes about {lab}, --quick runs at most {quick})"
     remedy = "close other programs, plug the laptop in, or use --quick"

@@ -63,8 +63,8 @@ def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> Verd
         for word, limit in (("at least", verdict.at_least), ("at most", verdict.at_most))
         if limit is not None
     )
-    value = _number(flat.get(verdict.value))
-    if value is None:
+    value = flat.get(verdict.value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return VerdictResult(verdict.name, f"{verdict.name}: {verdict.value}", None, False, UNMEASURED, bound)
     met = (verdict.at_least is None or value >= verdict.at_least) and (
         verdict.at_most is None or value <= verdict.at_most
@@ -76,15 +76,9 @@ def judge(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> Verd
     except (KeyError, ValueError, IndexError, TypeError, AttributeError):
         text = f"{verdict.name}: {value:g}"
     missed = BUSY if verdict.timed and taken > contention.TOO_MUCH else NOT_MET
-    return VerdictResult(verdict.name, text, value, met, MET if met else missed, bound, taken)
+    return VerdictResult(verdict.name, text, float(value), met, MET if met else missed, bound, taken)
 
 
 def section(verdicts: Sequence[VerdictResult]) -> str:
     """The verdicts as a part of report.md; "" where there are none."""
     return "\n## Verdicts\n\n" + "".join(f"- {verdict.line()}\n" for verdict in verdicts) if verdicts else ""
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return None
-    return float(value)

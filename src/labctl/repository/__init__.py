@@ -112,57 +112,6 @@ def render(request: RenderRequest) -> list[str]:
 def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:
     """Where each file comes from, and the text of those that are filled in. Raises LabError."""
     files = origins(request)
-    texts, problems = _fill_all(request, files)
-    if problems:
-        raise LabError(
-            f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
-            "",
-            "; ".join(filter(None, ("correct what is named above; nothing was written", request.hint))),
-            details=[str(problem) for problem in problems],
-        )
-    return files, texts
-
-
-def origins(request: RenderRequest) -> dict[str, Path]:
-    """Every file to render, by its path in the repository, from the last source that has it. Raises LabError."""
-    files: dict[str, Path] = {}
-    for source in request.sources:
-        for model, folder in _models(source, request.models, request.family).items():
-            for path in sorted(folder.rglob("*")):
-                relative = path.relative_to(folder)
-                left_out = _NOT_COPIED & set(relative.parts) or path.suffix == ".pyc" or YOURS in path.name
-                if path.is_file() and not left_out:
-                    files[f"{model}/{relative.as_posix()}"] = path
-    missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
-    if missing:
-        where = ", ".join(map(str, request.sources))
-        raise LabError(
-            f"no template for {', '.join(missing)}", f"looked for MODEL/{CONFIG} below {where}", request.hint
-        )
-    return files
-
-
-def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Path]:
-    """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
-    places: dict[str, list[Path]] = {}
-    for config in sorted(source.rglob(CONFIG)):
-        if not wanted or config.parent.name in wanted:
-            places.setdefault(config.parent.name, []).append(config.parent)
-    chosen = {}
-    for model, folders in places.items():
-        candidates = folders if len(folders) == 1 else [f for f in folders if f.parent.name == family] or folders
-        if len(candidates) > 1:
-            raise LabError(
-                f"the templates below {source} have the model {model} more than once",
-                "it is not clear which one is meant",
-                "name one folder of models with --templates",
-                details=[str(folder) for folder in candidates],
-            )
-        chosen[model] = candidates[0]
-    return chosen
-
-
-def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[str, str], list[Problem]]:
     problems: list[Problem] = []
     texts: dict[str, str] = {}
     used: set[str] = set()
@@ -210,7 +159,53 @@ def _fill_all(request: RenderRequest, files: Mapping[str, Path]) -> tuple[dict[s
         problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
     if not problems:
         problems += check_ensembles(configs)
-    return texts, problems
+    if problems:
+        raise LabError(
+            f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
+            "",
+            "; ".join(filter(None, ("correct what is named above; nothing was written", request.hint))),
+            details=[str(problem) for problem in problems],
+        )
+    return files, texts
+
+
+def origins(request: RenderRequest) -> dict[str, Path]:
+    """Every file to render, by its path in the repository, from the last source that has it. Raises LabError."""
+    files: dict[str, Path] = {}
+    for source in request.sources:
+        for model, folder in _models(source, request.models, request.family).items():
+            for path in sorted(folder.rglob("*")):
+                relative = path.relative_to(folder)
+                left_out = _NOT_COPIED & set(relative.parts) or path.suffix == ".pyc" or YOURS in path.name
+                if path.is_file() and not left_out:
+                    files[f"{model}/{relative.as_posix()}"] = path
+    missing = [name for name in request.models if f"{name}/{CONFIG}" not in files]
+    if missing:
+        where = ", ".join(map(str, request.sources))
+        raise LabError(
+            f"no template for {', '.join(missing)}", f"looked for MODEL/{CONFIG} below {where}", request.hint
+        )
+    return files
+
+
+def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Path]:
+    """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
+    places: dict[str, list[Path]] = {}
+    for config in sorted(source.rglob(CONFIG)):
+        if not wanted or config.parent.name in wanted:
+            places.setdefault(config.parent.name, []).append(config.parent)
+    chosen = {}
+    for model, folders in places.items():
+        candidates = folders if len(folders) == 1 else [f for f in folders if f.parent.name == family] or folders
+        if len(candidates) > 1:
+            raise LabError(
+                f"the templates below {source} have the model {model} more than once",
+                "it is not clear which one is meant",
+                "name one folder of models with --templates",
+                details=[str(folder) for folder in candidates],
+            )
+        chosen[model] = candidates[0]
+    return chosen
 
 
 def change_document(name: str, text: str, changes: Mapping[str, Any]) -> str:
