@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from labctl.artifacts.store import size_of
 from labkit import disk
@@ -29,14 +30,13 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
         LabError: no network, no token (401), terms not accepted (403), no such model or revision.
         OSError: the disk is full or cannot be written.
     """
-    from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
 
     disable_progress_bars()  # the folder itself says how many bytes there are
-    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    api = _api()
     with _explained(name, revision):
         tell(f"asking for {name}")
-        info = HfApi(endpoint=endpoint).model_info(name, revision=revision or None, files_metadata=True)
+        info = api.model_info(name, revision=revision or None, files_metadata=True)
         names = [file.rfilename for file in info.siblings or []]
         patterns = WANTED if any(n.endswith(".safetensors") for n in names) else WANTED_WITHOUT_SAFETENSORS
         wanted = filter_repo_objects(
@@ -44,13 +44,8 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
         )
         total = sum(file.size or 0 for file in wanted) / 1e6
         with repeated(lambda: tell(f"{size_of(partial) / 1e6:,.0f} of {total:,.0f} MB fetched"), 1.0, "download"):
-            snapshot_download(
-                name,
-                revision=info.sha,
-                local_dir=partial,
-                allow_patterns=patterns,
-                ignore_patterns=IGNORED,
-                endpoint=endpoint,
+            api.snapshot_download(
+                name, revision=info.sha, local_dir=partial, allow_patterns=patterns, ignore_patterns=IGNORED
             )
     for path in partial.iterdir():
         if path.name != ".cache":
@@ -61,12 +56,16 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
 
 def require_access(name: str, revision: str) -> None:
     """Raises LabError, as :func:`download` does, for a model that may not be fetched; nothing is fetched."""
-    from huggingface_hub import HfApi
-
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    api = _api()
     with _explained(name, revision):
         api.model_info(name, revision=revision or None)
         api.auth_check(name)  # a gated model's page is open to all, its files are not
+
+
+def _api() -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
 
 
 @contextmanager

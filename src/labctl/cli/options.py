@@ -84,7 +84,7 @@ def choices(command: Command) -> Command:
     )
     @click.option(
         "--set",
-        "assignments",
+        "pairs",
         multiple=True,
         metavar="KEY=VALUE",
         help="Change a setting; may be repeated (labctl list STACK shows them).",
@@ -103,19 +103,13 @@ def choices(command: Command) -> Command:
     )
     @functools.wraps(command)
     def wrapped(
-        *args: Any,
-        profile: str,
-        assignments: tuple[str, ...],
-        release: str,
-        templates: Path | None,
-        gpus: str,
-        **kwargs: Any,
+        *args: Any, profile: str, pairs: tuple[str, ...], release: str, templates: Path | None, gpus: str, **kwargs: Any
     ) -> Any:
         from labctl.manifest.settings import parse_assignments
         from labctl.runtimes.record import Choices
 
         devices = tuple(filter(None, (word.strip() for word in gpus.split(","))))
-        wanted = Choices(profile, parse_assignments(assignments), release, templates and templates.absolute(), devices)
+        wanted = Choices(profile, parse_assignments(pairs), release, templates and templates.absolute(), devices)
         return command(*args, choices=wanted, **kwargs)
 
     return wrapped

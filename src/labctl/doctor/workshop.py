@@ -30,7 +30,17 @@ MEMORY = 4e9
 
 def checks(root: Path, docker: bool) -> list[Check]:
     """What ``labctl doctor --workshop`` asks beside the usual. ``docker``: an engine answers here."""
-    return [_memory(), _room(root, docker), _cores(), speed_check(yardstick() / REFERENCE_S)]
+    available, free, cores = psutil.virtual_memory().available, free_bytes(root), len(os.sched_getaffinity(0))
+    room = SETUP_DISK + (IMAGES_DISK if docker else 0)
+    close = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB"
+    clear = f"free some space: {room / 1e9:.0f} GB are needed" + (" with Docker's images" if docker else "")
+    more = "two or more: with one, client and server disturb each other"
+    return [
+        Check.of(available >= MEMORY, "memory", f"{available / 1e9:.1f} GB available", close, "warn"),
+        Check.of(free >= room, "room", f"{free / 1e9:.1f} GB free for {root}", clear),
+        Check.of(cores >= 2, "processors", str(cores), more, "warn"),
+        speed_check(yardstick() / REFERENCE_S),
+    ]
 
 
 def yardstick() -> float:
@@ -63,21 +73,3 @@ def speed_check(times: float) -> Check:
 
 def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def _memory() -> Check:
-    available = psutil.virtual_memory().available
-    remedy = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB"
-    return Check.of(available >= MEMORY, "memory", f"{available / 1e9:.1f} GB available", remedy, "warn")
-
-
-def _room(root: Path, docker: bool) -> Check:
-    free, needed = free_bytes(root), SETUP_DISK + (IMAGES_DISK if docker else 0)
-    remedy = f"free some space: {needed / 1e9:.0f} GB are needed" + (" with Docker's images" if docker else "")
-    return Check.of(free >= needed, "room", f"{free / 1e9:.1f} GB free for {root}", remedy)
-
-
-def _cores() -> Check:
-    count = len(os.sched_getaffinity(0))
-    remedy = "two or more: with one, client and server disturb each other"
-    return Check.of(count >= 2, "processors", str(count), remedy, "warn")

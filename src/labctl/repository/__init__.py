@@ -90,18 +90,15 @@ def render(request: RenderRequest) -> list[str]:
     files, texts = _fill_files(request)
     need_space(request.output, sum(-(-source.stat().st_size // BLOCK) * BLOCK for source in files.values()))
     with replace_dir(request.output) as fresh:
-        for relative, source in files.items():
+        for relative in {**files, **request.place}:
             target = fresh / relative
             target.parent.mkdir(parents=True, exist_ok=True)
-            if relative in texts:
+            if relative in request.place:
+                target.symlink_to(request.place[relative])
+            elif relative in texts:
                 target.write_text(texts[relative], encoding="utf-8")
             else:
-                shutil.copyfile(source, target)
-        for relative, link in request.place.items():
-            target = fresh / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
-            target.symlink_to(link)
+                shutil.copyfile(files[relative], target)
         models = sorted(path.name for path in fresh.iterdir())
         for model in models:
             if not any(path.name.isdigit() for path in (fresh / model).iterdir()):
