@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """A command. ``module`` of labctl.cli is imported only when the command is used;"""
+    """A command. ``module`` of labctl.cli is imported only when the command is used."""
 
     module: str
     summary: str

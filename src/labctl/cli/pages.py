@@ -64,7 +64,12 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
     RESULT is a folder below results/. Ctrl-C ends the page.
     """
     if terminal:
-        _in_terminal(stack, replica)
+        from labctl.cli.watch_screen import WatchScreen
+        from labctl.pages.live.lines import clock_of
+
+        session, _, name = opt.open_stack(stack)
+        record = session.require_up(name)[1].one(replica)
+        WatchScreen(clock_of(session.workspace, record), record).run()
         return
     try:
         from labctl.pages.live import server
@@ -85,12 +90,3 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
             click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
         threading.Event().wait()
-
-
-def _in_terminal(stack: str, replica: int | None) -> None:
-    from labctl.cli.watch_screen import WatchScreen
-    from labctl.pages.live.lines import clock_of
-
-    session, _, name = opt.open_stack(stack)
-    record = session.require_up(name)[1].one(replica)
-    WatchScreen(clock_of(session.workspace, record), record).run()

@@ -15,7 +15,6 @@ from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record, UpOptions
 from labctl.stack import door, faults, observe
 from labctl.stack.down import down, down_all
-from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.stack.status import Status, status
 from labctl.stack.up import up
@@ -80,7 +79,9 @@ def status_command(stack: str | None, json_output: bool) -> None:
 
     session = opt.open_session(whatever_is_broken=True)
     if stack:
-        _print(status(session, server.STACK if stack == server.STACK else _one(session, stack)), json_output)
+        named = [stack] if stack == server.STACK else session.stacks_named(stack)
+        name = named[0] if len(named) == 1 else session.catalog.stack(stack)[1]
+        _print(status(session, name), json_output)
         return
     names = sorted({name for lab in session.catalog.labs for name in lab.stacks} | session.known() - {server.STACK})
     names += [server.STACK] if session.find(server.STACK) else []
@@ -158,12 +159,6 @@ def down_command(stack: str | None, every: bool, verbose: bool) -> None:
         click.echo(f"{name} is down" if done else f"{name} was not up")
 
 
-def _one(session: Session, word: str) -> str:
-    """The only stack that ``word`` names. Raises LabError."""
-    names = session.stacks_named(word)
-    return names[0] if len(names) == 1 else session.catalog.stack(word)[1]
-
-
 def _edits(shown: Status) -> list[str]:
     """The edited files: those that the server has, and those that it does not have yet."""
     parts = []
@@ -182,9 +177,7 @@ def _replicas(shown: Status) -> str:
         (
             str(one["number"]),
             one["state"],
-            one["endpoints"]["http"],
-            one["endpoints"]["grpc"],
-            one["endpoints"]["metrics"],
+            *(one["endpoints"][name] for name in ("http", "grpc", "metrics")),
             str(one.get("in_flight", "-")),
             str(one.get("requests", "-")),
             one["ended"],

@@ -85,8 +85,9 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
     first = gpus[0] if gpus else None
     if first:
         info = GpuInfo(first.name, first.compute_capability, first.driver, "", len(gpus))
+        chip = f"{info.gpus} x {info.gpu_name}, compute capability {info.compute_capability}"
         for _, build in builds:
-            yield from_error("GPU", partial(_chip, info, build.options))
+            yield from_error("GPU", partial(require, build.options, info), found=chip)
         if builds or plan.stack.copies or plan.stack.vllm is not None:
             yield _memory(gpus, plan, [build for _, build in builds], workspace)
     if (host := _host_memory(plan, bool(builds), workspace)) is not None:
@@ -100,11 +101,6 @@ def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace) ->
             yield from_error("engine", partial(_fits, build.manifest(workspace), plan))
     if spec := plan.settings.get("model"):
         yield from_error("model hub", partial(_hub, weights.parse(str(spec)), workspace))
-
-
-def _chip(info: GpuInfo, options: Mapping[str, Any]) -> str:
-    require(options, info)
-    return f"{info.gpus} x {info.gpu_name}, compute capability {info.compute_capability}"
 
 
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
@@ -147,7 +143,13 @@ def _memory(gpus: list[Gpu], plan: Plan, builds: list[Build], workspace: Workspa
     if not room:
         remedy = "see that the MIG slice, or the memory of this machine, has that much"
         return Check("GPU memory", "warn", needs, remedy)
-    return Check.of(free >= needed, "GPU memory", needs, _smaller(plan))
+    smaller = [
+        ("tp_size", "--set tp_size=2 over two GPUs"),
+        ("quantization", "--set quantization=fp8"),
+        ("kv_cache_memory_mib", "a smaller --set kv_cache_memory_mib"),
+    ]
+    ways = [*(way for key, way in smaller if key in plan.settings), "a smaller model, or free the GPU"]
+    return Check.of(free >= needed, "GPU memory", needs, ", ".join(ways))
 
 
 def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> Check | None:
@@ -159,16 +161,6 @@ def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> Check | None
     free, needed = psutil.virtual_memory().available, copies * shape.weights()
     found = f"{free / 1e9:.1f} GB free; loading takes about {needed / 1e9:.1f} GB"
     return Check.of(free >= needed, "memory", found, "close other programs, or take a smaller model", "warn")
-
-
-def _smaller(plan: Plan) -> str:
-    """What takes less memory, of the settings that this stack has."""
-    ways = [
-        ("tp_size", "--set tp_size=2 over two GPUs"),
-        ("quantization", "--set quantization=fp8"),
-        ("kv_cache_memory_mib", "a smaller --set kv_cache_memory_mib"),
-    ]
-    return ", ".join([*(text for key, text in ways if key in plan.settings), "a smaller model, or free the GPU"])
 
 
 def _shm(plan: Plan) -> Check:
