@@ -245,8 +245,15 @@ class Work:
             ]
             stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
         began, ended = min(record.start for record in records), max(record.end for record in records)
-        steps = self._steps(began)
-        counted = self._count_executions(before)
+        wanted = sum(item.output_tokens for item in self._items)
+        for _ in attempts(SETTLE_S, LOOK_S):  # until the steps tell of all tokens
+            steps = steplog.read(self._stack.folder.run_dir(), self._engine.model, began)
+            if sum(sum(step.more.get("made", ())) for step in steps) >= wanted:
+                break
+        for _ in attempts(SETTLE_S, LOOK_S):  # until Triton has counted every request
+            counted = metrics.scrape(self._endpoints.metrics).since(before).models
+            if not any(one.pending for one in counted.values()):
+                break
 
         def spent(models: Sequence[str], what: str) -> float:
             """Seconds of one request in these models."""
@@ -255,23 +262,6 @@ class Work:
         queue = spent([*self._before, self._engine.model, *self._after], "queue_ms")
         pre, post = spent(self._before, "compute_ms"), spent(self._after, "compute_ms")
         return overhead.served(began, ended, steps, pre, queue, post), records
-
-    def _steps(self, since: float) -> list[steplog.Step]:
-        """The run's steps, once all of its tokens are told of."""
-        wanted = sum(item.output_tokens for item in self._items)
-        for _ in attempts(SETTLE_S, LOOK_S):
-            steps = steplog.read(self._stack.folder.run_dir(), self._engine.model, since)
-            if sum(sum(step.more.get("made", ())) for step in steps) >= wanted:
-                break
-        return steps
-
-    def _count_executions(self, before: metrics.Snapshot) -> Mapping[str, metrics.ModelCounters]:
-        """What Triton counted since, once nothing is pending."""
-        for _ in attempts(SETTLE_S, LOOK_S):
-            models = metrics.scrape(self._endpoints.metrics).since(before).models
-            if not any(one.pending for one in models.values()):
-                break
-        return models
 
     def alone(self) -> overhead.Account:
         """The same engine in a process of its own, in the serving environment; the server stands idle beside it."""
