@@ -1,4 +1,4 @@
-"""Lab 06 whole, on each runtime: five lessons, one server for all of their phases, every verdict met."""
+"""Lab 06 whole, on each runtime: five lessons, one server for all phases, each verdict met (or the machine busy)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_lab_06_proves_every_lesson_on_one_server(own: Path, where: str) -> None
     )
     assert done.stderr.count("READY after") == 1, done.stderr
     verdicts = json.loads((own / "r.json").read_text())["verdicts"]
-    assert [verdict["name"] for verdict in verdicts if not verdict["met"]] == []
+    assert [verdict["name"] for verdict in verdicts if verdict["word"] not in ("met", "busy")] == []
     (out,) = (own / "results" / "06-modern-schedulers").iterdir()
     for picture in PICTURES:
         assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
