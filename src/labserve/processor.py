@@ -20,7 +20,7 @@ def threads_of(asked: int, folder: str) -> int:
 
 @functools.cache
 def has_bf16() -> bool:
-    """Whether this processor multiplies bf16 itself; one that imitates it takes four to thirty times as long."""
+    """Whether this processor multiplies bf16 itself; one that imitates it is several times slower."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:

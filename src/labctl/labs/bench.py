@@ -246,7 +246,7 @@ class Work:
             stream.wait(*records, timeout=TIMEOUT_S, tell=tell)
         began, ended = min(record.start for record in records), max(record.end for record in records)
         wanted = sum(item.output_tokens for item in self._items)
-        for _ in attempts(SETTLE_S, LOOK_S):  # until the steps tell of all tokens
+        for _ in attempts(SETTLE_S, LOOK_S):  # until all tokens are in the log
             steps = steplog.read(self._stack.folder.run_dir(), self._engine.model, began)
             if sum(sum(step.more.get("made", ())) for step in steps) >= wanted:
                 break
