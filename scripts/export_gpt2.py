@@ -11,8 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from labbuild.exports import TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.artifacts import weights
-from labctl.artifacts.exports import TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

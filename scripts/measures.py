@@ -67,6 +67,9 @@ def house() -> Iterator[tuple[str, str]]:
         sources -= room
         yield f"  of these {name} (at most {ROOM_LINES:,} lines)", _counted(room)
     yield "  without these rooms (at most 19,000 / 170)", _counted(sources)
+    for package in sorted(LABCTL.parent.glob("lab*")):
+        if package != LABCTL:
+            yield f"lines / files of src/{package.name}", _counted(found(package, ["**/*.py"]))
 
 
 def _counted(paths: Iterable[Path]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labctl.trtllm.releases import release
+from labbuild.releases import release
 
 RELEASES = ["0.5.0", "0.8.0", "0.11.0", "0.14.0", "0.17.0", "0.19.0"]
 TENSOR = 'name: "{name}" data_type: TYPE_INT32 dims: [ -1 ]'

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from labbuild import releases
+from labbuild.releases import PLAIN_IMAGE, Release
+from labbuild.tensorrt_llm import TensorRtLlm
 from labctl import repository, vllm
 from labctl.artifacts import engines, weights
-from labctl.artifacts.tensorrt_llm import TensorRtLlm
 from labctl.manifest.schema import Artifact, Lab, StackSpec, lay_overlays, probes
 from labctl.manifest.settings import expand, holds, resolve
 from labctl.repository import RenderRequest
@@ -20,8 +23,6 @@ from labctl.runtimes.nvidia import MIG
 from labctl.runtimes.record import Choices
 from labctl.texts import Replacement
 from labctl.triton.arguments import receiver, trace_arguments
-from labctl.trtllm import releases
-from labctl.trtllm.releases import PLAIN_IMAGE, Release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -179,7 +180,7 @@ def make_plan(
             request,
             defaults=release.defaults_for(serving),
             optional=frozenset((*request.optional, *release.optional)),
-            replacements=[*release.replacements_for(serving), *request.replacements],
+            replacements=[*starmap(Replacement, release.replacements_for(serving)), *request.replacements],
             family=PurePosixPath(_templates(release, stack)).name,
             documents={
                 **request.documents,

@@ -21,7 +21,7 @@ from environments import COSTLY
 from machinery import ROOT, copy_of_the_checkout, labctl
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from labctl.trtllm.releases import table
+from labbuild.releases import table
 from labkit.clients import ask, conversation
 from labkit.clients.base import connect
 from labkit.clients.tensors import kind_of

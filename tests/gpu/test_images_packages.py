@@ -14,8 +14,8 @@ import pytest
 from environments import COSTLY, OURS, WITH_TORCH, environment, packages, python310
 from machinery import ROOT
 
+from labbuild.releases import release
 from labctl.artifacts import weights
-from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 
 # Of 0.5.0's own list, then on both sides of where transformers changed what our code depends on: 4.39 (a stop for each

@@ -18,8 +18,8 @@ import pytest
 from environments import COSTLY, OURS, WITH_TORCH, environment, python310, uv_pip
 from machinery import ROOT
 
+from labbuild.releases import release
 from labctl.artifacts import engines
-from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 
 PLAIN_ONNXRUNTIME = "1.20.1"  # of the image 25.02, by upstream's compatibility matrix

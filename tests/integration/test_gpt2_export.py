@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from labbuild.exports import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.artifacts import engines, weights
-from labctl.artifacts.exports import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labserve.logits.ragged import cut, pad

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from machinery import ROOT
 
+from labbuild.releases import release, table
+from labbuild.tensorrt_llm import commands
 from labctl.artifacts import engines
-from labctl.artifacts.tensorrt_llm import commands
-from labctl.trtllm.releases import release, table
 
 FLAGS = yaml.safe_load((Path(__file__).parent / "data/trtllm/flags.yaml").read_text(encoding="utf-8"))
 CODEGEN = ROOT / "models" / "tiny-codegen"

@@ -10,9 +10,9 @@ import yaml
 from minimal_lab import MINIMAL, changed, write
 
 from labctl.manifest.catalog import Catalog, load
-from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 

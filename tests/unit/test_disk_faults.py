@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from labbuild.protocol import Engine
 from labctl.artifacts import engines
-from labctl.artifacts.protocol import Engine
 from labctl.cli import main as command_line
 from labctl.labs.run import results_folder
 from labctl.stack.session import Session

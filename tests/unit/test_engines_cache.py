@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from labbuild.protocol import Engine, Option
 from labctl.artifacts import engines, weights
-from labctl.artifacts.protocol import Engine, Option
 from labctl.artifacts.store import ENGINES, WEIGHTS, Artifact
 from labctl.cli.main import cli
 from labctl.runtimes import leftovers

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from labctl.artifacts import engines, weights
-from labctl.artifacts.protocol import Builder, GpuInfo
+from labbuild.protocol import Builder, GpuInfo
+from labbuild.releases import table
+from labbuild.tensorrt_llm import check_rotary, check_target, commands
+from labctl.artifacts import engines
 from labctl.artifacts.store import ENGINES
-from labctl.artifacts.tensorrt_llm import check_rotary, check_target, commands
-from labctl.trtllm.releases import table
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -123,11 +123,11 @@ CODEGEN = ROOT / "models" / "tiny-codegen"
 def test_gptj_of_0_5_0_gets_the_rotary_dimension_of_its_weights_as_a_number() -> None:
     options = build(release="0.5.0", model="codegen").options
     assert "--rotary_dim 16 " in " ".join(commands(options, CODEGEN, Path("/s"), Path("/o"))[-1])
-    for spec, words in (
-        ("random:codegen-350m", "--rotary_dim 32 "),
-        ("hub:a/b@c", "--rotary_dim <rotary_dim, read from config.json> "),
+    for shape, words in (
+        ("codegen-350m", "--rotary_dim 32 "),
+        ("", "--rotary_dim <rotary_dim, read from config.json> "),
     ):
-        made = commands(options, Path("/w"), Path("/s"), Path("/o"), weights.parse(spec))
+        made = commands(options, Path("/w"), Path("/s"), Path("/o"), shape)
         assert words in " ".join(made[-1])
 
 

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from fake_hub import FakeHub, serve
 from gpu_machine import A100, H100, TOKEN, Engine, failing, machine_fixture, planned, workspace_fixture
 
-from labctl.artifacts.protocol import GpuInfo
+from labbuild.protocol import GpuInfo
+from labbuild.releases import release
 from labctl.artifacts.store import measure
 from labctl.cli.main import cli
 from labctl.doctor.gpu import driver, gpu_checks
 from labctl.runtimes import docker_engine, images, nvidia, wheel
-from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

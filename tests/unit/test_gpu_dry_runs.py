@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from machinery import ROOT
 
+from labbuild.releases import table
 from labctl.cli.main import cli
-from labctl.trtllm.releases import table
 
 RELEASES = [it.name for it in table().values() if it.steps]
 COMMANDS = {

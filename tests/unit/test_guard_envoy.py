@@ -79,7 +79,7 @@ def test_the_guard_needs_no_other_package_of_ours() -> None:
     """Its image holds ``src/labguard`` alone."""
     code = (
         "import sys, labguard.admin, labguard.container, labguard.judge;"
-        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'labctl', 'labkit', 'labserve'}))"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'labbuild', 'labctl', 'labkit', 'labserve'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

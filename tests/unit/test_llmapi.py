@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner
 from machinery import ROOT
 
+from labbuild.releases import LLM_API_RELEASE, release
 from labctl.cli.main import cli
-from labctl.trtllm.releases import LLM_API_RELEASE, release
 from labkit.errors import LabError
 
 # A folder of models with upstream's contract, in our words.

@@ -11,11 +11,11 @@ from labctl.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
-PACKAGES = ("labctl", "labkit")
+PACKAGES = ("labbuild", "labctl", "labkit")
 IMPORTED = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 TENSOR = re.compile(r'name: *"([^"$]+)"')
 # What TensorRT-LLM, NVIDIA's vLLM backend and Hugging Face's exporters call things in every release.
-UPSTREAM = ("labctl/trtllm/", "labctl/artifacts/exports.py", "labkit/clients/trtllm.py", "labkit/clients/vllm_api.py")
+UPSTREAM = ("labbuild/", "labkit/clients/trtllm.py", "labkit/clients/vllm_api.py")
 # labctl's own words, which some model uses for a tensor as well; a key of manifests; and the names that vLLM's and
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
 OWN = {

@@ -19,8 +19,8 @@ from labctl.runtimes import images
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
 from labctl.stack.targets import images_to_build
-from labctl.texts import parse_yaml
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 __all__ = ["prometheus"]
 LLM = "inflight-batching"

@@ -13,13 +13,13 @@ from google.protobuf import text_format
 from release_templates import RELEASES, tree
 from tritonclient.grpc import model_config_pb2
 
+from labbuild import releases
+from labbuild.releases import release
 from labctl import repository
 from labctl.cli.main import cli
 from labctl.manifest.catalog import load
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices
-from labctl.trtllm import releases
-from labctl.trtllm.releases import release
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

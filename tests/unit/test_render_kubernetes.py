@@ -24,9 +24,9 @@ from labctl.deploy.stack import FOLDER
 from labctl.listener import Silent
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
-from labctl.texts import parse_yaml
 from labguard import envoy
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 VERSIONS = ("1.32.0", "1.36.0")  # the oldest and the newest that are in use
 NATIVE = re.compile(r"^(v1|[a-z]+/v\d|[a-z.]+\.k8s\.io/v\d)$")

@@ -14,8 +14,8 @@ from labctl.deploy import swarm
 from labctl.listener import Silent
 from labctl.runtimes.record import Choices
 from labctl.stack import targets
-from labctl.texts import parse_yaml
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 REFUSED = {
     "build",

@@ -13,10 +13,11 @@ from google.protobuf import text_format
 from release_templates import RELEASES, templates
 from tritonclient.grpc import model_config_pb2
 
+from labbuild import releases
+from labbuild.releases import effective_policy, release, table
 from labctl import repository
 from labctl.repository import RenderRequest
-from labctl.trtllm import releases
-from labctl.trtllm.releases import effective_policy, release, table
+from labctl.texts import Replacement
 from labkit.errors import LabError
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "gpu.md"
@@ -32,7 +33,7 @@ def request(tmp_path: Path, name: str, **settings: Any) -> RenderRequest:
         tmp_path / "out",
         defaults=it.defaults_for(settings),
         optional=it.optional,
-        replacements=it.replacements_for(settings),
+        replacements=[Replacement(*texts) for texts in it.replacements_for(settings)],
     )
 
 

@@ -115,7 +115,14 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_every_third_party_module_that_is_imported_is_declared() -> None:
     declared = {canonicalize_name(requirement.name) for requirement in requirements()}
-    own = {"labctl", "labkit", "labserve", *(path.stem for path in CODE), *(path.parent.name for path in CODE)}
+    own = {
+        "labbuild",
+        "labctl",
+        "labkit",
+        "labserve",
+        *(path.stem for path in CODE),
+        *(path.parent.name for path in CODE),
+    }
     where = {module: path.relative_to(ROOT) for path in CODE for module in imported(path)}
     packages = metadata.packages_distributions()
     undeclared = [

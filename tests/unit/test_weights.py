@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.artifacts import random_weights, weights
-from labctl.artifacts.random_weights import SHAPES
+from labbuild import random_weights
+from labbuild.random_weights import SHAPES
+from labctl.artifacts import weights
 from labctl.artifacts.store import WEIGHTS
 from labctl.workspace import Workspace, key_lock
 from labkit.errors import LabError

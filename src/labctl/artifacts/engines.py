@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labbuild.exports import Onnx, OpenVino, TorchScript
+from labbuild.protocol import Builder, Engine, Facts, Tell
+from labbuild.tensorrt_llm import TensorRtLlm
 from labctl.artifacts import weights
-from labctl.artifacts.exports import Onnx, OpenVino, TorchScript
-from labctl.artifacts.protocol import Builder, Engine, Facts, Tell
 from labctl.artifacts.store import ENGINES as STORE
 from labctl.artifacts.store import Artifact, key_of
-from labctl.artifacts.tensorrt_llm import TensorRtLlm
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

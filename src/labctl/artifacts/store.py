@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl.artifacts.protocol import Builder, Facts, Tell
+from labbuild.protocol import Builder, Facts, Tell
 from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock, sha256
 from labkit.disk import atomic_write

@@ -19,8 +19,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.artifacts import hub, random_weights
-from labctl.artifacts.protocol import Builder, Facts, Tell
+from labbuild import random_weights
+from labbuild.protocol import Builder, Facts, Tell
+from labctl.artifacts import hub
 from labctl.artifacts.store import PARTIAL, WEIGHTS, Artifact, digest, key_of
 from labctl.workspace import Workspace, sha256
 from labkit.errors import LabError

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from labctl.deploy.stack import CONFIG, Deployment, Tool, dump, fill, parse
-from labctl.texts import parse_yaml
 from labguard import envoy
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 Manifest = dict[str, Any]
 MOST_BYTES = 2**20  # of a ConfigMap

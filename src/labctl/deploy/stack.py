@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from labctl import texts
-from labctl.texts import Dumper, parse_yaml
 from labkit.errors import LabError
+from labkit.strict_yaml import Dumper, parse_yaml
 
 MOST = 8  # replicas: kubernetes/base/autoscaler.yaml
 FOLDER = Path(__file__).parent

@@ -10,18 +10,18 @@ from typing import Any
 
 import psutil
 
+from labbuild.protocol import GpuInfo
+from labbuild.releases import Release
+from labbuild.tensorrt_llm import check_target, require
 from labctl import vllm
 from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
-from labctl.artifacts.protocol import GpuInfo
-from labctl.artifacts.tensorrt_llm import check_target, require
 from labctl.doctor.gpu_memory import OVERHEAD, Shape
 from labctl.doctor.machine import MORE_DISK, Check, from_error
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
 from labctl.runtimes.images import PACKAGES_CUDA, gpu_target
 from labctl.runtimes.nvidia import Gpu
-from labctl.trtllm.releases import Release
 from labctl.workspace import Workspace
 from labkit.disk import free_bytes
 

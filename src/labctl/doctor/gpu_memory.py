@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.random_weights import GATED, SHAPES
-from labctl.artifacts.tensorrt_llm import num_tokens
+from labbuild.random_weights import GATED, SHAPES
+from labbuild.tensorrt_llm import num_tokens
 from labctl.artifacts.weights import Source
 from labctl.workspace import Workspace
 

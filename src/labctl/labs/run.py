@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.tensorrt_llm import TensorRtLlm
+from labbuild import releases
+from labbuild.tensorrt_llm import TensorRtLlm
 from labctl.clock.texts import keep_texts
 from labctl.labs import paced
 from labctl.labs.phases import chosen_phases, resolve_phases
@@ -34,7 +35,6 @@ from labctl.stack.down import sweep
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.stack.up import death
-from labctl.trtllm import releases
 from labkit import contention
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError

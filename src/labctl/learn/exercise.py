@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from labctl.manifest.catalog import Catalog
 from labctl.manifest.schema import Edit, Lab
 from labctl.stack.faults import LOOP
-from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 FOLDER = re.compile(r"(?P<id>\d\d[a-z])-[a-z0-9-]+")
 PARTS = ("starter", "solution", "wrong", "check.py", "task.md")

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from labctl.manifest import checks
 from labctl.manifest.schema import Lab
 from labctl.manifest.settings import Setting
-from labctl.texts import lay_over, parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
+from labkit.strict_yaml import lay_over, parse_yaml
 
 # Settings that every lab has without saying so.
 EVERYWHERE = {

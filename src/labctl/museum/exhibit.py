@@ -9,9 +9,9 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 PARTS = ("models", "reproduce.py", "README.md")
 DEADLY = "kills"

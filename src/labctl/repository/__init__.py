@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 
 from labctl.repository.config import check_ensembles, parse_config
-from labctl.texts import Problem, Replacement, fill, lay_over, uses
+from labctl.texts import Problem, Replacement, fill, uses
 from labctl.unfinished import replace_dir
 from labkit.disk import need_space
 from labkit.errors import LabError
+from labkit.strict_yaml import lay_over
 
 CONFIG = "config.pbtxt"
 BLOCK = 4096  # bytes that even a short file takes on a disk

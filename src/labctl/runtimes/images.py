@@ -11,12 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from labbuild import releases
+from labbuild.protocol import GpuInfo
 from labctl import vllm
-from labctl.artifacts.protocol import GpuInfo
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine, layers, nvidia, processes
 from labctl.runtimes.processes import Action, Command
-from labctl.trtllm import releases
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 

@@ -21,10 +21,10 @@ from labctl.runtimes.processes import Action, Command
 from labctl.runtimes.record import LOOPBACK, Record, UpOptions
 from labctl.stack.ports import free_ports, require_free
 from labctl.stack.session import Session
-from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 AGAIN = "labctl up STACK --observe (with --ports auto on free ports)"
 USUAL = {"Prometheus": 9090, "Grafana": 3000}

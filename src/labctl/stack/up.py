@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labbuild.protocol import Builder
+from labbuild.tensorrt_llm import check_target, commands
 from labctl import repository
 from labctl.artifacts.engines import Build
-from labctl.artifacts.protocol import Builder
-from labctl.artifacts.tensorrt_llm import check_target, commands
 from labctl.doctor.gpu import gpu_checks
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
@@ -206,7 +206,8 @@ def engine_actions(plan: Plan, step: Step, runtime: Runtime, workspace: Workspac
     """The commands that build an engine in the image that serves it, in temporary folders beside its place."""
     assert step.image_build
     scratch, source = step.path.with_name(f".checkpoint-{step.path.name}"), step.image_build.source
-    every = commands(step.image_build.options, source.locate(workspace), scratch, step.path, source)
+    shape = source.name if source.kind == "random" else ""
+    every = commands(step.image_build.options, source.locate(workspace), scratch, step.path, shape)
     return [runtime.in_image(step.title, argv, plan.image, plan.ranks, plan.devices) for argv in every]
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from labctl.texts import Replacement, parse_yaml
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 DEFAULT_RELEASE = "0.17.0"
 LLM_API_RELEASE = "1.2.1"  # of the stacks that the LLM API serves, where none is named
@@ -137,12 +137,12 @@ class Release(_Data):
         """How the engine must be built: static batching computes all prompts of a batch in one step."""
         return {"max_num_tokens": 0} if settings.get("gpt_model_type") == STATIC else {}
 
-    def replacements_for(self, settings: Mapping[str, Any]) -> list[Replacement]:
-        """The literal texts to change where this release's templates have no placeholder (the workshop's ``sed``)."""
+    def replacements_for(self, settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+        """File, literal text and new text where the templates have no placeholder (the workshop's ``sed``)."""
         wanted = settings.get("gpt_model_type", LITERAL_BATCHING_TYPE)
         if self.batching_parameter or wanted == LITERAL_BATCHING_TYPE:
             return []
-        return [Replacement("tensorrt_llm/config.pbtxt", LITERAL_BATCHING_TYPE, wanted)]
+        return [("tensorrt_llm/config.pbtxt", LITERAL_BATCHING_TYPE, wanted)]
 
     def model_yaml(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values, by dotted key, as model.yaml nests them; one that is empty is left to the LLM API.

@@ -9,10 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.protocol import Tell
-from labctl.texts import parse_yaml
+from labbuild.protocol import Tell
 from labkit.disk import need_space
 from labkit.errors import LabError
+from labkit.strict_yaml import parse_yaml
 
 DTYPES = ("float32", "float16", "bfloat16")
 SHAPES: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("shapes.yaml").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.protocol import Builder, Engine, Facts, Option, Options, Tell
+from labbuild.protocol import Builder, Engine, Facts, Option, Options, Tell
 from labkit.disk import need_space
 from labkit.errors import LabError
 

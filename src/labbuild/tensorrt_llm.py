@@ -1,7 +1,7 @@
 """The NVIDIA GPU engine: TensorRT-LLM's own builder, run in the image that will serve the engine.
 
 An engine belongs to a release, a GPU's compute capability and a driver: its manifest remembers all of them. The
-commands are data: ``trtllm/releases.yaml``.
+commands are data: ``releases.yaml``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labctl.artifacts.protocol import Builder, Engine, Facts, GpuInfo, Option, Options, Tell
-from labctl.artifacts.random_weights import SHAPES
-from labctl.artifacts.weights import Source
-from labctl.trtllm import releases
-from labctl.trtllm.releases import Release
+from labbuild import releases
+from labbuild.protocol import Builder, Engine, Facts, GpuInfo, Option, Options, Tell
+from labbuild.random_weights import SHAPES
+from labbuild.releases import Release
 from labkit.errors import LabError
 
 FP8_SINCE = (8, 9)  # compute capability
@@ -147,15 +146,13 @@ def _version(text: str) -> tuple[int, ...]:
         raise LabError(f"'{text}' is not a version") from None
 
 
-def commands(
-    options: Options, weights: Path, scratch: Path, output: Path, source: Source | None = None
-) -> list[list[str]]:
-    """The exact commands that build one engine, in order; ``source`` is what weights will be that are not there yet.
+def commands(options: Options, weights: Path, scratch: Path, output: Path, shape: str = "") -> list[list[str]]:
+    """The exact commands that build one engine, in order; ``shape`` is that of random weights, which may be missing.
 
     Raises LabError where the release is unknown, or has no way to build that model like that.
     """
     release, model, before = releases.release(str(options["release"])), str(options["model"]), list[list[str]]()
-    rotary = _rotary_word(weights, source) if model in ROTARY else ""
+    rotary = _rotary_word(weights, shape) if model in ROTARY else ""
     if model == "codegen":  # the same architecture, its weights in another order
         before = [["python3", "-m", "labserve.codegen.as_gptj", str(weights), str(scratch / "gptj")]]
         model, weights = "gptj", scratch / "gptj"
@@ -207,12 +204,12 @@ def rotary_dim(weights: Path) -> int:
     return dimension
 
 
-def _rotary_word(weights: Path, source: Source | None) -> str:
+def _rotary_word(weights: Path, shape: str) -> str:
     """The same as a word of a command; weights that are to be made are known by their shape."""
     if (weights / "config.json").is_file():
         return str(rotary_dim(weights))
-    if source and source.kind == "random" and "rotary_dim" in SHAPES[source.name]["config"]:
-        return str(SHAPES[source.name]["config"]["rotary_dim"])
+    if shape and "rotary_dim" in SHAPES[shape]["config"]:
+        return str(SHAPES[shape]["config"]["rotary_dim"])
     return FOUND_LATER
 
 
