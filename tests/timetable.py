@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -41,6 +42,8 @@ class Timetable:
         self.files[file][stage] += report.duration
         self.tests[file].add(report.nodeid)
         self.workers[getattr(report, "worker_id", "this process")] += report.duration
+        if report.failed:  # pytest tells at the end, which a run that is ended never reaches
+            print(f"\nfailed: {report.nodeid} ({report.when})", file=sys.__stderr__, flush=True)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         write = terminalreporter.write_line
