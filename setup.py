@@ -2,9 +2,8 @@
 
 A wheel holds packages, but labctl works on a checkout: labs, models, Docker files, requirements, its own sources to
 install. So the build copies every file that MANIFEST.in names to ``labctl/checkout`` in the wheel, and `labctl new`
-copies them out of there. Package-dir mapping would not do: setuptools takes no files from the root of a checkout
-that way. An editable installation has the checkout itself, and the images are built without this file: neither
-needs the copy.
+copies them out of there. Package data in pyproject.toml would not do: setuptools takes it from inside a package only.
+An editable installation has the checkout itself, and the images are built without this file: neither has the copy.
 """
 
 import shutil

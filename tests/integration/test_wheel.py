@@ -10,17 +10,16 @@ import sys
 import sysconfig
 import tarfile
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from machinery import ROOT, taken_down
 
 from labctl.bundle.pack import checkout_files
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = "import sys; from setuptools import build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
 
-pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds it
 Program = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -77,10 +76,11 @@ def _run(
 
 
 @pytest.fixture(scope="module")
-def folder(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("home")
     program("new", "labs", cwd=place)
-    return place / "labs"
+    yield place / "labs"
+    taken_down(place / "labs")
 
 
 def test_the_new_folder_has_every_file_of_the_checkout(folder: Path) -> None:
@@ -103,6 +103,12 @@ def test_what_up_would_make_lies_in_the_new_folder(program: Program, folder: Pat
     planned = program("up", "iterative", "--dry-run", "--runtime", "local", cwd=folder).stdout
     assert str(folder / ".labs") in planned
     assert str(ROOT) not in planned.replace(sysconfig.get_path("purelib"), "")  # where Triton's own wheel is
+
+
+def test_a_lab_runs_in_the_new_folder(program: Program, folder: Path) -> None:
+    done = program("run", "iterative", "--quick", "--runtime", "local", "--ports", "auto", cwd=folder)
+    assert "met " in done.stdout
+    assert list(folder.glob("results/02-*/*/result.json"))
 
 
 def test_outside_of_the_new_folder_the_error_names_the_command_that_makes_one(program: Program, tmp_path: Path) -> None:
