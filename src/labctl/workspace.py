@@ -26,6 +26,11 @@ INSTALLED_FROM = Path(__file__).resolve().parents[2]  # a checkout, where labctl
 MARKER = "model_repos"  # a folder that only a checkout of the labs has beside pyproject.toml
 
 
+def is_checkout(folder: Path) -> bool:
+    """Whether a folder is the root of a checkout."""
+    return (folder / "pyproject.toml").is_file() and (folder / MARKER).is_dir()
+
+
 class _In:
     """A path by its name, below a folder of its owner's; ``kind`` (file or folder) is what may be there."""
 
@@ -166,12 +171,12 @@ class Workspace:
                 "the current folder does not exist any more", "it was deleted", "cd into your clone"
             ) from None
         for folder in (origin, *origin.parents, *([] if asked else [INSTALLED_FROM])):
-            if (folder / "pyproject.toml").is_file() and (folder / MARKER).is_dir():
+            if is_checkout(folder):
                 return cls(folder, cache_folder())
         raise LabError(
             f"{origin} is not inside a checkout of Triton Serving Labs",
             "labctl works on a checkout of the labs, and looks for one in the current folder and those above it",
-            "cd into your clone, or set LABS_ROOT to it",
+            "cd into your clone, or set LABS_ROOT to it; labctl new DIR makes a folder of the labs without git",
         )
 
     def templates(self, lab: str, folder: str) -> Path:

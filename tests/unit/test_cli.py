@@ -238,7 +238,7 @@ def test_a_root_that_is_none_is_not_replaced_by_another(run: Run, monkeypatch: p
     assert "/usr is not inside a checkout" in run("list")[2]
 
 
-def test_both_names_of_the_program_begin_at_the_same_place(
+def test_all_names_of_the_program_begin_at_the_same_place(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]

@@ -16,6 +16,7 @@ class Listed(NamedTuple):
 GROUPS: dict[str, dict[str, Listed]] = {
     "Start here": {
         "list": Listed("catalog", "List the labs, or the settings of one.", ("list", "list iterative")),
+        "new": Listed("new", "Make a working folder with the labs, without git.", ("new triton-labs",)),
         "run": Listed(
             "run",
             "Run a whole lab: up, its clients, the verdicts, down.",

@@ -22,7 +22,8 @@ from labctl.cli.console import show_error
 from labkit import disk
 from labkit.errors import LabError
 
-NAMES = ("labctl", "triton-labs")  # the second for people who have another tool of the first name
+# The second is for people who have another tool of the first name, the third for `uvx` and `pipx run`.
+NAMES = ("labctl", "triton-labs", "triton-serving-labs")
 
 
 class Terminated(BaseException):

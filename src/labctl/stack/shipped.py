@@ -93,7 +93,7 @@ def _shipped_commit(workspace: Workspace) -> str:
 
 
 def _copy(workspace: Workspace) -> Path:
-    """Where a bundle's ``install`` keeps what was shipped; a clone has git for that."""
+    """Where a bundle's ``install`` and `labctl new` keep what was shipped; a clone has git for that."""
     return workspace.root / ".bundle" / "shipped"
 
 
