@@ -86,7 +86,7 @@ def attack_(
 ) -> None:
     """Look for the smallest trace on which POLICY is much worse than another one."""
     from labkit.predict import attack
-    from labkit.predict.referee import Foul, Player
+    from labkit.predict.policy import Foul, Player
 
     try:
         with Player(_path(policy)) as player, Player(_path(against)) as other:
