@@ -74,7 +74,7 @@ def best(arrivals: Sequence[Arrival], ground: Field = GROUND) -> int:
 
 def of_policy(policy: Player, arrivals: Sequence[Arrival], ground: Field = GROUND) -> int:
     """The same sum under a policy, in the scheduler of the labs. Raises Foul."""
-    scheduler = scheduler_of(ground.settings, Refereed)
+    scheduler = scheduler_of(ground.settings(arrivals), Refereed)
     assert isinstance(scheduler, Refereed)
     game = Replay(scheduler, arrivals, lambda row: 1.0)
     scheduler.begin(policy, game)

@@ -129,9 +129,9 @@ def test_every_shipped_policy_plays_and_the_wrong_ones_are_disqualified(
     slow = ("vtc", "wrong_starves")  # a convoy takes seconds
     found = {}
     for path in ARENA.glob("*.py"):
-        chosen = ("thrash-7", "convoy-6") if path.stem in slow else ("thrash-7",)
+        chosen = ("thrash-8", "convoy-7") if path.stem in slow else ("thrash-8",)
         found[path.stem] = referee.judge(path, {name: hidden[name] for name in chosen})
-    assert len(found) >= 12 + len(WRONG)
+    assert len(found) >= 13 + len(WRONG)
     assert {name: one.foul for name, one in found.items() if one.foul} == WRONG
 
 
@@ -145,7 +145,7 @@ def test_the_victim_rules_rank_by_recomputed_tokens_as_upstream_says(hidden: Map
 
 def test_one_seed_makes_one_set_of_hidden_traces() -> None:
     assert games.hidden("a") == games.hidden("a") != games.hidden("b")
-    assert len(games.hidden("a")) == 20 and len(games.public()) == 5
+    assert len(games.hidden("a")) == 20 and len(games.public()) == 6
     assert all(one.made <= one.limit for trace in games.hidden("a").values() for one in trace)
 
 
@@ -175,4 +175,4 @@ def test_the_command_shows_a_table_without_a_score_and_names_who_is_out(policy: 
     assert "policy  " in done.stdout and "fcfs" in done.stdout
     assert "disqualified: wrong_overbooks (reserve)" in done.stdout
     document = json.loads(CliRunner().invoke(arena_command, ["run", "--public", "fcfs", "--json"]).stdout)
-    assert list(document[0]["games"]) == ["chat", "bursts", "articles", "flood", "coding_agents"]
+    assert list(document[0]["games"]) == ["chat", "bursts", "articles", "flood", "coding_agents", "documents"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from labkit.predict.recording import Arrival, Settings
@@ -18,15 +19,15 @@ class Field:
     step_tokens: int = 512
     pace: Pace = field(default_factory=lambda: Pace(DEVICES["h100"], SHAPES["llama-2-7b"], 1.0))
 
-    @property
-    def settings(self) -> Settings:
+    def settings(self, arrivals: Sequence[Arrival]) -> Settings:
+        """The scheduler's settings. Prompts share KV blocks if the trace has their hashes."""
         words = {
-            "engine": "openvino",
+            "engine": "counting",  # unlike OpenVINO it ends a preempted prompt at once
             "gpt_model_type": "inflight_fused_batching",
             "batch_scheduler_policy": "max_utilization",
             "max_num_sequences": str(self.slots),
             "enable_chunked_context": "true",
-            "enable_kv_cache_reuse": "false",
+            "enable_kv_cache_reuse": str(any(one.prefixes for one in arrivals)).lower(),
             "scheduling": "fcfs",
         }
         return Settings(words, self.blocks, self.block_size, self.step_tokens, 10**6, 10**6)

@@ -30,7 +30,15 @@ from labserve.inflight.scheduler import Scheduler
 STEP_S = 1e-3  # processor time that a policy may take for a step, on average
 LONGEST = 30  # steps, as a multiple of what one request after the other would take
 SLO = Slo.parse("ttft<1000ms,tpot<50ms")
-COLUMNS = ("goodput_per_s", "ttft_p99_ms", "recomputed_tokens", "service_gap", "worst_slowdown", "steps")
+COLUMNS = (
+    "goodput_per_s",
+    "ttft_p99_ms",
+    "recomputed_tokens",
+    "cached_tokens",
+    "service_gap",
+    "worst_slowdown",
+    "steps",
+)
 
 
 class Refereed(Scheduler):
@@ -95,11 +103,12 @@ class Refereed(Scheduler):
         return found
 
     def _ask(self, question: str) -> Any:
+        memory = self.memory  # a request that joins in this plan has the tokens that it finds
         view = {
             "step": self.replay.steps,
             "ms": self.replay.now * 1e3,
-            "waiting": [self._copy(request) for request in self.waiting],
-            "running": [self._copy(request) for request in self.running],
+            "waiting": [self._copy(request, memory.cached_tokens(request)) for request in self.waiting],
+            "running": [self._copy(request, request.tokens - memory.left(request)) for request in self.running],
             "slots": self.max_running,
             "blocks": self.kv.blocks,
             "blocks_used": self.blocks_used,
@@ -109,7 +118,7 @@ class Refereed(Scheduler):
         }
         return self.player.ask(question, view)
 
-    def _copy(self, request: Request) -> dict[str, Any]:
+    def _copy(self, request: Request, cached: int) -> dict[str, Any]:
         return {
             "id": request.name,
             "tenant": request.tenant,
@@ -117,7 +126,7 @@ class Refereed(Scheduler):
             "prompt": len(request.prompt),
             "limit": request.limit,
             "made": len(request.output),
-            "cached": request.cached,
+            "cached": cached,
             "came": request.came,
             "came_ms": self.replay.arrived.get(request.name, self.replay.now) * 1e3,
             "overtaken": request.overtaken,
@@ -131,7 +140,7 @@ def play(policy: Player, arrivals: Sequence[Arrival], ground: Field = FIELD) -> 
     Raises:
         Foul: the policy is disqualified.
     """
-    settings = ground.settings
+    settings = ground.settings(arrivals)
     scheduler = scheduler_of(settings, Refereed)
     assert isinstance(scheduler, Refereed)
     contexts, tenants = Contexts(), {arrival.name: arrival.tenant for arrival in arrivals}
@@ -178,7 +187,7 @@ class Standing:
         values = [game[column] for game in self.games.values()]
         if column == "goodput_per_s":
             return sum(values) / len(values)
-        return math.fsum(values) if column in ("recomputed_tokens", "steps") else max(values)
+        return math.fsum(values) if column in ("recomputed_tokens", "cached_tokens", "steps") else max(values)
 
 
 def judge(
