@@ -59,6 +59,14 @@ def test_a_view_counts_what_a_waiting_request_would_find_in_the_cache(tmp_path: 
         referee.play(player, questions("a", other, apart=60.0), ONE)
 
 
+def test_a_preemption_leaves_no_half_computed_prompt_for_which_requests_wait_for_ever() -> None:
+    long = Arrival("long", 0.0, 0, 24, 4, 4, "length", prefixes=hashes("long", 0, 24))
+    trace = [Arrival("grows", 0.0, 0, 4, 20, 20, "length"), long]
+    with Player(ARENA / "fcfs.py") as player:
+        found = referee.play(player, trace, Field(slots=2, blocks=10, block_size=4, step_tokens=4))
+    assert found["preemptions"] == 1
+
+
 def test_prompts_share_nothing_where_the_trace_does_not_say_what_they_have_in_common() -> None:
     trace = [replace(one, prefixes=b"") for one in questions(*"aaa")]
     assert cached("longest_prefix", trace, ONE) == 0

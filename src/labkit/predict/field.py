@@ -22,7 +22,7 @@ class Field:
     def settings(self, arrivals: Sequence[Arrival]) -> Settings:
         """The scheduler's settings. Prompts share KV blocks if the trace has their hashes."""
         words = {
-            "engine": "counting",  # unlike OpenVINO it ends a preempted prompt at once
+            "engine": "openvino",
             "gpt_model_type": "inflight_fused_batching",
             "batch_scheduler_policy": "max_utilization",
             "max_num_sequences": str(self.slots),
