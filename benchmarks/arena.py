@@ -52,6 +52,11 @@ class Mutate(ast.NodeTransformer):
         return ast.copy_location(changed, node)
 
 
+def mutant(text: str, rng: random.Random) -> str:
+    """A policy's text with a few changes."""
+    return ast.unparse(ast.fix_missing_locations(Mutate(rng).visit(ast.parse(text))))
+
+
 def run(count: int) -> dict[str, Any]:
     """All three measurements; ``count`` is the number of mutated policies. An exception of the referee ends the run."""
     ends = _mutants(count)
@@ -86,9 +91,8 @@ def _mutants(count: int) -> Counter[str]:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):
             rng = random.Random(number)
-            tree = Mutate(rng).visit(ast.parse(rng.choice(paths).read_text()))
             path = Path(folder) / f"mutant_{number}.py"
-            path.write_text(ast.unparse(ast.fix_missing_locations(tree)))
+            path.write_text(mutant(rng.choice(paths).read_text(), rng))
             ends[referee.judge(path, trace).foul or "plays"] += 1
     return ends
 

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from labkit.predict.field import Field
+from labkit.predict.policy import Player
 from labkit.predict.recording import Arrival
-from labkit.predict.referee import Field, Player, Refereed
+from labkit.predict.referee import Refereed
 from labkit.predict.replay import Replay, scheduler_of
 
 GROUND = Field(slots=3, blocks=7, block_size=4, step_tokens=512)
@@ -72,7 +74,7 @@ def best(arrivals: Sequence[Arrival], ground: Field = GROUND) -> int:
 
 def of_policy(policy: Player, arrivals: Sequence[Arrival], ground: Field = GROUND) -> int:
     """The same sum under a policy, in the scheduler of the labs. Raises Foul."""
-    scheduler = scheduler_of(ground.settings, Refereed)
+    scheduler = scheduler_of(ground.settings(arrivals), Refereed)
     assert isinstance(scheduler, Refereed)
     game = Replay(scheduler, arrivals, lambda row: 1.0)
     scheduler.begin(policy, game)

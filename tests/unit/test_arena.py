@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.cli.arena import arena_command
-from labkit.predict import attack, games, referee
+from labkit.predict import attack, audit, games, referee
+from labkit.predict import policy as process
+from labkit.predict.field import Field
+from labkit.predict.policy import Foul, Player
 from labkit.predict.recording import Arrival, Row
-from labkit.predict.referee import Field, Foul, Player
 
 ARENA = Path(__file__).resolve().parents[2] / "arena"
 WRONG = {"wrong_overbooks": "reserve", "wrong_peeks": "crashed", "wrong_starves": "starves"}
@@ -94,7 +96,7 @@ def test_a_policy_that_breaks_a_rule_is_disqualified_by_name(policy: Write, text
 
 
 def test_a_policy_that_does_not_answer_is_ended(policy: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(referee, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(process, "PATIENCE_S", 0.5)
     assert foul(policy("def line(view):\n    while True: pass")).word == "hangs"
 
 
@@ -112,8 +114,8 @@ def test_the_service_gap_is_counted_while_both_tenants_wait() -> None:
     tenants = {"1": "a", "2": "b", "3": "a"}
     both = ["2", "3"]
     rows = [row("1", 10, 1, both), row("1", 1, 1, both), row("1", 1, 1, ["3"]), row("2", 4, 1, ["3"])]
-    assert referee.service_gap(rows, tenants) == 10 + 2 + 2  # a prompt of 10, and two new tokens that count twice
-    assert referee.service_gap(rows, {"1": "a", "2": "a", "3": "a"}) == 0
+    assert audit.service_gap(rows, tenants) == 10 + 2 + 2  # a prompt of 10, and two new tokens that count twice
+    assert audit.service_gap(rows, {"1": "a", "2": "a", "3": "a"}) == 0
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +129,9 @@ def test_every_shipped_policy_plays_and_the_wrong_ones_are_disqualified(
     slow = ("vtc", "wrong_starves")  # a convoy takes seconds
     found = {}
     for path in ARENA.glob("*.py"):
-        chosen = ("thrash-7", "convoy-6") if path.stem in slow else ("thrash-7",)
+        chosen = ("thrash-8", "convoy-7") if path.stem in slow else ("thrash-8",)
         found[path.stem] = referee.judge(path, {name: hidden[name] for name in chosen})
-    assert len(found) >= 12 + len(WRONG)
+    assert len(found) >= 13 + len(WRONG)
     assert {name: one.foul for name, one in found.items() if one.foul} == WRONG
 
 
@@ -143,7 +145,7 @@ def test_the_victim_rules_rank_by_recomputed_tokens_as_upstream_says(hidden: Map
 
 def test_one_seed_makes_one_set_of_hidden_traces() -> None:
     assert games.hidden("a") == games.hidden("a") != games.hidden("b")
-    assert len(games.hidden("a")) == 20 and len(games.public()) == 5
+    assert len(games.hidden("a")) == 20 and len(games.public()) == 6
     assert all(one.made <= one.limit for trace in games.hidden("a").values() for one in trace)
 
 
@@ -173,4 +175,4 @@ def test_the_command_shows_a_table_without_a_score_and_names_who_is_out(policy: 
     assert "policy  " in done.stdout and "fcfs" in done.stdout
     assert "disqualified: wrong_overbooks (reserve)" in done.stdout
     document = json.loads(CliRunner().invoke(arena_command, ["run", "--public", "fcfs", "--json"]).stdout)
-    assert list(document[0]["games"]) == ["chat", "bursts", "articles", "flood", "coding_agents"]
+    assert list(document[0]["games"]) == ["chat", "bursts", "articles", "flood", "coding_agents", "documents"]

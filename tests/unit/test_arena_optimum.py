@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import optimum
+from labkit.predict.field import Field
+from labkit.predict.policy import Player
 from labkit.predict.recording import Arrival
-from labkit.predict.referee import Field, Player
 
 ARENA = Path(__file__).resolve().parents[2] / "arena"
 

@@ -153,6 +153,18 @@ def test_a_prompt_that_is_there_whole_is_computed_from_its_last_token_on() -> No
     assert blocks.held == 2
 
 
+def test_a_block_whose_last_token_is_computed_again_is_not_counted_as_copied() -> None:
+    of = Scheduler(
+        CountingEngine(), KVBudget(4, SIZE), Policy.GUARANTEED_NO_EVICT, BATCH, False, Features(True, 10_000, True)
+    )
+    of.submit(Request("a", list(range(SIZE)), 1))
+    of.step()
+    of.submit(Request("b", list(range(SIZE)), SIZE))  # two blocks, of them the one that a has computed
+    of.submit(Request("c", list(range(2 * SIZE)), SIZE))  # three blocks, of them the same one
+    step = of.step()
+    assert [job.id for job in step.batch] == ["b", "c"] and step.blocks == of.blocks_used == 4
+
+
 def test_a_part_of_a_block_is_found_as_far_as_it_is_filled() -> None:
     blocks = Blocks(4, SIZE)
     tokens = list(range(SIZE + 2))

@@ -88,8 +88,8 @@ def test_a_recording_goes_out_in_the_columns_that_blis_finds_by_place(recorded: 
 def test_what_a_group_shares_survives_writing_and_reading(tmp_path: Path) -> None:
     alone, *pair = some_requests(3)
     pair = [replace(one, prompt=size) for one, size in zip(pair, (90, 70), strict=True)]
-    begin = traces._hashes("shared", 0, 50)
-    pair = [replace(one, prefixes=begin + traces._hashes(one.name, 50, one.prompt)) for one in pair]
+    begin = traces.hashes("shared", 0, 50)
+    pair = [replace(one, prefixes=begin + traces.hashes(one.name, 50, one.prompt)) for one in pair]
     traces.export(tmp_path / "trace.yaml", Recording(SETTINGS, [alone, *pair]))
     rows = {row["request_id"]: row for row in csv.DictReader((tmp_path / "trace.csv").read_text().splitlines())}
     assert [rows[n]["prefix_length"] for n in "012"] == ["0", "50", "50"]

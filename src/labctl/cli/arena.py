@@ -47,13 +47,13 @@ def list_(json_output: bool) -> None:
 @arena_command.command("run")
 @click.argument("policies", nargs=-1, metavar="[POLICY]...")
 @click.option("--seed", default="1", metavar="WORD", help="Of the hidden traces; an instructor keeps one.")
-@click.option("--public", is_flag=True, help="Only the five traces that everybody sees.")
+@click.option("--public", is_flag=True, help="Only the six traces that everybody sees.")
 @opt.as_json
 def run_(policies: Sequence[str], seed: str, public: bool, json_output: bool) -> None:
-    """Play each POLICY, or all shipped ones, on 5 public and 20 hidden traces.
+    """Play each POLICY, or all shipped ones, on 6 public and 20 hidden traces.
 
-    There is no score: goodput is the mean over the traces, recomputed tokens and steps are sums, and the others are
-    the worst of all traces.
+    There is no score: goodput is the mean over the traces, recomputed and cached tokens and steps are sums, and
+    the others are the worst of all traces.
     """
     from labkit.predict import games, referee
 
@@ -86,7 +86,7 @@ def attack_(
 ) -> None:
     """Look for the smallest trace on which POLICY is much worse than another one."""
     from labkit.predict import attack
-    from labkit.predict.referee import Foul, Player
+    from labkit.predict.policy import Foul, Player
 
     try:
         with Player(_path(policy)) as player, Player(_path(against)) as other:
@@ -130,7 +130,8 @@ def _show(standings: Sequence[Standing]) -> None:
 
     played = [one for one in standings if not one.foul]
     played.sort(key=lambda one: -one.figure("goodput_per_s"))
-    header = ["policy", "goodput /s", "TTFT p99 ms", "recomputed tokens", "service gap", "worst slowdown", "steps"]
+    counts = ["recomputed tokens", "cached tokens", "service gap", "worst slowdown", "steps"]
+    header = ["policy", "goodput /s", "TTFT p99 ms", *counts]
     rows = [[one.name, *(_number(one.figure(column)) for column in COLUMNS)] for one in played]
     if rows:
         click.echo(table(rows, header, right=range(1, len(header))))

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from labkit.predict.field import Field
+from labkit.predict.policy import Foul, Player
 from labkit.predict.recording import Arrival
-from labkit.predict.referee import Field, Foul, Player, play
+from labkit.predict.referee import play
 
 GROUND = Field(slots=3, blocks=16, block_size=4, step_tokens=16)  # so small that few requests fill it
 MOST = 10  # requests

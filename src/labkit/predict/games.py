@@ -1,4 +1,4 @@
-"""The traces of the arena, each made from a seed: five that everybody sees, and hidden ones whose seed is kept."""
+"""The traces of the arena, each made from a seed: six that everybody sees, and hidden ones whose seed is kept."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from labkit.predict.recording import Arrival
-from labkit.predict.traces import agents, scaled
+from labkit.predict.traces import agents, hashes, scaled
 
 REQUESTS = 96
 HIDDEN = 20
 RATE = 14.0  # requests/s of one chat user group: the field of the referee is just about busy
 
 
-def _request(number: int, at: float, prompt: float, made: float, limit: int, tenant: str, priority: int) -> Arrival:
+def _request(
+    number: int, at: float, prompt: float, made: float, limit: int, tenant: str, priority: int, prefixes: bytes = b""
+) -> Arrival:
     """A request whose answer ends by itself, or at its limit."""
     whole = max(1, min(limit, round(made)))
     ends = whole < limit
     why = "stop" if ends else "length"
     return Arrival(
-        str(number), at, 0, max(1, round(prompt)), limit, whole, why, word=ends, tenant=tenant, priority=priority
+        str(number),
+        at,
+        0,
+        max(1, round(prompt)),
+        limit,
+        whole,
+        why,
+        word=ends,
+        tenant=tenant,
+        priority=priority,
+        prefixes=prefixes,
     )
 
 
@@ -76,9 +88,21 @@ def flood(rng: random.Random, count: int) -> list[Arrival]:
 def coding_agents(rng: random.Random, count: int) -> list[Arrival]:
     """Sessions of coding agents, as `labctl bench --trace agents` sends them, faster."""
     return [
-        _request(number, one.at / 30, one.prompt, one.made * 4, 64, f"s{number % 5}", 2)
+        _request(number, one.at / 30, one.prompt, one.made * 4, 64, f"s{number % 5}", 2, one.prefixes)
         for number, one in enumerate(scaled(agents(count, rng.randrange(10**6))), 1)
     ]
+
+
+def documents(rng: random.Random, count: int) -> list[Arrival]:
+    """Questions about eight documents, each in front of its question: the KV cache holds five of them at a time."""
+    length, at, found = 480, 0.0, []
+    for number in range(1, count + 1):
+        document, question = rng.randrange(8), round(_drawn(rng, 40, 0.4, 100))
+        prefixes = hashes(f"document {document}", 0, length) + hashes(f"question {number}", 0, question)
+        made = _drawn(rng, 40, 0.6, 120)
+        found.append(_request(number, at, length + question, made, 128, rng.choice("ab"), 2, prefixes))
+        at += rng.expovariate(3 * RATE)
+    return found
 
 
 def convoy(rng: random.Random, count: int) -> list[Arrival]:
@@ -103,7 +127,7 @@ def thrash(rng: random.Random, count: int) -> list[Arrival]:
 
 
 Maker = Callable[[random.Random, int], list[Arrival]]
-PUBLIC: Sequence[Maker] = (chat, bursts, articles, flood, coding_agents)
+PUBLIC: Sequence[Maker] = (chat, bursts, articles, flood, coding_agents, documents)
 ADVERSARIAL: Sequence[Maker] = (convoy, thrash)
 
 

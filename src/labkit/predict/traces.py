@@ -120,7 +120,7 @@ def _blis(row: dict[str, str], number: int) -> Arrival | None:
         return None
     at, group, shared, prompt, limit = found
     arrival = _arrival(number, at, prompt, limit)
-    beginning = _hashes(f"prefix {group}", 0, shared) + arrival.prefixes[shared * HASH_BYTES :]
+    beginning = hashes(f"prefix {group}", 0, shared) + arrival.prefixes[shared * HASH_BYTES :]
     return replace(arrival, prefixes=beginning, tenant=row.get("tenant_id") or "")
 
 
@@ -197,8 +197,8 @@ def agents(count: int, seed: int = 0) -> list[Arrival]:
         began += rng.expovariate(1 / SESSION_S)
     arrivals = []
     longest = SYSTEM + TASK + (CALLS - 1) * RESULT
-    system = _hashes("agents", 0, SYSTEM)
-    own = [_hashes(f"agents {seed} {session}", SYSTEM, longest) for session in range(-(-count // CALLS))]
+    system = hashes("agents", 0, SYSTEM)
+    own = [hashes(f"agents {seed} {session}", SYSTEM, longest) for session in range(-(-count // CALLS))]
     for number, (at, session, call) in enumerate(sorted(calls)[:count], 1):
         prompt = SYSTEM + TASK + call * RESULT
         answer = SMALLER * max(1, round(prompt / RATIO / SMALLER))  # whole when scaled
@@ -207,7 +207,8 @@ def agents(count: int, seed: int = 0) -> list[Arrival]:
     return arrivals
 
 
-def _hashes(key: str, begin: int, end: int) -> bytes:
+def hashes(key: str, begin: int, end: int) -> bytes:
+    """A hash for each token from ``begin`` to ``end`` of a text; ``key`` stands for the text."""
     return b"".join(blake2b(f"{key} {at}".encode(), digest_size=HASH_BYTES).digest() for at in range(begin, end))
 
 
@@ -215,7 +216,7 @@ def _prefixes(blocks: Sequence[int], prompt: int, number: int) -> bytes:
     """A hash for each token of a prompt; past the trace's own blocks they are equal to no other request's."""
     known = min(prompt, BLOCK * len(blocks))
     parts = [
-        _hashes(str(block), at, min(at + BLOCK, known))
+        hashes(str(block), at, min(at + BLOCK, known))
         for at, block in zip(range(0, known, BLOCK), blocks, strict=False)
     ]
-    return b"".join([*parts, _hashes(f"request {number}", known, prompt)])
+    return b"".join([*parts, hashes(f"request {number}", known, prompt)])

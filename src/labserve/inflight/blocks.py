@@ -67,7 +67,7 @@ class Blocks:
     def of(self, owner: object) -> tuple[list[Block], Block | None]:
         """The blocks of a sequence, and the last of them where it will write into it and others hold it too."""
         table = self._tables[owner]
-        partly = len(table.blocks) * self.size > table.tokens
+        partly = len(table.blocks) * self.size > max(table.tokens, table.prompt)
         return table.blocks, table.blocks[-1] if partly and table.blocks[-1].holders > 1 else None
 
     def find(self, tokens: Sequence[int], beside: Collection[Block] = ()) -> tuple[list[Block], int]:

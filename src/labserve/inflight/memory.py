@@ -77,6 +77,10 @@ class Memory:
         """Tokens that the engine has yet to compute for a request's next one."""
         return request.tokens - self._joining[request][1] if request in self._joining else request.left
 
+    def cached_tokens(self, request: Request) -> int:
+        """How many tokens of a waiting request are in the cache now."""
+        return self._found(request)[2]
+
     def plan_to_join(self, request: Request) -> None:
         """Count a request that waits as one that has joined, until `forget_plan`."""
         need, found, cached = self._found(request)

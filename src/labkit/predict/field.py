@@ -1,0 +1,45 @@
+"""What a game is played on: a server's slots and memory, and the GPU that its steps' times are those of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from labkit.predict.recording import Arrival, Settings
+from labserve.inflight.pace import DEVICES, SHAPES, Pace, Work
+
+
+@dataclass(frozen=True)
+class Field:
+    """What every game is played on: slots, KV blocks and their tokens, and tokens of a step; a GPU's model."""
+
+    slots: int = 32
+    blocks: int = 160
+    block_size: int = 16
+    step_tokens: int = 512
+    pace: Pace = field(default_factory=lambda: Pace(DEVICES["h100"], SHAPES["llama-2-7b"], 1.0))
+
+    def settings(self, arrivals: Sequence[Arrival]) -> Settings:
+        """The scheduler's settings. Prompts share KV blocks if the trace has their hashes."""
+        words = {
+            "engine": "openvino",
+            "gpt_model_type": "inflight_fused_batching",
+            "batch_scheduler_policy": "max_utilization",
+            "max_num_sequences": str(self.slots),
+            "enable_chunked_context": "true",
+            "enable_kv_cache_reuse": str(any(one.prefixes for one in arrivals)).lower(),
+            "scheduling": "fcfs",
+        }
+        return Settings(words, self.blocks, self.block_size, self.step_tokens, 10**6, 10**6)
+
+    def alone(self, arrival: Arrival) -> tuple[int, float]:
+        """Steps and seconds that a request takes with the server to itself."""
+        pieces = [
+            Work(min(self.step_tokens, arrival.prompt - at), min(at + self.step_tokens, arrival.prompt))
+            for at in range(0, arrival.prompt, self.step_tokens)
+        ]
+        work = [*pieces, *(Work(1, arrival.prompt + made) for made in range(1, arrival.made))]
+        return len(work), sum(self.pace.seconds([one]) for one in work)
+
+
+FIELD = Field()

@@ -1,0 +1,102 @@
+"""A policy's process, as the referee speaks with it: questions out, answers in, and what ends it."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from labkit.predict import player as script
+
+PATIENCE_S = 10.0  # for one answer
+
+
+class Foul(Exception):
+    """Why a policy is disqualified: a word for it, and a sentence."""
+
+    def __init__(self, word: str, why: str) -> None:
+        super().__init__(why)
+        self.word = word
+
+
+class Player:
+    """The policy's process. Closed by ``with``."""
+
+    def __init__(self, path: Path) -> None:
+        command = [sys.executable, "-I", str(Path(script.__file__)), str(path)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={}
+        )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self._failed = False
+        self.seconds = 0.0  # of processor time, by its own clock
+        try:
+            self.answers: list[str] = self._reply().get("answers", [])
+        except Foul:
+            self.close()
+            raise
+
+    def _listen(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can play on: after a crash, or no answer, it cannot."""
+        return not self._failed
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._listener.join()
+        assert self._process.stdin and self._process.stdout
+        with suppress(BrokenPipeError):  # a question that it did not read
+            self._process.stdin.close()
+        self._process.stdout.close()
+
+    def ask(self, question: str, view: Mapping[str, Any]) -> Any:
+        """Its answer. Raises Foul if it gives none."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(json.dumps({"ask": question, "view": view}) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise Foul("crashed", "its process has ended") from None
+        said = self._reply()
+        self.seconds += float(said.get("seconds", 0.0))
+        return said.get("answer")
+
+    def _reply(self) -> dict[str, Any]:
+        self._failed, failed = True, self._failed
+        if failed:
+            raise Foul("crashed", "it has failed before")
+        try:
+            line = self._lines.get(timeout=PATIENCE_S)
+        except queue.Empty:
+            raise Foul("hangs", f"no answer within {PATIENCE_S:g} s") from None
+        try:
+            said = json.loads(line)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            raise Foul("crashed", "its process has ended")
+        if "error" in said:
+            raise Foul("crashed", f"line {said.get('line', 0)}: {said['error']}")
+        self._failed = False
+        return said
