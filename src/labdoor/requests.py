@@ -43,7 +43,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
 }
 #: Fields whose values are checked, and which no model here can honour.
-UNABLE = ("logprobs", "min_tokens", "top_logprobs")
+UNABLE = ("min_tokens",)
 #: Roles and parts of a message that the API knows, and a model that continues texts cannot take.
 NOT_TEXT = ("file", "function", "image_url", "input_audio", "refusal", "tool")
 MOST_FAULTS = 10  # of a body, listed in its refusal
@@ -91,6 +91,11 @@ class Asked(BaseModel):
         return [self.stop] if isinstance(self.stop, str) else self.stop
 
     @property
+    def rivals(self) -> int | None:
+        """Of how many of the likeliest tokens the log probabilities are wanted beside a token's own; None: of none."""
+        return None
+
+    @property
     def wants_usage(self) -> bool:
         """Whether a stream ends with a chunk that has the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -101,6 +106,10 @@ class CompletionRequest(Asked):
     best_of: Annotated[int | None, Field(ge=1)] = None
     echo: bool = False
     logprobs: Annotated[int | None, Field(ge=0, le=5)] = None
+
+    @property
+    def rivals(self) -> int | None:
+        return self.logprobs
 
     @property
     def prompts(self) -> list[str]:
@@ -133,6 +142,10 @@ class ChatRequest(Asked):
     max_completion_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+
+    @property
+    def rivals(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 def parse(kind: type[Kind], raw: bytes) -> Kind:
@@ -194,8 +207,8 @@ def _malformed(message: str, error: ValidationError, param: str | None = None, c
     return Refusal(422, message, param, code, faults)
 
 
-def _unable(name: str) -> Refusal:
-    return Refusal(400, f"{name}: the models of this server do not support it", name, "unsupported_parameter")
+def _unable(name: str, which: str = "it") -> Refusal:
+    return Refusal(400, f"{name}: the models of this server do not support {which}", name, "unsupported_parameter")
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
@@ -219,6 +232,8 @@ def _check(asked: Asked) -> None:
     if isinstance(asked, CompletionRequest):
         if not asked.prompts or "" in asked.prompts:
             raise Refusal(400, "prompt: the text is empty", "prompt")
+        if asked.echo and asked.logprobs:
+            raise _unable("logprobs", "of a prompt that is echoed")
         if asked.best_of not in (None, asked.n):
             raise Refusal(400, "best_of: the server keeps every answer, so it must equal n", "best_of")
         if len(asked.prompts) * asked.n > MOST_CHOICES:
