@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from benchmarks import (
     answers,
@@ -21,6 +22,7 @@ from benchmarks import (
     decode,
     door,
     door_fuzz,
+    door_upstream,
     engines,
     exercises,
     fuzz,
@@ -37,6 +39,7 @@ from benchmarks import (
 )
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
+from labkit.errors import LabError
 from labkit.results import machine, versions
 
 YARDSTICKS = {
@@ -64,6 +67,7 @@ LONG = {
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "fuzz": fuzz.run,
     "door-fuzz": door_fuzz.run,
+    "door-upstream": door_upstream.run,
     "exercises": exercises.run,
     "predict": predict.run,
 }
@@ -87,6 +91,7 @@ def main() -> None:
     )
     answers.options(parser)
     decode.options(parser)
+    door_upstream.options(parser)
     engines.options(parser)
     fuzz.options(parser)
     predict.options(parser)
@@ -96,7 +101,10 @@ def main() -> None:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
     for name in options.names or YARDSTICKS:
         print(f"\n== {name}", flush=True)
-        found = EVERY[name](options)
+        try:
+            found = EVERY[name](options)
+        except LabError as error:
+            sys.exit(f"benchmarks: {error}")
         document = {"benchmark": name, "versions": versions(), "machine": machine(), "found": found}
         atomic_write(Workspace.find().root / "results" / "benchmarks" / f"{name}.json", json.dumps(document, indent=1))
 

@@ -11,17 +11,20 @@ from typing import Any, Literal
 
 from openai.types import Completion, CompletionChoice, CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
-from openai.types.chat.chat_completion import Choice
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from openai.types.completion_choice import Logprobs
 
+from labdoor.logprobs import Scored, chat_form, completion_form
 from labdoor.models import Model
 from labdoor.requests import Asked, ChatRequest, CompletionRequest
 from labdoor.triton import Generation, Standing, Triton
 
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256  # where a request does not say; the first is OpenAI's
 Ends = Literal["stop", "length"]
-Part = tuple[int, str, Ends | None]  # the choice, its new text, and why it ended where it has
+# The choice, its new text and the log probabilities of its tokens, and why it ended where it has.
+Part = tuple[int, str, Sequence[Scored], Ends | None]
 
 
 class Answer:
@@ -69,19 +72,21 @@ class Answer:
 
     async def _choice(self, index: int, generation: Generation) -> AsyncGenerator[Part, None]:
         if self._echo:
-            yield index, self._echo[index // self._asked.n], None
+            yield index, self._echo[index // self._asked.n], (), None
         async with contextlib.aclosing(generation.pieces()) as pieces:
             async for text in pieces:
-                yield index, text, None
-        yield index, "", "length" if generation.finish_reason == "length" else "stop"
+                yield index, text, generation.scored, None
+        yield index, "", (), "length" if generation.finish_reason == "length" else "stop"
 
     async def whole(self) -> str:
         """The answer as one JSON object."""
         texts = [""] * len(self._generations)
+        scored: list[list[Scored]] = [[] for _ in texts]
         ends: list[Ends] = ["stop"] * len(texts)
         async with contextlib.aclosing(self.parts()) as parts:
-            async for index, text, end in parts:
+            async for index, text, tokens, end in parts:
                 texts[index] += text
+                scored[index] += tokens
                 ends[index] = end or ends[index]
         rows = list(enumerate(zip(texts, ends, strict=True)))
         shared: dict[str, Any] = {"id": self._id, "created": self._created, "model": self._model.name}
@@ -95,7 +100,7 @@ class Answer:
                     Choice(
                         index=index,
                         finish_reason=end,
-                        logprobs=None,
+                        logprobs=ChoiceLogprobs.model_validate(said) if (said := self._form(scored[index])) else None,
                         message=ChatCompletionMessage(role="assistant", content=text, refusal=None),
                     )
                     for index, (text, end) in rows
@@ -107,7 +112,12 @@ class Answer:
                 object="text_completion",
                 usage=self._usage(),
                 choices=[
-                    CompletionChoice(index=index, finish_reason=end, logprobs=None, text=text)
+                    CompletionChoice(
+                        index=index,
+                        finish_reason=end,
+                        logprobs=Logprobs.model_validate(said) if (said := self._form(scored[index])) else None,
+                        text=text,
+                    )
                     for index, (text, end) in rows
                 ],
             )
@@ -117,24 +127,29 @@ class Answer:
         """The answer as JSON objects, one for each new text."""
         begun: set[int] = set()
         async with contextlib.aclosing(self.parts()) as parts:
-            async for index, text, end in parts:
+            async for index, text, tokens, end in parts:
                 if self._chat and index not in begun:
                     begun.add(index)
-                    yield self._chunk(index, "", None, role=True)
-                if text or end:
-                    yield self._chunk(index, text, end)
+                    yield self._chunk(index, "", (), None, role=True)
+                if text or tokens or end:
+                    yield self._chunk(index, text, tokens, end)
         if self._asked.wants_usage:
             kind = ChatCompletionChunk if self._chat else Completion
             head = self._head() | {"usage": self._usage()}
             yield kind.model_construct(**head, choices=[]).model_dump_json(exclude_unset=True)
 
-    def _chunk(self, index: int, text: str, end: Ends | None, role: bool = False) -> str:
+    def _form(self, tokens: Sequence[Scored]) -> dict[str, Any] | None:
+        if not tokens:
+            return None
+        return chat_form(tokens) if self._chat else completion_form(tokens)
+
+    def _chunk(self, index: int, text: str, tokens: Sequence[Scored], end: Ends | None, role: bool = False) -> str:
         """One chunk: what the API's type makes of an empty one, with this text. (To make each takes 0.1 ms.)"""
         if index not in self._shapes:
             self._shapes[index] = self._shape(index)
         shape = self._shapes[index]
         (choice,) = shape["choices"]
-        choice["finish_reason"] = end
+        choice["finish_reason"], choice["logprobs"] = end, self._form(tokens)
         if not self._chat:
             choice["text"] = text
         else:

@@ -137,7 +137,7 @@ class _Door:
 
 
 def _listed(model: Model) -> dict[str, Any]:
-    return Listed(id=model.name, created=model.created, object="model", owned_by="triton").model_dump()
+    return Listed(id=model.name, created=model.created, object="model", owned_by="Triton Inference Server").model_dump()
 
 
 def _standing(headers: Headers, most: float) -> Standing:

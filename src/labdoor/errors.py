@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from openai.types import ErrorObject
@@ -36,16 +37,25 @@ class Refusal(Exception):
         message: for the client; it names the field, where one is at fault.
         param: that field.
         code: a short name by which programs tell errors apart.
+        detail: each fault of the body as FastAPI lists it (``type``, ``loc``, ``msg``); None: the message says it all.
     """
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        detail: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status, self.message, self.param, self.code, self.detail = status, message, param, code, detail
 
     def body(self) -> dict[str, object]:
+        """``error`` for OpenAI's clients, and ``detail`` for those of Triton's own OpenAI frontend (FastAPI's form)."""
         kind = KINDS.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
         error = ErrorObject(message=self.message, type=kind, param=self.param, code=self.code)
-        return {"error": error.model_dump(exclude_unset=True)}
+        return {"error": error.model_dump(exclude_unset=True), "detail": self.detail or self.message}
 
 
 def late(seconds: float) -> Refusal:

@@ -39,7 +39,7 @@ async def body(receive: Receive) -> bytes:
         read += message.get("body", b"")
         more = message.get("more_body", False)
         if len(read) > MOST_BODY:
-            raise Refusal(413, f"the body has more than {MOST_BODY:,} bytes")
+            raise Refusal(413, f"the body has more than {MOST_BODY:,} bytes", code="content_too_large")
     return bytes(read)
 
 

@@ -84,10 +84,15 @@ class Model:
         Raises:
             Refusal: the model cannot do what is asked; the field is named.
         """
+        if asked.rivals is not None and not self.text.logprobs:
+            why = f"logprobs: model {self.name} gives no log probabilities"
+            raise Refusal(400, why, "logprobs", "unsupported_parameter")
         made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice))
         end = self.text.end
         if end and not asked.ignore_eos and self.words.end_id is not None:
             made.append(end.filled(self.words.end_id))
+        if asked.rivals is not None:
+            parameters["logprobs"] = asked.rivals
         return made, parameters
 
     def sampling(self, asked: Asked, choice: int = 0) -> Mapping[str, Any]:

@@ -2,6 +2,9 @@
 
 The fields that a text model of Triton can honour are here with their ranges; all others that the API knows are refused
 by name, unless they ask for nothing.
+
+The status is that of Triton's own OpenAI frontend: 422 where a body is malformed (a type, a range, a field that is
+missing or unknown), 400 where it is well formed and the models cannot do it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_params
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from labdoor.errors import Refusal
 
@@ -30,15 +33,20 @@ IGNORED = (
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "logit_bias": ({},),
-    "logprobs": (False,),
+    "logprobs": (False, 0),  # Triton's own frontend gives none for 0 either
+    "min_tokens": (0,),
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
 }
+#: Fields whose values are checked, and which no model here can honour.
+UNABLE = ("min_tokens",)
+#: Roles and parts of a message that the API knows, and a model that continues texts cannot take.
+NOT_TEXT = ("file", "function", "image_url", "input_audio", "refusal", "tool")
+MOST_FAULTS = 10  # of a body, listed in its refusal
 KNOWN = {
     **completion_create_params.CompletionCreateParamsBase.__annotations__,
     **chat_params.CompletionCreateParamsBase.__annotations__,
@@ -57,13 +65,14 @@ class StreamOptions(BaseModel):
 class Asked(BaseModel):
     """What both endpoints have in common. A field that is absent is left to the model.
 
-    ``top_k``, ``repetition_penalty`` and ``ignore_eos`` are extensions, named as in vLLM.
+    ``top_k``, ``repetition_penalty``, ``ignore_eos`` and ``min_tokens`` are extensions, named as in vLLM.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     model: str
     max_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
+    min_tokens: Annotated[int | None, Field(ge=0)] = None
     temperature: Annotated[float | None, Field(ge=0, le=2)] = None
     top_p: Annotated[float | None, Field(ge=0, le=1)] = None
     top_k: Annotated[int | None, Field(ge=0, lt=2**31)] = None
@@ -82,6 +91,11 @@ class Asked(BaseModel):
         return [self.stop] if isinstance(self.stop, str) else self.stop
 
     @property
+    def rivals(self) -> int | None:
+        """Of how many of the likeliest tokens the log probabilities are wanted beside a token's own; None: of none."""
+        return None
+
+    @property
     def wants_usage(self) -> bool:
         """Whether a stream ends with a chunk that has the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -91,13 +105,11 @@ class CompletionRequest(Asked):
     prompt: str | list[str]
     best_of: Annotated[int | None, Field(ge=1)] = None
     echo: bool = False
+    logprobs: Annotated[int | None, Field(ge=0, le=5)] = None
 
-    @field_validator("prompt")
-    @classmethod
-    def _some(cls, prompt: str | list[str]) -> str | list[str]:
-        if not prompt or ("" in prompt and not isinstance(prompt, str)):
-            raise ValueError("the text is empty")
-        return prompt
+    @property
+    def rivals(self) -> int | None:
+        return self.logprobs
 
     @property
     def prompts(self) -> list[str]:
@@ -128,6 +140,12 @@ class Message(BaseModel):
 class ChatRequest(Asked):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+
+    @property
+    def rivals(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 def parse(kind: type[Kind], raw: bytes) -> Kind:
@@ -135,9 +153,10 @@ def parse(kind: type[Kind], raw: bytes) -> Kind:
     try:
         body = JSON.validate_json(raw)
     except ValidationError as error:  # also for half a character, which is no text
-        raise Refusal(400, f"the body is not JSON: {error.errors(include_url=False)[0]['msg']}") from None
+        raise _malformed(f"the body is not JSON: {error.errors(include_url=False)[0]['msg']}", error) from None
     if not isinstance(body, dict):
-        raise Refusal(400, f"the body must be a JSON object, not {type(body).__name__}")
+        what = f"the body must be a JSON object, not {type(body).__name__}"
+        raise Refusal(422, what, detail=[{"type": "model_attributes_type", "loc": ["body"], "msg": what}])
     given = {name: value for name, value in body.items() if not _empty(name, value)}
     try:
         asked = kind.model_validate(given)
@@ -165,13 +184,31 @@ def _refusal(error: ValidationError | RecursionError) -> Refusal:
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
         if name in KNOWN:
-            return Refusal(400, f"{name}: the models of this server do not support it", name, "unsupported_parameter")
-        return Refusal(400, f"{name[:100]}: unknown parameter", name[:100], "unknown_parameter")
+            return _unable(name)
+        return _malformed(f"{name[:100]}: unknown parameter", error, name[:100], "unknown_parameter")
     if first["type"] == "missing":
-        return Refusal(400, f"{where}: it is missing", where, "missing_required_parameter")
+        return _malformed(f"{where}: it is missing", error, where, "missing_required_parameter")
     if name == "prompt" and isinstance(first["loc"][-1], int) and isinstance(first["input"], int | list):
         return Refusal(400, "prompt: the models of this server take text, not token ids", "prompt")
-    return Refusal(400, f"{where}: {first['msg'].removeprefix('Value error, ')}", where)
+    if first["type"] == "literal_error" and first["input"] in NOT_TEXT:
+        return Refusal(400, f"{where}: {first['msg']}", where)
+    return _malformed(f"{where}: {first['msg']}", error, where)
+
+
+def _malformed(message: str, error: ValidationError, param: str | None = None, code: str | None = None) -> Refusal:
+    faults = [
+        {
+            "type": one["type"],
+            "loc": ["body", *(step[:100] if isinstance(step, str) else step for step in one["loc"])],
+            "msg": one["msg"],
+        }
+        for one in error.errors(include_url=False)[:MOST_FAULTS]
+    ]
+    return Refusal(422, message, param, code, faults)
+
+
+def _unable(name: str, which: str = "it") -> Refusal:
+    return Refusal(400, f"{name}: the models of this server do not support {which}", name, "unsupported_parameter")
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
@@ -188,7 +225,15 @@ def _path(loc: tuple[int | str, ...]) -> str:
 def _check(asked: Asked) -> None:
     if asked.stream_options and not asked.stream:
         raise Refusal(400, "`stream_options` can only be used when `stream` is True", "stream_options")
+    if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
+        raise Refusal(400, "`top_logprobs` can only be used when `logprobs` is True", "top_logprobs")
+    if unable := next((name for name in UNABLE if getattr(asked, name, None)), ""):
+        raise _unable(unable)
     if isinstance(asked, CompletionRequest):
+        if not asked.prompts or "" in asked.prompts:
+            raise Refusal(400, "prompt: the text is empty", "prompt")
+        if asked.echo and asked.logprobs:
+            raise _unable("logprobs", "of a prompt that is echoed")
         if asked.best_of not in (None, asked.n):
             raise Refusal(400, "best_of: the server keeps every answer, so it must equal n", "best_of")
         if len(asked.prompts) * asked.n > MOST_CHOICES:

@@ -19,6 +19,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from labdoor import errors
+from labdoor.logprobs import Scored, Scores
 from labdoor.models import Model
 from labdoor.requests import Asked
 from labdoor.stops import Scanner
@@ -79,6 +80,7 @@ class Generation:
     Attributes:
         tokens: how many it has so far.
         finish_reason: OpenAI's word for why it ended; "" while it has not.
+        scored: the tokens of the newest piece, where their log probabilities were asked for.
     """
 
     def __init__(
@@ -94,6 +96,8 @@ class Generation:
     ) -> None:
         self._triton, self._model, self._prompt, self._limit = triton, model, prompt, limit
         self._scanner = Scanner(stops)
+        self._scores = Scores(asked.rivals) if asked.rivals is not None else None
+        self.scored: list[Scored] = []
         inputs, parameters = model.wire(prompt, limit, asked, choice)
         if model.stopper or not model.text.by_parameter:
             parameters |= {"tenant": standing.tenant} if standing.tenant else {}
@@ -120,12 +124,17 @@ class Generation:
         try:
             pieces = self._streamed() if self._model.text.decoupled else self._whole()
             async with contextlib.aclosing(pieces) as texts:
+                given = 0
                 async for text in texts:
-                    yield self._scanner.add(text)
+                    piece = self._scanner.add(text)
+                    given += len(piece)
+                    self._score(given)
+                    yield piece
                     if self._scanner.found:
                         break
                 else:
                     if rest := self._scanner.add("", last=True):
+                        self._score(given + len(rest))
                         yield rest
         except grpc.aio.AioRpcError as error:
             raise errors.of_triton(str(error.details()), f"StatusCode.{error.code().name}") from None
@@ -133,6 +142,10 @@ class Generation:
             raise errors.of_triton(str(error.message()), error.status()) from None
         full = self.tokens >= self._limit and not self._scanner.found
         self.finish_reason = "length" if full else "stop"
+
+    def _score(self, given: int) -> None:
+        if self._scores:
+            self.scored = self._scores.take(given, self._scanner.found)
 
     async def _streamed(self) -> AsyncGenerator[str, None]:
         async def one() -> AsyncIterator[dict[str, Any]]:
@@ -155,6 +168,8 @@ class Generation:
                     if text_model.so_far:  # all of it so far; half a character at its end waits for its other half
                         whole = text if final else text.rstrip("\N{REPLACEMENT CHARACTER}")
                         text, so_far = whole[len(so_far) :], whole
+                if self._scores and (output := result.as_numpy(text_model.logprobs)) is not None:
+                    self._scores.add(text, output.reshape(-1)[0].decode())
                 done = final
                 yield text
                 if final:

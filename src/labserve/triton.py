@@ -82,15 +82,17 @@ def text_of(request: Any, name: str) -> bytes:
     return raw if isinstance(raw, bytes) else str(raw).encode()
 
 
-def respond(request: Any, text: str | Exception, last: bool) -> None:
+def respond(request: Any, text: str | Exception, last: bool, logprobs: str = "") -> None:
     """Answer with a piece of text; the last one carries the final flag itself (no empty response follows).
 
-    What a decoder has instead of a text, where it failed for one sequence, is raised.
+    What a decoder has instead of a text, where it failed for one sequence, is raised. With `logprobs` the answer has
+    that output too (labserve.text.logprobs).
     """
     if isinstance(text, Exception):
         raise text
-    tensor = pb_utils.Tensor("text_output", np.array([text.encode()], dtype=object))
-    request.get_response_sender().send(pb_utils.InferenceResponse([tensor]), FINAL if last else 0)
+    outputs = {"text_output": text} | ({"logprobs": logprobs} if logprobs else {})
+    tensors = [pb_utils.Tensor(name, np.array([value.encode()], dtype=object)) for name, value in outputs.items()]
+    request.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last else 0)
 
 
 def refuse(request: Any, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,50 @@ def test_choices_and_prompts_are_counted_through_and_a_seed_repeats_them(doors: 
 
 
 @iterative
+@pytest.mark.parametrize("model", ["iterative-gpt2", "simple-gpt2"])
+def test_log_probabilities_are_those_of_the_tokens_streamed_or_not(
+    doors: Callable[..., openai.OpenAI], model: str
+) -> None:
+    client = doors(STREAMED)
+    asked: dict[str, Any] = {"model": model, "prompt": PROMPT, "max_tokens": TOKENS, "logprobs": 2}
+    choice = client.completions.create(**asked).choices[0]
+    found = choice.logprobs
+    assert found and found.tokens and found.token_logprobs and found.top_logprobs and found.text_offset
+    assert "".join(found.tokens) == choice.text
+    for start, token in zip(found.text_offset, found.tokens, strict=True):
+        assert choice.text[start:].startswith(token)
+    for token, logprob, rivals in zip(found.tokens, found.token_logprobs, found.top_logprobs, strict=True):
+        assert next(iter(rivals)) == token, "greedy: the likeliest token"
+        assert rivals[token] == logprob == max(rivals.values())
+        assert sum(map(math.exp, rivals.values())) <= 1
+    chunks = [chunk.choices[0].logprobs for chunk in client.completions.create(**asked, stream=True)]
+    streamed = [chunk for chunk in chunks if chunk]
+    assert len(streamed) == TOKENS
+    assert [token for chunk in streamed for token in chunk.tokens or []] == found.tokens
+    assert [start for chunk in streamed for start in chunk.text_offset or []] == found.text_offset
+
+
+@iterative
+def test_a_chat_has_log_probabilities_up_to_its_stop_string(doors: Callable[..., openai.OpenAI]) -> None:
+    client = doors(STREAMED)
+    asked: dict[str, Any] = {
+        "model": "iterative-gpt2",
+        "messages": [{"role": "user", "content": "Where?"}],
+        "max_tokens": 16,
+        "logprobs": True,
+    }
+    whole = client.chat.completions.create(**asked).choices[0]
+    text = whole.message.content
+    assert text and whole.logprobs and whole.logprobs.content
+    assert len(whole.logprobs.content) > 2
+    stop = text[len(text) // 2 :][:4]
+    stopped = client.chat.completions.create(**asked, stop=[stop]).choices[0]
+    assert stopped.logprobs and stopped.logprobs.content
+    assert 0 < len(stopped.logprobs.content) < len(whole.logprobs.content)
+    assert all(one.top_logprobs == [] for one in stopped.logprobs.content)
+
+
+@iterative
 def test_errors_are_those_of_openais_client(doors: Callable[..., openai.OpenAI]) -> None:
     client = doors(STREAMED)
     with pytest.raises(openai.NotFoundError, match="there is: simple-gpt2, iterative-gpt2"):
@@ -158,8 +203,8 @@ def test_errors_are_those_of_openais_client(doors: Callable[..., openai.OpenAI])
         client.completions.create(model="iterative-gpt2", prompt="x", max_tokens=100_000)
     assert too_long.value.param == "max_tokens"
     with pytest.raises(openai.BadRequestError) as unable:
-        client.completions.create(model="iterative-gpt2", prompt="x", logprobs=2)
-    assert unable.value.param == "logprobs"
+        client.completions.create(model="iterative-gpt2", prompt="x", logit_bias={"0": 1})
+    assert unable.value.param == "logit_bias"
     with pytest.raises(openai.BadRequestError, match="embeddings"):
         client.embeddings.create(model="iterative-gpt2", input="x")
     assert [model.id for model in client.models.list()] == ["simple-gpt2", "iterative-gpt2"]

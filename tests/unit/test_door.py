@@ -81,13 +81,20 @@ def refused(kind: type[Any] = requests.CompletionRequest, **fields: Any) -> Refu
         ("stop", ""),
         ("ignore_eos", 123),
         ("stream", "yes"),
-        ("prompt", ""),
+        ("logprobs", 7),
+        ("min_tokens", -1),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
     error = refused(**{field: value})
-    assert (error.status, error.param) == (400, field)
+    assert (error.status, error.param) == (422, field)
     assert error.message.startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("prompt", ["", [], ["x", ""]])
+def test_an_empty_prompt_is_well_formed_and_refused(prompt: Any) -> None:
+    error = refused(prompt=prompt)
+    assert (error.status, error.param) == (400, "prompt")
 
 
 @pytest.mark.parametrize("params", [completion_create_params, chat_params])
@@ -97,16 +104,37 @@ def test_every_field_of_the_api_is_taken_or_refused_by_name(params: Any) -> None
     for field in params.CompletionCreateParamsBase.__annotations__.keys() - taken:
         required = {"messages": [{"role": "user", "content": "x"}]} if kind is requests.ChatRequest else {}
         error = refused(kind, **required, **{field: ["anything"]})
-        assert (error.param, error.code) == (field, "unsupported_parameter")
+        assert (error.status, error.param, error.code) == (400, field, "unsupported_parameter")
         assert field in error.message
 
 
 def test_a_field_that_no_version_of_the_api_has_is_refused_as_unknown() -> None:
-    assert refused(temprature=1).code == "unknown_parameter"
+    error = refused(temprature=1)
+    assert (error.status, error.code) == (422, "unknown_parameter")
+
+
+TURN = {"messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [(requests.CompletionRequest, {"logprobs": 1, "echo": True}), (requests.CompletionRequest, {"min_tokens": 2})],
+)
+def test_a_good_value_that_no_model_can_honour_is_refused_by_name(kind: type[Any], fields: dict[str, Any]) -> None:
+    error = refused(kind, **fields)
+    assert (error.status, error.code) == (400, "unsupported_parameter")
+    assert error.param in fields
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_top_logprobs_needs_logprobs(count: int) -> None:
+    error = refused(requests.ChatRequest, **TURN, top_logprobs=count)
+    assert (error.status, error.message) == (400, "`top_logprobs` can only be used when `logprobs` is True")
 
 
 def test_fields_that_ask_for_nothing_are_taken() -> None:
-    asked = completion(logit_bias={}, suffix=None, user="somebody", tools=[], response_format={"type": "text"})
+    nothing: dict[str, Any] = {"logit_bias": {}, "suffix": None, "tools": [], "logprobs": 0, "min_tokens": 0}
+    asked = completion(**nothing, user="somebody", response_format={"type": "text"})
     assert asked.prompts == ["Hello"]
 
 
@@ -117,14 +145,40 @@ def test_token_ids_are_refused_as_such() -> None:
 
 def test_an_image_is_refused_with_its_place_in_the_messages() -> None:
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
-    assert refused(requests.ChatRequest, messages=messages).param == "messages[0].content[0].type"
+    error = refused(requests.ChatRequest, messages=messages)
+    assert (error.status, error.param) == (400, "messages[0].content[0].type")
+
+
+@pytest.mark.parametrize(("role", "status"), [("tool", 400), ("nobody", 422)])
+def test_a_role_of_the_api_is_beyond_the_models_and_another_is_malformed(role: str, status: int) -> None:
+    error = refused(requests.ChatRequest, messages=[{"role": role, "content": "x"}])
+    assert (error.status, error.param) == (status, "messages[0].role")
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b'"x"'])
 def test_a_body_that_is_no_object_is_refused(raw: bytes) -> None:
     with pytest.raises(Refusal) as caught:
         requests.parse(requests.CompletionRequest, raw)
-    assert caught.value.status == 400
+    assert caught.value.status == 422
+
+
+@pytest.mark.parametrize(
+    ("messages", "place", "fault"),
+    [
+        ([], ["body", "messages"], "List should have at least 1 item after validation, not 0"),
+        ([{}], ["body", "messages", 0, "role"], "Field required"),
+    ],
+)
+def test_a_malformed_body_lists_its_faults_as_fastapi_does(messages: Any, place: list[Any], fault: str) -> None:
+    body = refused(requests.ChatRequest, messages=messages).body()
+    assert isinstance(body["detail"], list)
+    assert (body["detail"][0]["loc"], body["detail"][0]["msg"]) == (place, fault)
+
+
+def test_a_body_with_many_faults_gets_a_short_list() -> None:
+    detail = refused(requests.ChatRequest, messages=[{}] * 10_000).detail
+    assert detail
+    assert len(detail) == requests.MOST_FAULTS
 
 
 # -- how tokens are chosen ---------------------------------------------------------------------------------------------
@@ -281,27 +335,28 @@ def test_a_triton_that_is_away_is_503_everywhere() -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
 
 
-def test_errors_of_the_routes_have_openais_form() -> None:
+def test_errors_of_the_routes_have_openais_form_and_that_of_tritons_frontend() -> None:
     with nothing_behind() as client:
         found = {
+            422: [
+                client.post("/v1/completions", content=b"{"),
+                client.post("/v1/completions", content=b'{"model": "m", "prompt": "\\ud800"}'),
+                client.post("/v1/completions", content=b'{"model": "m", "prompt": "x", "\\ud800": 1}'),
+            ],
             404: [
                 client.get("/v1/nothing"),
                 client.post("/v1/completions", json=SAID | {"model": "x"}),
                 client.get("/v1/models/x"),
             ],
             405: [client.get("/v1/completions")],
-            400: [
-                client.post("/v1/embeddings", json={}),
-                client.post("/v1/completions", content=b"{"),
-                client.post("/v1/completions", content=b'{"model": "m", "prompt": "\\ud800"}'),
-                client.post("/v1/completions", content=b'{"model": "m", "prompt": "x", "\\ud800": 1}'),
-            ],
+            400: [client.post("/v1/embeddings", json={})],
             413: [client.post("/v1/completions", content=b"x" * (MOST_BODY + 1))],
         }
         for status, answers in found.items():
             for answer in answers:
                 assert answer.status_code == status
                 assert {"message", "type"} <= answer.json()["error"].keys()
+                assert answer.json()["detail"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("x-priority", "0"), ("x-timeout-ms", "-1"), ("x-tenant", "x" * 65)])
@@ -386,21 +441,23 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
 def test_choices_come_as_they_are_made_and_an_error_ends_all_of_them() -> None:
     closed = []
 
-    async def source(index: int, count: int, fail: bool = False) -> AsyncGenerator[tuple[int, str, None], None]:
+    async def source(
+        index: int, count: int, fail: bool = False
+    ) -> AsyncGenerator[tuple[int, str, tuple[()], None], None]:
         try:
             for number in range(count):
-                yield index, str(number), None
+                yield index, str(number), (), None
                 await asyncio.sleep(0)
             if fail:
                 raise Refusal(400, "no")
         finally:
             closed.append(index)
 
-    async def all_of(*sources: Any) -> list[tuple[int, str, Any]]:
+    async def all_of(*sources: Any) -> list[Any]:
         return [part async for part in merged(sources)]
 
     parts = asyncio.run(all_of(source(0, 3), source(1, 5)))
-    assert {index: [text for i, text, _ in parts if i == index] for index in (0, 1)} == {
+    assert {index: [text for i, text, *_ in parts if i == index] for index in (0, 1)} == {
         0: ["0", "1", "2"],
         1: ["0", "1", "2", "3", "4"],
     }

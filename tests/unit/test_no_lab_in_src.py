@@ -31,7 +31,7 @@ OWN = {
     "logits",
 }
 OWN |= {"READY", "stop", "waits", "tensorrt_llm", "text_input", "text_output", "max_tokens", "end_id", "streaming"}
-OWN |= {"image", "finish_reason", "return_finish_reason"}  # of manifests, of records, and of vLLM
+OWN |= {"image", "finish_reason", "return_finish_reason", "logprobs"}  # of manifests, of records, and of vLLM
 
 
 def names() -> set[str]:

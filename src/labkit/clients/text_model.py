@@ -27,6 +27,7 @@ _BY_PARAMETER = ("temperature", "top_k", "top_p", "seed")
 LIMIT = "max_tokens"  # how the name of an optional limit ends
 _WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
 END_ID = "end_id"
+LOGPROBS = "logprobs"  # parameter and output, as vLLM calls them
 LLM_API = "sampling_param_"  # how the optional inputs of TensorRT-LLM's LLM API begin, and no other model's
 
 
@@ -61,6 +62,8 @@ class TextModel:
         end_text: with which every answer ends, where the model's ``end_text`` parameter says so.
         cached: Triton may answer from its response cache. Such a model cannot be asked over a stream: Triton 2.51 says
             "response output count mismatch" (upstream's issue 4362).
+        logprobs: its output for the log probabilities of tokens, which it gives if a request has the parameter
+            ``logprobs``; "" for none.
         scheduling: "iterative" where the model is scheduled anew for each token, "dynamic" where a streamed batch goes
             from its beginning to its end, else "".
         tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
@@ -79,6 +82,7 @@ class TextModel:
     so_far: bool = False
     tells_end: bool = False
     cached: bool = False
+    logprobs: str = ""
     scheduling: str = ""
 
     @property
@@ -144,6 +148,7 @@ class TextModel:
             so_far=decoupled and any(name.startswith(LLM_API) for name in every),
             tells_end=TELL_END in every,
             cached=config.response_cache.enable,
+            logprobs=_logprobs(config, every) if decoupled and not limit else "",
             scheduling="iterative"
             if config.sequence_batching.iterative_sequence
             else "dynamic"
@@ -208,6 +213,12 @@ class TextModel:
 def _asked(name: str) -> bool:
     """Whether an input is sent although it is optional: limit, stream, an answer without the prompt, and its end."""
     return _streams(name) or name.endswith(LIMIT) or name in (EXCLUDE_PROMPT, TELL_END)
+
+
+def _logprobs(config: Any, inputs: Mapping[str, Input]) -> str:
+    """The output with log probabilities; vLLM's model, which has the same, also wants an input for them."""
+    there = any(item.name == LOGPROBS for item in config.output) and f"return_{LOGPROBS}" not in inputs
+    return LOGPROBS if there else ""
 
 
 def _streams(name: str) -> bool:

@@ -9,6 +9,7 @@ from labserve.batches import together
 from labserve.gpt2.kvcache import KVCache, Packed, Run, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
+from labserve.text.logprobs import log_probs
 from labserve.text.sampling import choose
 
 
@@ -128,7 +129,12 @@ def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
     """
 
     def tokens(part: Batch[Sequence]) -> list[int | Exception]:
-        return choose(decoder.logits(part), [s.sampler for s in part])
+        logits = decoder.logits(part)
+        chosen = choose(logits, [s.sampler for s in part])
+        for row, (sequence, token) in enumerate(zip(part, chosen, strict=True)):
+            if sequence.rivals is not None and not isinstance(token, Exception):
+                sequence.log_probs = log_probs(logits[row], token, sequence.rivals)
+        return chosen
 
     return [
         sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)

@@ -15,6 +15,7 @@ from labserve.guard import Guard
 from labserve.observe.gauges import Value
 from labserve.observe.steps import Steps
 from labserve.observe.texts import GrownText
+from labserve.text.logprobs import as_json
 from labserve.triton import respond, text_of
 
 START = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
@@ -33,9 +34,9 @@ class Running:
 
     def __init__(self, args: dict[str, str], **gauges: Value) -> None:
         self.slots = count_slots(args)
-        self._new, self.decoder, tokenizer = load_with_tokenizer(args)
+        self._new, self.decoder, self._tokenizer = load_with_tokenizer(args)
         self.guard = Guard(args)
-        self.steps = Steps(args, self.slots, lambda: tokenizer, **gauges)
+        self.steps = Steps(args, self.slots, lambda: self._tokenizer, **gauges)
         self._rescheduled = "sequence_batching" in json.loads(args["model_config"])
         self.live: dict[int, Sequence] = {}  # those of an iterative model between two steps, by correlation id
 
@@ -116,7 +117,8 @@ class Running:
     def _send(self, sequence: Sequence, text: "str | Exception") -> None:
         """Answer with the text of the new token. If it is an error, or cannot be sent, the sequence ends here."""
         try:
-            respond(sequence.request, text, last=sequence.finished)
+            said = as_json(sequence.log_probs, self._tokenizer) if sequence.rivals is not None else ""
+            respond(sequence.request, text, last=sequence.finished, logprobs=said)
             if not sequence.finished and self._has_left(sequence):
                 sequence.finish("cancelled")
                 respond(sequence.request, "", last=True)

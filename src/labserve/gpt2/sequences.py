@@ -8,10 +8,11 @@ from tokenizers import Tokenizer
 
 from labserve.params import SAMPLING, BadInput, Field, parse, text
 from labserve.text.detok import Detokenizer
+from labserve.text.logprobs import MOST, LogProb
 from labserve.text.sampling import Sampler
 
 DEFAULT_MAX_TOKENS = 32
-FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), **SAMPLING}
+FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), "logprobs": Field(int, 0, MOST), **SAMPLING}
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,8 @@ class Sequence:
     eos: int | None  # the token that ends it earlier; None: nothing does
     sampler: Sampler
     detokenizer: Detokenizer
+    rivals: int | None = None  # how many tokens it wants log probabilities of beside its own; None: of none at all
+    log_probs: dict[int, LogProb] = field(default_factory=dict)  # of its last token and its rivals
     finished: bool = False
     why: str = ""  # it finished: "length", "stop" (the end token), "failed"
     slot: int | None = None
@@ -81,4 +84,6 @@ def new_sequence(
     if wanted > room:
         raise BadInput("max_tokens", f"{wanted:,} is too many: of {context:,} tokens the prompt leaves {room:,}")
     eos = None if asked.get("ignore_eos", False) else end_id
-    return Sequence(ids, len(ids), len(ids) + wanted, eos, Sampler.of(asked), Detokenizer(tokenizer))
+    return Sequence(
+        ids, len(ids), len(ids) + wanted, eos, Sampler.of(asked), Detokenizer(tokenizer), asked.get("logprobs")
+    )

@@ -44,7 +44,7 @@ class Sampler:
 
     def draw(self, logits: Any) -> int:
         """A token id drawn from `logits` [vocab], the best of which is finite."""
-        scores = _array(logits).astype(np.float64)
+        scores = as_array(logits).astype(np.float64)
         with np.errstate(over="ignore"):  # at a temperature of almost nothing all others are out of reach
             scores = (scores - scores.max()) / self.temperature
         if self.top_k and self.top_k < len(scores):
@@ -80,7 +80,7 @@ def likeliest(logits: Any) -> tuple[list[float], list[int]]:
     if _elsewhere(logits):  # only the winners leave the device
         best, tokens = logits.max(dim=-1)
     else:
-        scores = _array(logits)
+        scores = as_array(logits)
         tokens = scores.argmax(-1)
         best = np.take_along_axis(scores, tokens[:, None], -1)[:, 0]
     return best.tolist(), tokens.tolist()
@@ -91,5 +91,6 @@ def _elsewhere(logits: Any) -> bool:
     return not isinstance(logits, np.ndarray) and logits.device.type != "cpu"
 
 
-def _array(logits: Any) -> np.ndarray[Any, Any]:
+def as_array(logits: Any) -> np.ndarray[Any, Any]:
+    """Scores of any shape in the processor's memory."""
     return logits if isinstance(logits, np.ndarray) else logits.float().cpu().numpy()

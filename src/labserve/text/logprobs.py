@@ -1,0 +1,45 @@
+"""Log probabilities of a token and of its rivals, as vLLM's `logprobs` has them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from labserve.text.sampling import as_array
+
+MOST = 20  # rivals of a token, as in OpenAI's API
+LEAST = -9999.0  # for a token that is out of reach: JSON has no infinity
+
+
+@dataclass(frozen=True, slots=True)
+class LogProb:
+    """vLLM's `Logprob` (vllm/logprobs.py): the natural logarithm, and the place among all tokens from 1 on."""
+
+    logprob: float
+    rank: int
+
+
+def log_probs(logits: Any, token: int, count: int) -> dict[int, LogProb]:
+    """Those of `token` and then of the `count` likeliest ones, by id.
+
+    `logits` [vocab] are the model's own scores: temperature and cuts are not in them.
+    """
+    scores = as_array(logits).astype(np.float64)
+    scores -= scores.max()
+    scores -= np.log(np.exp(scores).sum())
+    best = np.argsort(-scores, kind="stable")[:count]
+    ranks = {int(id): place + 1 for place, id in enumerate(best)}
+    ranks = {token: ranks.get(token) or 1 + int((scores > scores[token]).sum())} | ranks
+    return {id: LogProb(max(float(scores[id]), LEAST), rank) for id, rank in ranks.items()}
+
+
+def as_json(found: Mapping[int, LogProb], tokenizer: Tokenizer) -> str:
+    """One token's, as vllm_backend's output `logprobs` writes those of a response: a list with an object for each."""
+    spelled = {
+        id: {"logprob": p.logprob, "rank": p.rank, "decoded_token": tokenizer.decode([id], skip_special_tokens=False)}
+        for id, p in found.items()
+    }
+    return json.dumps([spelled])

@@ -1,0 +1,107 @@
+"""Log probabilities: what a decoder makes of its scores, and what the door makes of that."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labdoor.errors import Refusal
+from labdoor.logprobs import Scored, Scores, chat_form, completion_form
+from labdoor.models import Model, Vocabulary
+from labdoor.requests import CompletionRequest, parse
+from labkit.clients.text_model import Input, TextModel
+from labserve.text.logprobs import LEAST, LogProb, as_json, log_probs
+
+LOGITS = np.array([1.0, 4.0, -2.0, 3.0, 0.5], dtype=np.float32)
+
+
+def test_they_are_the_logarithms_of_the_softmax_with_their_ranks() -> None:
+    expected = torch.log_softmax(torch.tensor(LOGITS), dim=-1)
+    found = log_probs(torch.tensor(LOGITS), 0, 2)
+    assert list(found) == [0, 1, 3], "the token itself, then the likeliest"
+    assert [one.rank for one in found.values()] == [3, 1, 2]
+    for id, one in found.items():
+        assert one.logprob == pytest.approx(float(expected[id]), abs=1e-6)
+
+
+def test_a_likely_token_stands_once_and_first() -> None:
+    assert list(log_probs(LOGITS, 3, 2)) == [3, 1]
+    assert list(log_probs(LOGITS, 3, 0)) == [3]
+
+
+def test_a_token_out_of_reach_has_a_number_too() -> None:
+    found = log_probs(np.array([0.0, -math.inf]), 0, 2)
+    assert found == {0: LogProb(0.0, 1), 1: LogProb(LEAST, 2)}
+
+
+class Words:
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return " ".join(f"w{id}" for id in ids)
+
+
+def output(token: int, count: int) -> str:
+    return as_json(log_probs(LOGITS, token, count), Words())
+
+
+def test_a_token_goes_with_its_text_and_not_before() -> None:
+    scores = Scores(1)
+    scores.add("", output(0, 1))  # half a character
+    scores.add("é", output(1, 1))
+    scores.add(" is", output(2, 1))  # may begin a stop string: its text is held back
+    assert [(one.start, one.end) for one in scores.take(1, stopped=False)] == [(0, 0), (0, 1)]
+    assert scores.take(2, stopped=False) == []
+    assert [(one.start, one.end) for one in scores.take(4, stopped=False)] == [(1, 4)]
+
+
+def test_tokens_of_a_stop_string_are_left_out() -> None:
+    scores = Scores(1)
+    for text in ("one", " two", " three"):
+        scores.add(text, output(0, 1))
+    assert [one.start for one in scores.take(5, stopped=True)] == [0, 3]
+
+
+def test_the_rivals_are_the_likeliest_and_hold_the_token_if_it_is_one() -> None:
+    scores = Scores(2)
+    scores.add("a", output(0, 2))
+    scores.add("b", output(1, 2))
+    unlikely, likely = scores.take(2, stopped=False)
+    assert [token for token, _ in unlikely.rivals] == ["w1", "w3"]
+    assert [token for token, _ in likely.rivals] == ["w1", "w3"]
+    assert (unlikely.own[0], likely.own[0]) == ("w0", "w1")
+
+
+TOKENS = [Scored(0, 2, ("hé", -0.5), [("x", -0.1)]), Scored(2, 3, ("!", -0.2), [("!", -0.2)])]
+
+
+def test_the_form_of_completions_has_lists_of_one_length() -> None:
+    assert completion_form(TOKENS) == {
+        "text_offset": [0, 2],
+        "token_logprobs": [-0.5, -0.2],
+        "tokens": ["hé", "!"],
+        "top_logprobs": [{"x": -0.1, "hé": -0.5}, {"!": -0.2}],
+    }
+
+
+def test_the_form_of_chats_spells_each_token_in_bytes() -> None:
+    first = chat_form(TOKENS)["content"][0]
+    assert (first["token"], first["bytes"], first["logprob"]) == ("hé", [0x68, 0xC3, 0xA9], -0.5)
+    assert first["top_logprobs"] == [{"token": "x", "bytes": [0x78], "logprob": -0.1}]
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_only_a_model_with_the_output_is_asked_for_them(able: bool) -> None:
+    inputs = {"text": Input("text", "BYTES", (1, 1))}
+    model = Model(TextModel("m", inputs, "text", "", "out", True, logprobs="logprobs" if able else ""), Vocabulary())
+    body: dict[str, Any] = {"model": "m", "prompt": "x", "logprobs": 3}
+    asked = parse(CompletionRequest, json.dumps(body).encode())
+    if able:
+        assert model.wire("x", 4, asked, 0)[1]["logprobs"] == 3
+    else:
+        with pytest.raises(Refusal, match="logprobs: model m gives no log probabilities") as caught:
+            model.wire("x", 4, asked, 0)
+        assert (caught.value.status, caught.value.code) == (400, "unsupported_parameter")
