@@ -95,7 +95,8 @@ def _part(caption: str, pages: list[tuple[str, str]]) -> Iterator[str]:
     yield from ("", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), "")
     for text, target in pages:
         name = re.sub(r"README$", "index", target.removesuffix(".md"))
-        yield f"{text[0].upper()}{text[1:]} </{name}>"
+        first, *rest = text.split(" ")
+        yield f"{' '.join([first.capitalize() if first.islower() else first, *rest])} </{name}>"  # vLLM stays so
     yield "```"
 
 
