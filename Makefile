@@ -12,7 +12,7 @@ WORKERS ?= -n 3
 # A worker that dies ends the run: replaced, pytest-xdist 3.8 waits for ever for what is left of the dead one's group.
 GROUPED := --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help setup setup-vllm test test-quick test-unit bench lint lock format images down clean model triton learn
+.PHONY: help setup setup-vllm test test-quick test-unit bench lint lock format images site down clean model triton learn
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,9 +68,18 @@ format: $(READY) ## let ruff format the code
 images: $(READY) ## draw docs/images again: the concepts, and pictures from the newest runs (ARGS=FOLDER: from these)
 	@$(BIN)/python scripts/draw_concepts.py && $(BIN)/python scripts/redraw_images.py $(ARGS)
 
+site: .venv/site/.ready ## the documentation as web pages, in site/ (its packages: .venv/site)
+	@scripts/site/build.sh site
+	@echo "site/index.html"
+
+.venv/site/.ready: requirements/site.txt
+	@rm -rf .venv/site && "$(PYTHON)" -m venv .venv/site
+	@LABS_PIP=".venv/site/bin/python -m pip" docker/install-packages.sh requirements/site.txt >.venv/site/setup.log 2>&1 || { tail -15 .venv/site/setup.log >&2; exit 1; }
+	@touch $@
+
 down: $(READY) ## take every stack down
 	@$(BIN)/labctl down --all
 
 clean: ## remove .venv, state and results (not the cache of weights and engines)
 	@if [ -x $(BIN)/labctl ]; then $(BIN)/labctl down --all; fi
-	@rm -rf .venv .labs results
+	@rm -rf .venv .labs results site

@@ -28,6 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERYTHING, ALL = "labs.txt", "--all-extras"
+SITE = "site.txt"  # make site: beside the labs' packages, in an environment of its own
 # File: the extras and dependency groups in it, beside the base requirements.
 FILES = {
     EVERYTHING: (ALL, "no-deps", "guard"),  # make setup
@@ -36,8 +37,9 @@ FILES = {
     "chat.txt": ("chat",),
     "guard.txt": ("guard",),
     "build.txt": ("build",),  # what makes the project's own package, inside the image builds
+    SITE: ("site",),
 }
-ALONE = (("build",), ("guard",))  # groups without the base requirements
+ALONE = (("build",), ("guard",), ("site",))  # groups without the base requirements
 GPU, GPU_PACKAGES = "gpu.txt", ("numpy", "onnxruntime", "torch", "transformers")
 VLLM = "vllm.txt"
 GPU_PYTHON = ">=3.10,<3.13"  # of NVIDIA's images, older and newer
@@ -71,12 +73,13 @@ def main() -> None:
 def lock(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict[str, str]:
     """The text of each file of ``requirements/``, without its header."""
     asked = _requirements(project)
-    made = _exports(_project(project, _keep(project, folder / "pins", EVERYTHING, upgrade)), folder / "cpu", FILES)
+    pins = _keep(project, folder / "pins", (EVERYTHING, SITE), upgrade)
+    made = _exports(_project(project, pins), folder / "cpu", FILES)
     wanted = [requirement for requirement in asked if requirement.partition("=")[0].partition(">")[0] in GPU_PACKAGES]
     image: dict[str, Any] = {
         "project": {"name": "gpu", "version": "0", "requires-python": GPU_PYTHON, "dependencies": wanted}
     }
-    made |= _exports(_project(image, _keep(image, folder / "gpu-pins", GPU, upgrade)), folder / "gpu", {GPU: ()})
+    made |= _exports(_project(image, _keep(image, folder / "gpu-pins", (GPU,), upgrade)), folder / "gpu", {GPU: ()})
     made |= _vllm(project, folder, upgrade)
     (torch,) = (requirement for requirement in asked if requirement.startswith("torch=="))
     return {**made, "torch.txt": f"# {TORCH_NOTE}\n{torch}\n"}
@@ -107,7 +110,7 @@ def _vllm(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict
         },
         "tool": {"uv": {"dependency-metadata": project["tool"]["uv"]["dependency-metadata"], **rules}},
     }
-    return _exports(_project(layer, _keep(layer, folder / "vllm-pins", VLLM, upgrade)), folder / "vllm", {VLLM: ()})
+    return _exports(_project(layer, _keep(layer, folder / "vllm-pins", (VLLM,), upgrade)), folder / "vllm", {VLLM: ()})
 
 
 def _requirements(project: dict[str, Any]) -> list[str]:
@@ -115,12 +118,11 @@ def _requirements(project: dict[str, Any]) -> list[str]:
     return [*own["dependencies"], *(r for extra in own.get("optional-dependencies", {}).values() for r in extra)]
 
 
-def _keep(project: dict[str, Any], folder: Path, name: str, upgrade: Iterable[str]) -> list[str]:
+def _keep(project: dict[str, Any], folder: Path, names: tuple[str, ...], upgrade: Iterable[str]) -> list[str]:
     """The pins that a new resolution of ``project`` should have: today's where they still fit."""
     _write(_project(project, []), folder)
-    today, pins = ROOT / "requirements" / name, folder / "pins.txt"
-    if today.is_file():
-        pins.write_bytes(today.read_bytes())
+    today, pins = [ROOT / "requirements" / name for name in names], folder / "pins.txt"
+    pins.write_bytes(b"".join(path.read_bytes() for path in today if path.is_file()))
     extras = [ALL, *(f"--group={group}" for group in project.get("dependency-groups", {}))]
     minimum = project["project"]["requires-python"].removeprefix(">=").partition(",")[0]
     _uv(

@@ -75,13 +75,14 @@ def test_every_file_that_is_made_is_there(lock: ModuleType) -> None:
 
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str) -> None:
-    locked = {**pins("labs.txt", python), **pins("torch.txt", python), **pins("build.txt", python)}
+    files = ("site.txt", "labs.txt", "torch.txt", "build.txt")
+    locked = {package: version for name in files for package, version in pins(name, python).items()}
     for requirement in requirements():
         version = locked.get(canonicalize_name(requirement.name))
         assert version and requirement.specifier.contains(version), f"{requirement}: locked is {version}"
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name not in ("labs.txt", "gpu.txt", "vllm.txt")])
+@pytest.mark.parametrize("name", sorted({*FILES} - {"labs.txt", "gpu.txt", "vllm.txt", "site.txt"}))
 def test_the_images_have_the_versions_of_make_setup(name: str) -> None:
     everything = {**pins("labs.txt"), **pins("torch.txt"), **pins("build.txt")}
     assert {package: everything.get(package) for package in pins(name)} == pins(name)
