@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from machinery import labctl, processes_about
+from waiting import eventually
 
 from labkit.predict import recording
 
@@ -39,6 +40,7 @@ def test_a_bench_under_another_setting_is_predicted_run_and_compared_and_no_serv
 
 def test_a_recording_that_does_not_say_its_settings_is_refused_before_a_server_starts(own: Path) -> None:
     labctl(*BENCH, root=own)
+    eventually(lambda: not processes_about(own))  # those of the measurement
     (result,) = (own / "results").glob("05-*/*")
     for context in result.glob("context-*.json"):
         context.unlink()
