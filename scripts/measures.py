@@ -26,7 +26,14 @@ COMMAND = ("up", "iterative", "--dry-run")
 # Rooms of capabilities that came after the house was measured, each at most ROOM_LINES; the rest is the house.
 ROOMS = {
     "vllm": ("runtimes/layers.py", "vllm.py"),
-    "door": ("runtimes/door.py", "stack/door.py", "cli/openai.py"),
+    "door": (
+        "runtimes/door.py",
+        "runtimes/environments.py",
+        "stack/door.py",
+        "cli/openai.py",
+        "labs/load_tools.py",
+        "labs/tool_bench.py",
+    ),
     "predict": ("cli/predict.py", "labs/rerun.py", "labs/paced.py"),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
 }

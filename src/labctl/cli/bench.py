@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --against-engine
 AT_LEAST_1 = click.IntRange(min=1)
 NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
+NOT_WITH_CLIENT = ("trace", "speed", "against_engine", "rounds", "replica", "price_per_hour")
+CLIENTS = ("aiperf", "vllm-bench")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
 
@@ -90,6 +92,12 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     help="Compare with the engine alone, without Triton, and say where the difference goes.",
 )
 @opt.number_option("--rounds", 3, "With --against-engine: measurements of each side.", AT_LEAST_1)
+@click.option(
+    "--client",
+    type=click.Choice(CLIENTS),
+    default=None,
+    help="Measure with another project's load tool, through the OpenAI API (docs/guide/openai.md).",
+)
 @opt.replica_option
 @opt.output_option
 @opt.as_json
@@ -112,6 +120,7 @@ def bench_command(
     price_per_hour: float | None,
     against_engine: bool,
     rounds: int,
+    client: str | None,
     replica: int | None,
     output: Path | None,
     json_output: bool,
@@ -120,6 +129,7 @@ def bench_command(
 ) -> None:
     """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it."""
     from labctl.labs import bench as benches
+    from labctl.labs import load_tools, tool_bench
     from labkit.stats import Slo
     from labkit.workloads.bench import PROMPTS, Workload, prompts_from, tabulate
 
@@ -132,6 +142,8 @@ def bench_command(
     arrivals = _read_trace(trace, request_count, speed, random_seed) if trace else []
     if against_engine and (other := [word for word in NOT_WITH_ENGINE if _is_given(word)]):
         raise click.UsageError(f"--against-engine sends everything at once: without --{other[0].replace('_', '-')}")
+    if client and (other := [word for word in NOT_WITH_CLIENT if _is_given(word)]):
+        raise click.UsageError(f"{client} has no counterpart of --{other[0].replace('_', '-')}")
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     prompts = prompts_from(dataset) if dataset else None
     if against_engine:
@@ -151,8 +163,12 @@ def bench_command(
             trace=arrivals,
             price=price_per_hour,
         )
-        traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
-        outcome = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
+        if client:
+            tool = load_tools.TOOLS[client](session.workspace)
+            outcome = tool_bench.bench(session, lab, name, options, model, workload, concurrency, tool)
+        else:
+            traced = f"{trace.name}, {speed:g} times as fast" if trace else ""
+            outcome = benches.bench(session, lab, name, options, model, workload, concurrency, replica, traced)
     if session.todo is not None:
         show_dry_run(session.todo, json_output)
         return
@@ -165,6 +181,9 @@ def bench_command(
     else:
         header, rows = tabulate(outcome.metrics)
         click.echo(table(rows, header, right=range(1, len(header))))
+        if client:
+            names, theirs = load_tools.names_table(load_tools.TOOLS[client], bool(slo))
+            click.echo(f"\n{table(theirs, names)}")
         notes = _table_notes(model, outcome, bool(request_rate or trace), concurrency, price_per_hour)
     say_folder(outcome.folder, outcome.edited)
     for sentence in notes:

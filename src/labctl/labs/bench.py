@@ -107,7 +107,7 @@ def bench(
         for title, number in loads:
             listener.step(f"{model}, {title}")
             began = time.monotonic()
-            with _explained(asked):
+            with explained(asked):
                 metrics[title], one = workloads.run(
                     record.scrape_endpoints, model, workload, number, progress, record.tokenizer_dir
                 )
@@ -121,7 +121,7 @@ def bench(
         settings |= {"trace": traced} if traced else {"output_tokens": workload.output_tokens}
         settings |= {"slo": str(workload.slo)} if workload.slo else {}
         results.write_phase(out, "bench", metrics, records)
-        edited = _write_result(out, asked, settings, metrics)
+        edited = write_result(out, asked, settings, metrics)
         limits = [f"Goodput: requests per second within {workload.slo}."] if workload.slo else []
         limits += [workloads.priced(workload.price)] if workload.price else []
         header, rows = workloads.tabulate(metrics)
@@ -131,7 +131,7 @@ def bench(
 
 
 @contextlib.contextmanager
-def _explained(stack: RunningStack) -> Iterator[None]:
+def explained(stack: RunningStack) -> Iterator[None]:
     """Tell an error of a block as the death of the server, where it has died, else in the words of a person's files."""
     try:
         yield
@@ -140,7 +140,7 @@ def _explained(stack: RunningStack) -> Iterator[None]:
         raise death(stack.session, stack.name) or faults.explain_error(error, explain) from error
 
 
-def _write_result(
+def write_result(
     out: Path, stack: RunningStack, settings: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> Sequence[str]:
     """Write ``result.json``; the files that were not as shipped."""
@@ -182,7 +182,7 @@ def against_engine(
         work = Work(handle, engine, items)
         for number in range(1, rounds + 1):
             session.listener.step(f"round {number} of {rounds}")
-            with _explained(handle):
+            with explained(handle):
                 account, answered = work.served(lambda *_: faults.refuse_stuck(handle))
             through.append(account)
             records += answered
@@ -200,7 +200,7 @@ def against_engine(
             "rounds": rounds,
         }
         results.write_phase(out, "against-engine", told, records)
-        edited = _write_result(out, handle, {"bench_model": work.model.name}, {"against_engine": told})
+        edited = write_result(out, handle, {"bench_model": work.model.name}, {"against_engine": told})
     return BenchResult(out, {}, edited=edited, comparison=found)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 
 from labctl.listener import Listener
 from labctl.runtimes import processes
@@ -49,21 +52,41 @@ def beside(workspace: Workspace, record: Record, port: int) -> Action[str]:
     started, log = command(record, port), workspace.folder(record.stack).path / "openai.log"
 
     def do(listener: Listener) -> str:
-        listener.command(started.argv)
-        env = {**os.environ, **marks(workspace.root, record.stack)}
-        process = processes.spawn(started.argv, env, log, workspace.root, outlive=record.owner is None)
-        deadline = time.monotonic() + PATIENCE_S
-        while not _answers(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                how = processes.describe_exit(process.returncode) if process.poll() is not None else "no answer"
-                process.kill()
-                tail = nofollow.read_text(log).splitlines()[-5:]
-                failed = "the OpenAI API did not come up; the stack itself is up"
-                raise LabError(failed, how, f"labctl openai {record.stack}", details=tail)
-            time.sleep(LOOK_S)
+        _start(started, workspace, record, port, listener, outlive=record.owner is None)
         return url(port)
 
     return Action("the OpenAI API", do, [started], [str(log)], expected=url(port))
+
+
+@contextlib.contextmanager
+def during(workspace: Workspace, record: Record, port: int, listener: Listener) -> Iterator[str]:
+    """It for the time of a block; its base URL. Raises LabError as :func:`beside`."""
+    process = _start(command(record, port), workspace, record, port, listener, outlive=False)
+    try:
+        yield url(port)
+    finally:
+        process.kill()  # it holds nothing
+        process.wait()
+
+
+def _start(
+    started: Command, workspace: Workspace, record: Record, port: int, listener: Listener, outlive: bool
+) -> subprocess.Popen[bytes]:
+    """Start it, and wait until it answers."""
+    log = workspace.folder(record.stack).path / "openai.log"
+    listener.command(started.argv)
+    env = {**os.environ, **marks(workspace.root, record.stack)}
+    process = processes.spawn(started.argv, env, log, workspace.root, outlive)
+    deadline = time.monotonic() + PATIENCE_S
+    while not _answers(port):
+        if process.poll() is not None or time.monotonic() > deadline:
+            how = processes.describe_exit(process.returncode) if process.poll() is not None else "no answer"
+            process.kill()
+            tail = nofollow.read_text(log).splitlines()[-5:]
+            failed = "the OpenAI API did not come up; the stack itself is up"
+            raise LabError(failed, how, f"labctl openai {record.stack}", details=tail)
+        time.sleep(LOOK_S)
+    return process
 
 
 def _answers(port: int) -> bool:

@@ -56,6 +56,11 @@ class Layer:
         return self.path.is_dir()
 
     @property
+    def needed(self) -> float:
+        """Bytes of free disk."""
+        return NEEDED[self.name]
+
+    @property
     def remedy(self) -> str:
         return f"labctl engines install {self.name}"
 
@@ -84,8 +89,7 @@ class Layer:
         title = f"the packages of {self.lock.name}"
         if self.ready:
             return Action(title, lambda listener: f"in {self.path}")
-        commands = [self._pip(Path("FOLDER")), self._compile(Path("FOLDER"))]
-        return Action(title, self._install, commands, [f"{self.path}/"], minutes=2)
+        return Action(title, self._install, self._commands(Path("FOLDER")), [f"{self.path}/"], minutes=2)
 
     def _install(self, listener: Listener) -> str:
         with key_lock(self.path):
@@ -101,19 +105,22 @@ class Layer:
                     listener.progress(line.strip()[:72])
 
             with replace_dir(self.path) as fresh:
-                for command in (self._pip(fresh), self._compile(fresh)):
+                for command in self._commands(fresh):
                     processes.run_to_end(command, listener, failed, remedy, merged=True, on_line=progress)
             size = sum(path.lstat().st_size for path in self.path.rglob("*") if path.is_file())
         return f"{size / 1e9:.1f} GB in {self.path}"
 
     def _require_room(self) -> None:
         free = shutil.disk_usage(next(p for p in self.path.parents if p.is_dir())).free
-        if free < NEEDED[self.name]:
+        if free < self.needed:
             raise LabError(
-                f"{self.name} needs {NEEDED[self.name] / 1e9:.1f} GB of disk, and {free / 1e9:.1f} GB are free",
+                f"{self.name} needs {self.needed / 1e9:.1f} GB of disk, and {free / 1e9:.1f} GB are free",
                 f"it goes into {self.path.parent}",
                 "free some space, or set LABS_CACHE to a folder on another disk",
             )
+
+    def _commands(self, target: Path) -> list[Command]:
+        return [self._pip(target), self._compile(target)]
 
     def _pip(self, target: Path) -> Command:
         install = str(self.workspace.root / "docker" / "install-packages.sh")

@@ -1,0 +1,121 @@
+"""``labctl bench --client``: a stack up, the OpenAI API before it, and another project's load tool against that."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from labctl.labs.bench import BenchResult, explained, write_result
+from labctl.labs.load_tools import Load, Tool, names_table
+from labctl.labs.run import results_folder
+from labctl.labs.servers import as_it_runs, ephemeral
+from labctl.listener import Listener
+from labctl.manifest.schema import Lab
+from labctl.runtimes import door, processes
+from labctl.runtimes.processes import Action
+from labctl.runtimes.record import LOOPBACK, UpOptions
+from labctl.stack import edits, ports
+from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
+from labkit.clients.text_model import TextModel
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+from labkit.tables import markdown
+from labkit.workloads import bench as workloads
+
+
+def bench(
+    session: Session,
+    lab: Lab,
+    stack: str,
+    options: UpOptions,
+    model: str,
+    workload: workloads.Workload,
+    concurrency: Sequence[int],
+    tool: Tool,
+) -> BenchResult:
+    """Measure a model by ``tool`` at each concurrency, or at the workload's rate; the tool's own files stay beside it.
+
+    Raises LabError: the tool cannot be had here, or it ended with an error; a request failed.
+    """
+    rate = workload.rate
+    loads = [(f"{rate:g}/s", 1)] if rate else [(f"{number} in flight", number) for number in concurrency]
+    options = as_it_runs(session, stack, options)
+    session.carry_out([tool.prepare()])  # before a server is started for nothing
+    metrics: dict[str, dict[str, Any]] = {}
+    with results_folder(session, lab) as out, ephemeral(session, lab, stack, options) as handle:
+        with explained(handle), _door(session, handle) as address:
+            for title, number in loads:
+                folder = out / f"{tool.name}-{title.replace(' ', '-').replace('/', '-per-')}"
+                load = _load(session, handle, model, workload, number, address, folder)
+                session.listener.step(f"{model}, {title}, by {tool.name}")
+                metrics[title] = session.do(_measurement(tool, load))
+                session.listener.done(f"{workload.requests} requests")
+        if session.todo is not None:
+            return BenchResult(out, {})
+        settings = {"bench_model": model, "client": tool.name, "output_tokens": workload.output_tokens}
+        settings |= {"slo": str(workload.slo)} if workload.slo else {}
+        edited = write_result(out, handle, settings, metrics)
+        tables = [workloads.tabulate(metrics), names_table(type(tool), bool(workload.slo))]
+        parts = [
+            f"# {model} of {stack} under the load of {tool.name}",
+            *(markdown(rows, head) for head, rows in tables),
+        ]
+        atomic_write(out / "report.md", "\n\n".join(parts) + f"\n{edits.section(edited)}")
+    return BenchResult(out, metrics, edited=edited)
+
+
+@contextlib.contextmanager
+def _door(session: Session, stack: RunningStack) -> Iterator[str]:
+    """The OpenAI API for the time of a block, on a free port; where it is, without /v1."""
+    (port,) = ports.free_ports(LOOPBACK, 1)
+    if session.todo is not None:
+        yield session.do(door.beside(session.workspace, stack.record, port)).removesuffix("/v1")
+        return
+    with door.during(session.workspace, stack.record, port, session.listener) as address:
+        yield address.removesuffix("/v1")
+
+
+def _load(
+    session: Session,
+    stack: RunningStack,
+    model: str,
+    workload: workloads.Workload,
+    number: int,
+    address: str,
+    folder: Path,
+) -> Load:
+    """Raises LabError: the model's tokenizer is not known, or limits are given and it answers whole."""
+    tokenizer, streamed = stack.record.tokenizer_dir, True
+    if session.todo is None:
+        asked = TextModel.of(stack.record.scrape_endpoints["grpc"], model)
+        tokenizer, streamed = tokenizer or asked.tokenizer_dir, asked.decoupled
+        if not tokenizer:
+            raise LabError(f"the tokenizer of {model} is not known here", "load tools count tokens with it")
+    if workload.slo and not streamed:
+        raise LabError(
+            "goodput can be measured only for a model that answers token by token",
+            f"{model} answers whole",
+            "without --slo, or another model (-m)",
+        )
+    return Load(address, model, tokenizer, streamed, workload, number, folder / "prompts.jsonl", folder)
+
+
+def _measurement(tool: Tool, load: Load) -> Action[dict[str, Any]]:
+    """The tool's run, which gives its figures by our names."""
+    command = tool.command(load)
+
+    def do(listener: Listener) -> dict[str, Any]:
+        load.out.mkdir(parents=True)
+        atomic_write(load.prompts, tool.lines(load.workload))
+
+        def progress(line: str) -> None:
+            listener.progress(line.strip()[:72])
+
+        failed = f"{tool.name} could not measure {load.model}"
+        processes.run_to_end(command, listener, failed, merged=True, on_line=progress)
+        return tool.read(load)
+
+    return Action(f"requests to {load.model} by {tool.name}", do, [command], [f"{load.out}/"], expected={})

@@ -1,0 +1,37 @@
+"""A Python environment of its own in the labs' cache: a tool that shares no package with the labs or with vLLM."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from labctl.runtimes.layers import Layer
+from labctl.runtimes.processes import Command
+from labkit.errors import LabError
+
+
+class Environment(Layer):
+    """The packages that ``requirements/NAME.txt`` locks, as a virtual environment: it is made once, whole or not."""
+
+    needed = 2e9  # bytes of free disk: 0.9 GB, and its downloads while it is made
+    remedy = "the same command again"
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter. Its scripts have the path that it was made under, so a tool is started as a module."""
+        return self.path / "bin" / "python"
+
+    def require(self) -> Path:
+        """Its folder. Raises LabError where it is not installed."""
+        if not self.ready:
+            raise LabError(f"{self.name} is not installed", "it has an environment of its own", self.remedy)
+        return self.path
+
+    def _commands(self, target: Path) -> list[Command]:
+        make = Command([sys.executable, "-m", "venv", "--without-pip", str(target)])
+        return [make, *super()._commands(target)]
+
+    def _pip(self, target: Path) -> Command:
+        install = str(self.workspace.root / "docker" / "install-packages.sh")
+        pip = f"{sys.executable} -m pip --python {target}/bin/python"
+        return Command(["sh", install, str(self.lock)], {"LABS_PIP": pip, "LABS_COMPILE": "--no-compile"})

@@ -1,0 +1,242 @@
+"""Load tools of other projects: the command that measures, their figures by our names, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from labctl.cli import bench as command_line
+from labctl.cli.main import cli
+from labctl.labs.load_tools import OURS, TOOLS, AIPerf, Load, Tool, VllmBench, names_table
+from labctl.listener import Silent
+from labctl.runtimes.environments import Environment
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+from labkit.stats import Slo
+from labkit.workloads.bench import Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(__file__).parent / "data"
+EVERY = pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
+# What `labctl bench` hands on to a tool, or does itself beside it.
+HANDED_ON = {"stack", "model", "dataset", "concurrency", "request_rate", "request_count", "warmup_request_count"}
+HANDED_ON |= {"output_tokens", "random_seed", "slo", "client", "output", "json_output", "dry", "verbose"}
+OF_UP = {"profile", "pairs", "release", "templates", "gpus", "runtime", "ports", "timeout", "expose", "supervise"}
+OF_UP |= {"client_shm", "replicas", "balance"}
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Twelve requests, four in flight, of a model that answers token by token."""
+    workload = Workload(["One", "Two"], output_tokens=16, requests=12, warmup=3, seed=5)
+    return Load("http://127.0.0.1:9", "m", "/tokenizer", True, workload, 4, tmp_path / "prompts.jsonl", tmp_path)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A checkout of the test's own and a cache that does not exist yet."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for name in ("pyproject.toml", "requirements", "labs", "model_repos", "models", "src", "docker"):
+        (root / name).symlink_to(ROOT / name)
+    monkeypatch.setenv("LABS_ROOT", str(root))
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))
+    yield tmp_path
+
+
+def made(tool: type[Tool]) -> Tool:
+    return tool(Workspace(ROOT, ROOT / "no-cache"))
+
+
+def recorded(tool: type[Tool], load: Load, **other: Any) -> None:
+    """Put a result that the tool wrote of 12 requests into the folder, changed where ``other`` says so."""
+    source, name = ("aiperf", "profile_export_aiperf") if tool is AIPerf else ("vllm_bench", "result")
+    document = json.loads((DATA / f"{source}.json").read_text()) | other
+    (load.out / f"{name}.json").write_text(json.dumps(document))
+
+
+def bench(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["bench", "iterative", *arguments])
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_a_closed_loop_keeps_its_requests_in_flight(tool: type[Tool], load: Load) -> None:
+    argv = shlex.join(made(tool).command(load).argv)
+    assert "concurrency 4" in argv and "--request-rate" not in argv
+
+
+@EVERY
+def test_an_open_loop_sends_at_its_rate_whatever_is_in_flight(tool: type[Tool], load: Load) -> None:
+    argv = shlex.join(made(tool).command(replace(load, workload=replace(load.workload, rate=2.5))).argv)
+    assert "--request-rate 2.5" in argv and "concurrency" not in argv
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        (AIPerf, ["--request-count 12", "--warmup-request-count 3", "--random-seed 5", "ignore_eos:true"]),
+        (VllmBench, ["--num-prompts 12", "--num-warmups 3", "--seed 5", "--custom-output-len 16", "--ignore-eos"]),
+    ],
+)
+def test_counts_seed_and_lengths_are_handed_on(tool: type[Tool], words: list[str], load: Load) -> None:
+    argv = shlex.join(made(tool).command(load).argv)
+    assert [word for word in words if word not in argv] == []
+
+
+def test_without_warmup_requests_aiperf_is_not_given_a_zero_that_it_refuses(load: Load) -> None:
+    argv = made(AIPerf).command(replace(load, workload=replace(load.workload, warmup=0))).argv
+    assert "--warmup-request-count" not in argv
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [(AIPerf, ["time_to_first_token:500 inter_token_latency:60"]), (VllmBench, ["ttft:500", "tpot:60"])],
+)
+def test_limits_are_handed_on_in_the_names_of_the_tool(tool: type[Tool], words: list[str], load: Load) -> None:
+    argv = list(made(tool).command(replace(load, workload=replace(load.workload, slo=Slo(500, 60)))).argv)
+    place = argv.index("--goodput") + 1
+    assert argv[place : place + len(words)] == words
+
+
+def test_aiperf_asks_for_no_stream_of_a_model_that_answers_whole(load: Load) -> None:
+    assert "--streaming" in made(AIPerf).command(load).argv
+    assert "--streaming" not in made(AIPerf).command(replace(load, streamed=False)).argv
+
+
+@EVERY
+def test_the_prompts_are_one_line_for_each_request(tool: type[Tool], load: Load) -> None:
+    text, tokens = tool.prompt_keys
+    lines = [json.loads(line) for line in made(tool).lines(load.workload).splitlines()]
+    assert lines == [{text: ["One", "Two"][number % 2], tokens: 16} for number in range(12)]
+
+
+# -- the result --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "theirs"),
+    [
+        (AIPerf, {"ttft": ("time_to_first_token", "p99"), "tpot": ("inter_token_latency", "p50")}),
+        (VllmBench, {"ttft": "p99_ttft_ms", "tpot": "p50_tpot_ms"}),
+    ],
+)
+def test_a_recorded_result_has_our_names(tool: type[Tool], theirs: dict[str, Any], load: Load) -> None:
+    recorded(tool, load)
+    document = json.loads(next(load.out.glob("*.json")).read_text())
+
+    def value(key: Any) -> float:
+        return float(document[key[0]][key[1]] if isinstance(key, tuple) else document[key])
+
+    found = made(tool).read(load)
+    assert set(OURS.values()) - {"goodput"} <= set(found)
+    assert found["time_to_first_token"]["p99"] == value(theirs["ttft"])
+    assert found["time_per_output_token"]["p50"] == value(theirs["tpot"])
+    assert found["output_token_throughput"] / found["request_throughput"] == pytest.approx(16)
+
+
+@EVERY
+def test_an_answer_that_comes_whole_has_no_figures_of_a_stream(tool: type[Tool], load: Load) -> None:
+    recorded(tool, load)
+    found = made(tool).read(replace(load, streamed=False))
+    assert "request_latency" in found
+    assert not {"time_to_first_token", "time_per_output_token", "inter_token_latency"} & set(found)
+
+
+@EVERY
+def test_goodput_is_read_where_limits_were_given(tool: type[Tool], load: Load) -> None:
+    recorded(tool, load)
+    found = made(tool).read(replace(load, workload=replace(load.workload, slo=Slo(60, 20))))
+    assert 0 < found["goodput"] <= found["request_throughput"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "failed"), [(AIPerf, {"request_count": {"avg": 10.0}}), (VllmBench, {"completed": 10, "failed": 2})]
+)
+def test_a_request_that_failed_is_not_averaged_away(tool: type[Tool], failed: dict[str, Any], load: Load) -> None:
+    recorded(tool, load, **failed)
+    with pytest.raises(LabError, match="2 of 12 requests failed; nothing is averaged"):
+        made(tool).read(load)
+
+
+@EVERY
+def test_a_result_that_is_missing_is_named(tool: type[Tool], load: Load) -> None:
+    with pytest.raises(LabError, match=f"{tool.name} left no result"):
+        made(tool).read(load)
+
+
+@EVERY
+def test_every_column_stands_beside_the_tools_own_name(tool: type[Tool]) -> None:
+    head, rows = names_table(tool, goodput=True)
+    assert head[1] == tool.name and [row[0] for row in rows] == list(OURS)
+    assert all(row[1] and row[2] for row in rows)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "option",
+    [("--against-engine",), ("--rounds", "2"), ("--replica", "1"), ("--price-per-hour", "3"), ("--trace", "agents")],
+)
+def test_an_option_without_a_counterpart_is_refused_by_name(tool: type[Tool], option: tuple[str, ...]) -> None:
+    done = bench("--client", tool.name, *option)
+    assert done.exit_code == 2 and f"{tool.name} has no counterpart of {option[0]}" in done.output
+
+
+def test_every_option_of_bench_is_handed_on_or_refused() -> None:
+    options = {option.name for option in command_line.bench_command.params}
+    assert options == HANDED_ON | OF_UP | set(command_line.NOT_WITH_CLIENT)
+
+
+def test_the_choices_of_the_command_line_are_the_tools() -> None:
+    assert list(command_line.CLIENTS) == list(TOOLS)
+
+
+def test_a_tool_that_is_not_installed_is_refused_before_a_server_starts(empty: Path) -> None:
+    with pytest.raises(LabError, match="vllm is not installed") as raised:
+        CliRunner().invoke(cli, ["bench", "iterative", "--client", "vllm-bench"], catch_exceptions=False)
+    assert raised.value.remedy == "labctl engines install vllm"
+
+
+def test_a_stack_without_a_text_model_is_refused(empty: Path) -> None:
+    with pytest.raises(LabError, match="has no text model"):
+        CliRunner().invoke(cli, ["bench", "sequence-batcher", "--client", "aiperf"], catch_exceptions=False)
+
+
+# -- the environment ---------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_shows_the_environment_the_door_and_the_tool_in_that_order(empty: Path) -> None:
+    done = CliRunner().invoke(
+        cli,
+        ["bench", "iterative", "--runtime", "local", "--client", "aiperf", "--concurrency", "4", "--dry-run", "--json"],
+        catch_exceptions=False,
+    )
+    shown = [shlex.join(command["argv"]) for command in json.loads(done.stdout)["commands"]]
+    told = ("-m venv", "aiperf.txt", "tritonserver", "-m labdoor", "aiperf profile")
+    places = [next(place for place, line in enumerate(shown) if word in line) for word in told]
+    assert places == sorted(places)
+    assert not (empty / "cache").exists()
+
+
+def test_an_environment_has_nothing_of_the_labs_own_packages(tmp_path: Path) -> None:
+    for name in ("requirements", "docker", "cache"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "requirements" / "aiperf.txt").write_text("aiperf==0\n")
+    script = '$LABS_PIP list --format freeze >"$(dirname "$1")/list.txt"\n'
+    (tmp_path / "docker" / "install-packages.sh").write_text(script)
+    found = Environment("aiperf", Workspace(tmp_path, tmp_path / "cache"))
+    found.install().do(Silent())
+    assert found.python.exists() and found.require() == found.path
+    assert (tmp_path / "requirements" / "list.txt").read_text() == ""
