@@ -96,7 +96,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     "--client",
     type=click.Choice(CLIENTS),
     default=None,
-    help="Measure with another project's load tool, through the OpenAI API (docs/guide/openai.md).",
+    help="Measure with another project's load tool, through the OpenAI API (docs/guide/load-tools.md).",
 )
 @opt.replica_option
 @opt.output_option
