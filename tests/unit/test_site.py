@@ -69,7 +69,7 @@ def pages(site: Path) -> dict[str, Page]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with the pages README.md, docs/README.md and docs/page.md, and a file that is not a page."""
+    """A checkout with three pages: README.md, docs/README.md and another in docs."""
     root = tmp_path / "checkout"
     shutil.copytree(ROOT / "scripts" / "site", root / "scripts" / "site")
     (root / ".venv").mkdir()
@@ -128,13 +128,13 @@ def test_a_link_that_leads_nowhere_ends_the_build(checkout: Path, tmp_path: Path
     with (checkout / "docs" / "page.md").open("a") as page:
         page.write(f"\n[wrong]({link})\n")
     done = build(checkout, tmp_path / "site")
-    assert done.returncode and "docs/page.md:7: WARNING" in done.stderr and "missing" in done.stderr
+    assert done.returncode and "/page.md:7: WARNING" in done.stderr and "missing" in done.stderr
 
 
 def test_a_page_that_the_table_of_contents_lacks_ends_the_build(checkout: Path, tmp_path: Path) -> None:
     (checkout / "docs" / "other.md").write_text("# Other\n")
     done = build(checkout, tmp_path / "site")
-    assert done.returncode and "docs/other.md: WARNING: document isn't included in any toctree" in done.stderr
+    assert done.returncode and "/other.md: WARNING: document isn't included in any toctree" in done.stderr
 
 
 def test_a_checkout_without_a_mistake_becomes_a_site(checkout: Path, tmp_path: Path) -> None:
