@@ -100,7 +100,7 @@ def test_every_make_target_and_command_that_a_page_names_exists(page: str) -> No
     "page",
     sorted(
         path
-        for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "labs/*/README.md", "museum/*/*.md")
+        for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md", "labs/*/README.md", "museum/*/*.md")
         for path in ROOT.glob(pattern)
     ),
     ids=lambda path: str(path.relative_to(ROOT)),

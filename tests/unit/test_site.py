@@ -69,7 +69,7 @@ def pages(site: Path) -> dict[str, Page]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with the pages README.md, docs/README.md and one beside it, and a file that is not a page."""
+    """A checkout with three pages: README.md, docs/README.md and another in docs."""
     root = tmp_path / "checkout"
     shutil.copytree(ROOT / "scripts" / "site", root / "scripts" / "site")
     (root / ".venv").mkdir()
