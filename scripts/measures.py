@@ -27,7 +27,13 @@ COMMAND = ("up", "iterative", "--dry-run")
 ROOMS = {
     "vllm": ("runtimes/layers.py", "vllm.py"),
     "door": ("runtimes/door.py", "stack/door.py", "cli/openai.py"),
-    "predict": ("cli/predict.py", "labs/rerun.py", "labs/paced.py"),
+    "predict": (
+        "cli/predict.py",
+        "labs/rerun.py",
+        "labs/paced.py",
+        "pages/live/whatif.py",
+        "pages/live/page/whatif.js",
+    ),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
 }
 ROOM_LINES, PAGE_WORDS = 1_500, 900
