@@ -40,11 +40,18 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def log_of(folder: Path, arrivals: list[Arrival]) -> Path:
-    """The step log of a server that served these requests: each arrived at the step that was under way."""
+    """The step log of a server that served these requests: it takes new ones between two steps."""
     folder.mkdir(exist_ok=True)
     rows = replay.replay(Recording(SETTINGS, arrivals), SETTINGS, cost).rows
-    pinned = [replace(one, after=sum(row.over <= one.at for row in rows)) for one in arrivals]
-    log = written(folder, Recording(SETTINGS, pinned, rows))
+
+    def received(one: Arrival) -> Arrival:
+        """As the server takes it: between two steps."""
+        over = sum(row.over < one.at for row in rows)
+        if rows[over].began < one.at:
+            return replace(one, at=rows[over].over, after=over + 1)
+        return replace(one, after=over)
+
+    log = written(folder, Recording(SETTINGS, [received(one) for one in arrivals], rows))
     return log.rename(folder / "steps-tensorrt_llm-0.jsonl")
 
 
