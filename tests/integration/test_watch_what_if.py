@@ -37,7 +37,7 @@ def test_the_strip_of_another_policy_appears_and_marks_the_step_at_which_it_part
         visitor = Visitor(browser, address)
         try:
             visitor.pause()
-            names = [visitor.ask("ensemble", "I have lived in", tokens) for tokens in (12, 20)]
+            names = [visitor.ask("ensemble", "I have lived in", tokens) for tokens in (60, 90)]
             for name in names:
                 visitor.lane(ENGINE).locator(".held", has_text=name).wait_for()
             visitor.resume()
@@ -51,6 +51,8 @@ def test_the_strip_of_another_policy_appears_and_marks_the_step_at_which_it_part
             real, other = visitor.page.evaluate("watching.whatIf.partings.at(-1).at")
             assert real == first
             assert parted.get_attribute("data-step") == str(other)
+            parted.get_by_role("button", name=f"First difference: step {other}").click()
+            visitor.until("watching.views.some((view) => view.whatIf && view.strip.right !== null)")
             visitor.until("!watching.dirty && !watching.stale")
             assert visitor.page.evaluate(MARKED, [ENGINE, real]) == RED
             assert visitor.page.evaluate(MARKED, [OTHER, other]) == RED

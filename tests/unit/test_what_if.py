@@ -62,7 +62,7 @@ def lines_of(log: Path) -> Iterator[Line]:
 def followed(log: Path, policy: Mapping[str, str], lines: list[Line] | None = None) -> tuple[WhatIf, list[Line]]:
     """All steps of the other policy, computed while the log grows by a line at a time."""
     what_if = WhatIf("inflight-batching", log.parent, policy)
-    return what_if, [step for line in lines or lines_of(log) for step in what_if.feed([line])]
+    return what_if, [step for line in lines or lines_of(log) for step in what_if.feed([line])[0]]
 
 
 def decided(steps: list[Line]) -> list[dict[str, Any]]:
@@ -111,8 +111,8 @@ def test_the_first_difference_and_its_reasons_are_those_of_explain_diff(policy: 
     wanted = parting(*sides).sides
     event = what_if.events[-1]
     assert wanted and event["at"] == [wanted[0].step, wanted[1].step]
-    names = list(wanted[0].reasons)[: whatif.NAMED]
-    assert event["why"] == [[name, wanted[0].reasons[name], wanted[1].reasons[name]] for name in names]
+    named = list(wanted[0].reasons)[: whatif.NAMED]
+    assert event["why"] == [[name, wanted[0].reasons[name], wanted[1].reasons[name]] for name in named]
 
 
 def test_nothing_is_replayed_before_the_length_of_an_answer_is_known(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_what_one_look_has_no_time_for_is_computed_at_the_next(tmp_path: Path, m
     monkeypatch.setattr(whatif, "AT_ONCE_S", 0.0)
     log = log_of(tmp_path, some_requests())
     what_if = WhatIf("inflight-batching", tmp_path, POLICIES[0])
-    steps = what_if.feed(lines_of(log))
+    steps, _ = what_if.feed(lines_of(log))
     assert len(steps) == 1
-    while more := what_if.feed([]):
+    while more := what_if.feed([])[0]:
         steps += more
     assert decided(steps) == predicted(log, POLICIES[0])
 

@@ -36,7 +36,6 @@ class Hub:
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
         self._what_if, self._tail = what_if, Tail(clock.run_dir, recorded if what_if else parsed)
-        self._replayed: deque[Line] = deque(maxlen=RECENT)
         self._chat = ""
         self._epoch = time.time() - time.monotonic()
         self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
@@ -59,20 +58,14 @@ class Hub:
                 self._counters.count(lines)
                 self._pass_on(lines, [])
             if self._what_if:
-                self._replay(self._what_if, read)
+                steps, parted = self._what_if.feed(read)
+                if steps or parted:
+                    self._pass_on(steps, parted)
             self._look_at_the_clock()
             if self._pages and self._loop.time() - counted > COUNT_S:
                 counted = self._loop.time()
                 await self._count()
             await asyncio.sleep(LOOK_S)
-
-    def _replay(self, what_if: WhatIf, read: Sequence[Line]) -> None:
-        last = what_if.events[-1]
-        if steps := what_if.feed(read):
-            self._replayed.extend(steps)
-            self._pass_on(steps, [])
-        if what_if.events[-1] is not last:
-            self._pass_on([], [what_if.events[-1]])
 
     def close(self) -> None:
         """Let every page go, from any thread."""
@@ -93,8 +86,8 @@ class Hub:
         """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
         feed = Feed()
-        lines = [*self._lines, *self._held.values(), *self._replayed]
-        parted = self._what_if.events if self._what_if else ()
+        steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
+        lines = [*self._lines, *self._held.values(), *steps]
         head: HeadEvent = {**self.head, "chat": self._chat}
         first: list[Event] = [head, *feed.events(lines), *parted, *self._asked.values(), self._rows(), self._set]
         self._pages.add(queue)

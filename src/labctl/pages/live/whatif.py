@@ -20,7 +20,7 @@ from labkit.predict.replay import changed
 SHARE = 0.05  # seconds of processor time a second, on average,
 SPARE_S = 1.0  # of which as many may have been saved up,
 AT_ONCE_S = 0.02  # and as many are spent before the page is served again
-KEPT = 64  # partings that a page which comes later is told
+KEPT, RECENT = 64, 3000  # partings and steps that a page which comes later is told
 NAMED = 4  # requests that a parting names
 
 
@@ -34,6 +34,7 @@ class WhatIf:
         self.policy = " ".join(f"{name}={value}" for name, value in assignments.items())
         self.lane = f"what if {self.policy}"
         self.events: deque[WhatIfEvent] = deque([{"k": "what_if", "words": "no difference yet"}], maxlen=KEPT)
+        self.steps: deque[Line] = deque(maxlen=RECENT)
         self._assignments, self._stack, self._share = dict(assignments), stack, share
         self._spare, self._looked = SPARE_S, time.monotonic()
         self._loaded = -1.0  # when the model was, by the line that is followed
@@ -46,15 +47,16 @@ class WhatIf:
         """The policy, and its newest first difference, in one line."""
         return f"{self.lane}: {self.events[-1]['words']}"
 
-    def feed(self, lines: Iterable[Line]) -> list[Line]:
+    def feed(self, lines: Iterable[Line]) -> tuple[list[Line], list[WhatIfEvent]]:
         """Take the next lines of every log, and replay as far as processor time allows.
 
-        Returns the steps of the replay, as lines of a log.
+        Returns the steps of the replay, as lines of a log, and where it parts.
         """
         began, now = time.thread_time(), time.monotonic()
         self._spare = min(SPARE_S, self._spare + self._share * (now - self._looked))
         self._looked = now
         steps: list[Line] = []
+        self._new: list[WhatIfEvent] = []
         try:
             for line in lines:
                 if line["model"] == MODEL:
@@ -74,7 +76,8 @@ class WhatIf:
             self._note(f"it ends here: {error.what}: {error.why}")
             self._follower = Follower(self._follower.settings, whole=False)
         self._spare -= time.thread_time() - began
-        return steps
+        self.steps.extend(steps)
+        return steps, self._new
 
     def _settings(self, head: Line) -> Settings:
         settings = settings_of(head, f"the step log of {self._stack}")
@@ -111,7 +114,8 @@ class WhatIf:
         self._seen.update(*(line["ids"] for line in lines if line))
 
     def _note(self, words: str, at: list[int] | None = None, why: list[list[str]] | None = None) -> None:
-        self.events.append({"k": "what_if", "words": words, "at": at or [], "why": why or []})
+        self._new.append({"k": "what_if", "words": words, "at": at or [], "why": why or []})
+        self.events.append(self._new[-1])
 
 
 def _head(stack: str, run_dir: Path) -> Line:
