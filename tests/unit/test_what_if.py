@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from recordings import SETTINGS, cost, some_requests, written
 
+from labctl.cli.pages import watch_command
 from labctl.pages.live import whatif
 from labctl.pages.live.lines import Instance
 from labctl.pages.live.parting import parting
@@ -65,7 +67,7 @@ def followed(log: Path, policy: Mapping[str, str], lines: list[Line] | None = No
     return what_if, [step for line in lines or lines_of(log) for step in what_if.feed([line])[0]]
 
 
-def decided(steps: list[Line]) -> list[dict[str, Any]]:
+def decided(steps: Sequence[Line]) -> list[dict[str, Any]]:
     names = ("ids", "phase", "tokens", "made", "joined", "evicted", "waiting", "kv_blocks_used")
     return [{**{name: step[name] for name in names}, "ended": sorted(step["ended"])} for step in steps]
 
@@ -121,6 +123,33 @@ def test_nothing_is_replayed_before_the_length_of_an_answer_is_known(tmp_path: P
     first = next(n for n, line in enumerate(lines) if line["kind"] == "request" and line["came"] == 1)
     assert followed(log, POLICIES[0], lines[:first])[1] == []
     assert followed(log, POLICIES[0], lines)[1]
+
+
+def test_a_request_that_was_cancelled_leaves_the_other_policy_too(tmp_path: Path) -> None:
+    first, *others = some_requests()
+    gone = replace(first, limit=400, made=10, why="cancelled", left_at=0.1)
+    log = log_of(tmp_path, [gone, *others])
+    lines = [dict(line) for line in lines_of(log)]
+    steps = [line for line in lines if line["kind"] == "step"]
+    left = max(n for n, line in enumerate(steps, 1) if gone.name in line["ids"])
+    record = {**next(line for line in lines if line["kind"] == "request"), "name": gone.name, "came": 1, "made": 10}
+    record |= {"arrived": 100.0, "after": 0, "limit": 400, "prompt": gone.prompt, "why": "cancelled", "left": left}
+    record |= {"tenant": gone.tenant, "priority": gone.priority, "t": steps[left]["t"] - steps[left]["dur"]}
+    steps[left]["ended"] = {**steps[left].get("ended", {}), gone.name: "cancelled"}
+    lines.insert(lines.index(steps[left]), record)
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    what_if, computed = followed(log, {"max_num_sequences": "2"})
+    wanted = predicted(log, {"max_num_sequences": "2"})
+    without = [  # a replay's rows do not have it
+        {**step, "ended": [name for name in step["ended"] if name != gone.name]} for step in computed
+    ]
+    assert decided(without) == wanted and len(what_if.events) == 2
+
+
+def test_a_run_that_is_over_has_no_other_policy_to_watch(tmp_path: Path) -> None:
+    log_of(tmp_path / "run", some_requests())
+    done = CliRunner().invoke(watch_command, [str(tmp_path / "run"), "--what-if", "scheduling=fair"])
+    assert done.exit_code == 2 and "labctl predict" in done.output
 
 
 def test_while_the_server_is_idle_the_other_ends_what_it_has_and_both_begin_together(tmp_path: Path) -> None:
