@@ -34,7 +34,13 @@ ROOMS = {
         "labs/load_tools.py",
         "labs/tool_bench.py",
     ),
-    "predict": ("cli/predict.py", "labs/rerun.py", "labs/paced.py"),
+    "predict": (
+        "cli/predict.py",
+        "labs/rerun.py",
+        "labs/paced.py",
+        "pages/live/whatif.py",
+        "pages/live/page/whatif.js",
+    ),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
 }
 ROOM_LINES, PAGE_WORDS = 1_500, 900

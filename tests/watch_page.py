@@ -15,10 +15,10 @@ TIMEOUT_MS = 30_000
 
 
 @contextmanager
-def watch(stack: str, root: Path) -> Iterator[str]:
+def watch(stack: str, root: Path, *options: str) -> Iterator[str]:
     """``labctl watch`` for a while; where its page is."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "labctl", "watch", stack, "--port", "0"],
+        [sys.executable, "-m", "labctl", "watch", stack, "--port", "0", *options],
         cwd=root,
         text=True,
         stdout=subprocess.PIPE,

@@ -58,18 +58,33 @@ def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> N
 @opt.expose_option
 @opt.replica_option
 @click.option("--terminal", is_flag=True, help="Show it here, without a page; q ends it.")
-def watch_command(stack: str, port: int | None, expose: bool, replica: int | None, terminal: bool) -> None:
+@click.option(
+    "--what-if",
+    "other",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Also show what another setting of the scheduler would do with the same requests; may be repeated.",
+)
+def watch_command(
+    stack: str, port: int | None, expose: bool, replica: int | None, terminal: bool, other: tuple[str, ...]
+) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
     RESULT is a folder below results/. Ctrl-C ends the page.
     """
+    from labctl.manifest.settings import parse_assignments
+
+    assignments = parse_assignments(other)
     if terminal:
         from labctl.cli.watch_screen import WatchScreen
         from labctl.pages.live.lines import clock_of
+        from labctl.pages.live.whatif import WhatIf
 
         session, _, name = opt.open_stack(stack)
         record = session.require_up(name)[1].one(replica)
-        WatchScreen(clock_of(session.workspace, record), record).run()
+        clock = clock_of(session.workspace, record)
+        what_if = WhatIf(name, clock.run_dir, assignments) if assignments else None
+        WatchScreen(clock, record, what_if).run()
         return
     try:
         from labctl.pages.live import server
@@ -77,11 +92,13 @@ def watch_command(stack: str, port: int | None, expose: bool, replica: int | Non
         raise LabError("the page cannot be made here", str(error), "make setup (or: pip install gradio)") from None
     workspace = None
     if Path(stack).is_dir() and "/" in stack:
+        if other:
+            raise click.UsageError("--what-if needs a stack that is up: labctl predict answers for a run that is over")
         name, page = stack, server.page_of_run(Path(stack), expose)
     else:
         session, lab, name = opt.open_stack(stack)
         workspace, record = session.workspace, session.require_up(name)[1].one(replica)
-        page = server.page_of_stack(workspace, lab, record, expose)
+        page = server.page_of_stack(workspace, lab, record, expose, assignments)
     with (
         page.serving(port) as address,
         publish_address(workspace, name, WATCH, address) if workspace else nullcontext(),

@@ -16,8 +16,10 @@ from labctl.pages.live.lines import held_steps
 from labctl.pages.live.state import State
 from labctl.pages.live.tail import Tail
 from labctl.pages.live.terminal import STRIP, Screen
+from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labkit.errors import LabError
+from labkit.evidence.steplog import parsed, recorded
 
 TICK_S = 0.1
 WARN_S = 60.0  # before a pause ends by itself
@@ -29,9 +31,10 @@ PALETTE = (214, 75, 36, 227, 32, 166, 175, 250)
 class WatchScreen:
     """Reads the log as it grows, draws, listens to keys; steps are taken in a thread, so that keys are always heard."""
 
-    def __init__(self, clock: Clock, record: Record) -> None:
+    def __init__(self, clock: Clock, record: Record, what_if: WhatIf | None = None) -> None:
         self._clock, self._endpoint = clock, record.endpoints.metrics
-        self._tail, self._state = Tail(clock.run_dir), State()
+        self._tail, self._state = Tail(clock.run_dir, recorded if what_if else parsed), State()
+        self._what_if = what_if
         self._screen = Screen(record.stack)
         self._stepping: threading.Thread | None = None
         self._factor = 0  # its place in FACTORS
@@ -46,13 +49,20 @@ class WatchScreen:
                 if time.monotonic() - renewed > texts.RENEW_S:
                     renewed = time.monotonic()
                     texts.ask_for_texts(self._clock.run_dir)
-                self._state.feed(self._tail.read())
+                self._look_at_the_log()
                 self._look_at_the_clock()
                 self._act(key)
                 self._screen.now = time.monotonic()
                 draw(lambda *size: [_colour_strip(line) for line in self._screen.lines(self._state, *size)])
         if self._clock.paused:
             click.echo(f"its clock still stands still: labctl clock {self._screen.title} run", err=True)
+
+    def _look_at_the_log(self) -> None:
+        lines = self._tail.read()
+        self._state.feed(line for line in lines if "ids" in line)
+        if self._what_if:
+            self._what_if.feed(lines)
+            self._screen.what_if = self._what_if.words
 
     def _look_at_the_clock(self) -> None:
         held = {(state["model"], state["instance"]): state for state in held_steps(self._clock)}

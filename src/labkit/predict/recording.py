@@ -186,8 +186,8 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     return served[-1] if served else []
 
 
-def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
-    head = lines[0]
+def settings_of(head: Mapping[str, Any], source: str) -> Settings:
+    """The settings in a line SCHEDULER of ``source``. Raises LabError: the scheduler is not ours."""
     settings = Settings(
         {name: str(word) for name, word in head["words"].items()},
         int(head["blocks"]),
@@ -199,6 +199,31 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
     )
     if settings.words.get("engine") == "vllm":
         raise LabError(f"{source} is a recording of vLLM", "what is replayed is the scheduler of this project", RECORD)
+    return settings
+
+
+def arrival_of(line: Mapping[str, Any], name: str, zero: float = 0.0, base: int = 0) -> Arrival:
+    """The request of a line REQUEST; ``zero`` (seconds) and ``base`` (steps) are where time begins."""
+    return Arrival(
+        name,
+        line["arrived"] - zero,
+        int(line["after"]) - base,
+        int(line["prompt"]),
+        int(line["limit"]),
+        int(line["made"]),
+        str(line["why"]),
+        line["t"] - zero,
+        int(line["left"]) - base,
+        bool(line["word"]),
+        str(line["tenant"]),
+        int(line["priority"]),
+        bool(line["resumable"]),
+        base64.b64decode(line["prefixes"], validate=True),
+    )
+
+
+def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
+    settings = settings_of(lines[0], source)
     steps = [line for line in lines if line["kind"] == "step" and not line.get("warm_up")]
     told = [line for line in lines if line["kind"] == REQUEST and not line.get("warm_up")]
     told.sort(key=lambda line: line["came"])
@@ -215,25 +240,7 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         unique = name if name not in names else f"{name}@{line['came']}"
         names.add(unique)
         owners.setdefault(name, []).append(unique)
-        prefixes = base64.b64decode(line["prefixes"], validate=True)
-        arrivals.append(
-            Arrival(
-                unique,
-                line["arrived"] - zero,
-                int(line["after"]) - base,
-                int(line["prompt"]),
-                int(line["limit"]),
-                int(line["made"]),
-                str(line["why"]),
-                line["t"] - zero,
-                int(line["left"]) - base,
-                bool(line["word"]),
-                str(line["tenant"]),
-                int(line["priority"]),
-                bool(line["resumable"]),
-                prefixes,
-            )
-        )
+        arrivals.append(arrival_of(line, unique, zero, base))
     rows = _rows(lines, owners, zero)
     if missing := {name for row in rows for name in row.batch} - names:
         raise LabError(f"{source} is cut off", f"it has no record of request {min(missing)}, which never ended", RECORD)

@@ -171,16 +171,28 @@ class Replay:
         arrivals: in order of arrival.
         seconds: how long a step takes; None pins the arrivals to the recorded steps, and time stands still.
         in_flight: send the next request when one ends, as a client with so many in flight; 0: at the recorded times.
+        seen: is called with each computed step.
     """
 
     scheduler: Scheduler
     arrivals: Sequence[Arrival]
     seconds: StepTime | None = None
     in_flight: int = 0
+    seen: Callable[[Step], None] | None = None
     rows: list[Row] = field(default_factory=list)
     arrived: dict[str, float] = field(default_factory=dict)  # when each request came, in this replay
     now: float = 0.0
     steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._tokens = Tokens() if self.scheduler.features.kv_cache_reuse else None
+        self.live: dict[str, tuple[Request, Arrival]] = {}
+        self._next = self._empty = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether every request so far has come and gone."""
+        return self._next == len(self.arrivals) and self.scheduler.idle
 
     def run(self) -> list[Row]:
         """All steps until every request has ended.
@@ -188,26 +200,27 @@ class Replay:
         Raises:
             LabError: a request could never be admitted, or none is although some wait.
         """
-        self._tokens = Tokens() if self.scheduler.features.kv_cache_reuse else None
-        self._live: dict[str, tuple[Request, Arrival]] = {}
-        self._next, empty = 0, 0
-        while self._next < len(self.arrivals) or not self.scheduler.idle:
-            if not (self.scheduler.running or self.scheduler.waiting) and self.scheduler.memory.leaving:
-                self._step()  # nothing is computed: memory that was dropped becomes free
-                continue
-            self._leave()
-            self._receive()
-            if self.scheduler.idle:
-                continue
-            empty = 0 if self._step() else empty + 1
-            if empty > STANDSTILL:
-                waiting = f"{len(self.scheduler.waiting)} wait and none runs"
-                raise LabError("the scheduler admits no request any more", waiting, "see places and reserve")
+        while not self.over:
+            self.advance()
         return self.rows
+
+    def advance(self) -> None:
+        """The next step, or what comes before it. Raises LabError as :meth:`run` does."""
+        if not (self.scheduler.running or self.scheduler.waiting) and self.scheduler.memory.leaving:
+            self._step()  # nothing is computed: memory that was dropped becomes free
+            return
+        self._leave()
+        self._receive()
+        if self.scheduler.idle:
+            return
+        self._empty = 0 if self._step() else self._empty + 1
+        if self._empty > STANDSTILL:
+            waiting = f"{len(self.scheduler.waiting)} wait and none runs"
+            raise LabError("the scheduler admits no request any more", waiting, "see places and reserve")
 
     def _due(self, arrival: Arrival) -> bool:
         if self.in_flight:
-            return len(self._live) < self.in_flight
+            return len(self.live) < self.in_flight
         return arrival.after <= self.steps if self.seconds is None else arrival.at <= self.now
 
     def _receive(self) -> None:
@@ -256,17 +269,17 @@ class Replay:
             self.scheduler.submit(request)
         except Exception as error:  # BadInput; or an order of the learner's own fails
             raise LabError(f"request {arrival.name} would be refused", str(error), "other settings") from error
-        self._live[arrival.name] = request, arrival
+        self.live[arrival.name] = request, arrival
         self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else arrival.at
 
     def _leave(self) -> None:
         """Cancel what was cancelled in the recording by now."""
-        for name, (request, arrival) in list(self._live.items()):
+        for name, (request, arrival) in list(self.live.items()):
             if arrival.cancelled and (
                 arrival.left <= self.steps if self.seconds is None else arrival.left_at <= self.now
             ):
                 self.scheduler.cancel(request)
-                del self._live[name]
+                del self.live[name]
 
     def _step(self) -> bool:
         """One step; whether there was a batch."""
@@ -279,11 +292,13 @@ class Replay:
                 self.now += self.seconds(row)
             row.over = self.now
             self.rows.append(row)
+            if self.seen:
+                self.seen(step)
         self.steps += bool(step.batch or step.waiting)
         for request in step.ended:
             if request.end is End.FAILED:
                 raise LabError(f"request {request.name} failed in the replay", str(request.error), "other settings")
-            self._live.pop(request.name, None)
+            self.live.pop(request.name, None)
         return bool(step.batch)
 
 

@@ -78,6 +78,18 @@ class ChatEvent(TypedDict):
     address: str
 
 
+class WhatIfEvent(TypedDict):
+    """Where a run and its replay under another policy part: the numbers of the step, and why, as [request, why, why].
+
+    The first is the run's, the second the replay's; 0: it has no more steps.
+    """
+
+    k: Literal["what_if"]
+    words: str
+    at: NotRequired[list[int]]
+    why: NotRequired[list[list[str]]]
+
+
 class HeadEvent(TypedDict, total=False):
     """What a page is told first."""
 
@@ -88,7 +100,8 @@ class HeadEvent(TypedDict, total=False):
     models: list[str]
     limit: str  # why a pause ends by itself
     chosen: str
+    what_if: list[str]  # the lane that replays another policy, that policy, and the model
     chat: str  # the address of the stack's chat page, "" where there is none
 
 
-Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | ChatEvent | HeadEvent
+Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | ChatEvent | WhatIfEvent | HeadEvent

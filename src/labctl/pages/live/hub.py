@@ -16,8 +16,10 @@ from labctl.pages.live.events import AskEvent, ClockEvent, CountersEvent, Event,
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.lines import HELD, Line, held_steps
 from labctl.pages.live.tail import Tail
+from labctl.pages.live.whatif import WhatIf
 from labkit.errors import LabError
 from labkit.evidence import metrics
+from labkit.evidence.steplog import parsed, recorded
 
 LOOK_S = 0.04
 COUNT_S = 1.0
@@ -29,11 +31,11 @@ Message = tuple[Sequence[Line], Sequence[Event]]  # lines, and events that are n
 class Hub:
     """One for a server; all of it but ``tell`` runs in the server's loop. ``endpoint`` is of Triton's metrics."""
 
-    def __init__(self, clock: Clock, endpoint: str) -> None:
+    def __init__(self, clock: Clock, endpoint: str, what_if: WhatIf | None = None) -> None:
         self.head: HeadEvent = {"k": "head"}  # what a page is told first
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
-        self._tail = Tail(clock.run_dir)
+        self._what_if, self._tail = what_if, Tail(clock.run_dir, recorded if what_if else parsed)
         self._chat = ""
         self._epoch = time.time() - time.monotonic()
         self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
@@ -49,11 +51,16 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         counted = 0.0
         while True:
-            lines = self._tail.read()
+            read = self._tail.read()
+            lines = [line for line in read if "ids" in line]
             if lines:
                 self._lines.extend(lines)
                 self._counters.count(lines)
                 self._pass_on(lines, [])
+            if self._what_if:
+                steps, parted = self._what_if.feed(read)
+                if steps or parted:
+                    self._pass_on(steps, parted)
             self._look_at_the_clock()
             if self._pages and self._loop.time() - counted > COUNT_S:
                 counted = self._loop.time()
@@ -79,9 +86,10 @@ class Hub:
         """A page has come: where its messages will be (None: it fell behind), what it is told first, its feed."""
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
         feed = Feed()
-        lines = [*self._lines, *self._held.values()]
+        steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
+        lines = [*self._lines, *self._held.values(), *steps]
         head: HeadEvent = {**self.head, "chat": self._chat}
-        first: list[Event] = [head, *feed.events(lines), *self._asked.values(), self._rows(), self._set]
+        first: list[Event] = [head, *feed.events(lines), *parted, *self._asked.values(), self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -43,11 +43,10 @@ def parting(one: Lane, other: Lane) -> Parting:
     first, second = ([line for line in lane.lines if line["kind"] not in (CHANGE, HELD)] for lane in (one, other))
     title = one.title if one.title == other.title else f"{one.title} and {other.title}"
     for at, lines in enumerate(zip_longest(first, second)):
-        mine, theirs = (_computed(line, called) for line, called in zip(lines, names, strict=True))
-        if mine != theirs:
-            differ = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-            sides = _side(first, at, names[0], differ), _side(second, at, names[1], differ)
-            return Parting(title, len(names[0]), at, sides)
+        if differ := differing(lines, names):
+            seen = [{name for line in all_[:at] for name in line["ids"]} for all_ in (first, second)]
+            one_side, other_side = (side(*each, differ) for each in zip(lines, seen, names, strict=True))
+            return Parting(title, len(names[0]), at, (one_side, other_side))
     return Parting(title, len(names[0]), len(first))
 
 
@@ -83,18 +82,23 @@ def _pair_requests(one: Lane, other: Lane) -> tuple[Names, Names]:
     return dict(zip(asked[0], shared[0], strict=True)), dict(zip(asked[1], shared[1], strict=True))
 
 
+def differing(lines: Sequence[Line | None], names: Sequence[Names]) -> list[str]:
+    """The requests for which two steps compute different numbers of tokens; None: a run has no more steps."""
+    mine, theirs = (_computed(line, called) for line, called in zip(lines, names, strict=True))
+    return [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+
+
 def _computed(line: Line | None, called: Names) -> dict[str, int]:
     """The tokens that a step computed, by request. One that has joined and must wait for the next step has none."""
     counts = zip(line["ids"], line["tokens"], strict=True) if line else ()
     return {called[name]: count for name, count in counts if count}
 
 
-def _side(lines: Sequence[Line], at: int, called: Names, differ: Sequence[str]) -> Side:
-    there = {shared: name for name, shared in called.items()}
-    seen = {name for line in lines[:at] for name in line["ids"]}
-    if at >= len(lines):
+def side(line: Line | None, seen: Container[str], called: Names, differ: Sequence[str]) -> Side:
+    """What a run did with the requests ``differ`` in one step; ``seen`` are those of the steps before."""
+    if line is None:
         return Side(0, (), (), dict.fromkeys(differ, "the run is over"))
-    line, reasons = lines[at], {}
+    there, reasons = {shared: name for name, shared in called.items()}, {}
     for name in differ:
         event = next(events_of(line, there[name], called), None)
         if event:

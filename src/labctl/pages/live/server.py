@@ -27,9 +27,11 @@ from labctl.pages.live.events import Event
 from labctl.pages.live.hub import Hub
 from labctl.pages.live.lines import clock_of
 from labctl.pages.live.page import document
+from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
+from labkit.predict.recording import MODEL
 
 MAX_BODY = 256 * 2**10
 MAX_PROMPT, MAX_TOKENS = 20_000, 4096
@@ -144,10 +146,16 @@ class WatchServer:
                 thread.join(5.0)
 
 
-def page_of_stack(workspace: Workspace, lab: Lab, record: Record, exposed: bool) -> WatchServer:
-    """The server of a stack's page, not started yet. Raises LabError: the stack does not answer."""
+def page_of_stack(
+    workspace: Workspace, lab: Lab, record: Record, exposed: bool, other: Mapping[str, str] | None = None
+) -> WatchServer:
+    """The server of a stack's page, not started yet; ``other`` are settings of a policy to show beside its own.
+
+    Raises LabError: the stack does not answer, or cannot be replayed with these settings.
+    """
     clock = clock_of(workspace, record)
-    hub = Hub(clock, record.endpoints.metrics)
+    what_if = WhatIf(record.stack, clock.run_dir, other) if other else None
+    hub = Hub(clock, record.endpoints.metrics, what_if)
     hub.chat = lambda: address.of(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
     chosen = lab.stacks[record.stack].bench
@@ -160,6 +168,9 @@ def page_of_stack(workspace: Workspace, lab: Lab, record: Record, exposed: bool)
         "limit": clock.limit.why if clock.limit else "",
         "chosen": chosen.model if chosen else "",
     }
+    if what_if:
+        hub.head["what_if"] = [what_if.lane, what_if.policy, MODEL]
+        hub.head["models"].insert(record.models.index(MODEL) + 1, what_if.lane)
     return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics), exposed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ class _File:
 class Tail:
     """Follows ``steps-*.jsonl`` of a folder; a file that is rotated away or begun anew is read from its start."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, take: Callable[[bytes], dict[str, Any] | None] = parsed) -> None:
+        self._folder, self._take = folder, take
         self._files: dict[str, _File] = {}
 
     def read(self) -> Sequence[Mapping[str, Any]]:
@@ -54,4 +54,4 @@ class Tail:
             return []
         known.place += len(data)
         *whole, known.rest = (known.rest + data).split(b"\n")
-        return [line for text in whole if (line := parsed(text)) is not None]
+        return [line for text in whole if (line := self._take(text)) is not None]

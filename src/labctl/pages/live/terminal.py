@@ -34,6 +34,7 @@ class Screen:
     chosen: str = ""  # the model that the keys mean; "" for all
     note: str = ""  # what the last key did
     warning: str = ""  # before the note
+    what_if: str = ""  # another policy's first difference
     now: float | None = None  # on the clock of the log; None: the time of each model's last line
     _letters: dict[tuple[str, str], str] = field(default_factory=dict)
     _turn: Iterator[str] = field(default_factory=lambda: itertools.cycle(ascii_lowercase))
@@ -45,7 +46,8 @@ class Screen:
         head = f"{self.title}  {'/'.join(modes)}" + (f"  keys mean {self.chosen}" if self.chosen else "")
         body: list[str] = []
         keys = fitted(KEYS, width, "").replace("\xa0", " ").split("\n")
-        room = height - 3 - len(keys)
+        other = [self.what_if] if self.what_if else []
+        room = height - 3 - len(keys) - len(other)
         if not views:
             body = ["", "no step yet: send a request, or wait for one"]
         # Those with several slots are what there is to see; of the others a line each is enough.
@@ -56,7 +58,7 @@ class Screen:
             body += self._model(view, width, share)
         body += [_head(view, self.now)[:width] for view in others]
         said = "  ".join(filter(None, (self.warning, self.note)))
-        rows = [head, "-" * width, *body[:room], *[""] * (room - len(body[:room])), said, *keys]
+        rows = [head, "-" * width, *body[:room], *[""] * (room - len(body[:room])), *other, said, *keys]
         return [printable(row.replace("\n", " ").replace("\t", " "))[:width] for row in rows]
 
     def _model(self, view: ModelView, width: int, height: int) -> list[str]:

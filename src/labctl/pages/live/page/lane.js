@@ -33,6 +33,9 @@ class LaneView {
         el("div", {}, el("div", { className: "caption", textContent: "steps" }), this.canvas)),
       this.mapBox);
     this.root.dataset.lane = lane.name;
+    this.whatIf = page.whatIf.is(lane);
+    this.root.classList.toggle("whatif", this.whatIf);
+    if (this.whatIf) this.root.firstChild.after((this.parted = el("div", { className: "parted" })));
     this.strip = new Strip(this.canvas, store, index);
     this.rows = [];
     this.listen();
@@ -100,7 +103,8 @@ class LaneView {
   /** A step, and the mark in it, in words. */
   words(step, place, seat) {
     const store = this.store, members = step.r.length / FIELDS;
-    const lines = [`step ${step.n}: ${(step.d * 1e3).toFixed(1)} ms, ${(step.t - store.zero).toFixed(3)} s in; batch of ${members}`];
+    const time = this.whatIf ? "" : `${(step.d * 1e3).toFixed(1)} ms, ${(step.t - store.zero).toFixed(3)} s in; `;
+    const lines = [`step ${step.n}: ${time}batch of ${members}`];
     if (step.kv) lines.push(`KV blocks: ${step.kv[0]} of ${step.kv[1]}`);
     for (let k = 0; k < step.r.length; k += FIELDS) {
       if (step.r[k + 1] !== seat) continue;
@@ -123,6 +127,7 @@ class LaneView {
     this.strip.resize(row);
     this.strip.future = !this.page.hidden;
     this.strip.draw(this.page.placeOf(this.index), this.hovered);
+    this.page.whatIf.mark(this.strip, this.page.placeOf(this.index));
   }
 
   update() {
@@ -132,7 +137,7 @@ class LaneView {
     if (page.live && lane.over()) now.seated.clear();
     const idle = now.step && !now.seated.size && !now.next?.length;
     // What is paused or idle makes no tokens: the rate of its last steps would be taken for its speed.
-    const still = idle || (page.live && store.clock?.paused);
+    const still = idle || this.whatIf || (page.live && store.clock?.paused);
     const rate = lane.rate(place, page.live ? Math.max(store.last, 0) : page.now);
     this.facts.replaceChildren(
       idle ? "idle; the last batch " : "batch ", el("b", { textContent: size }), ` of ${lane.seats} · step `, el("b", { textContent: now.step ? now.step.n : 0 }),
@@ -155,6 +160,7 @@ class LaneView {
     this.kv.style.marginTop = `${GAP + this.strip.kvHigh - 14}px`;
     this.canvas.setAttribute("aria-label", `${lane.name}: ${lane.end - lane.first} steps, the last with a batch of ${size}`);
     this.blocks(place, now);
+    if (this.whatIf) page.whatIf.show(this);
   }
 
   waits(now, unseen) {

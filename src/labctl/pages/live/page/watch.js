@@ -12,6 +12,7 @@ class Page {
     this.stale = true;
     this.head = { title: "", into: {}, send: [] };
     this.quiz = new Quiz(this);
+    this.whatIf = new WhatIf(this);
     this.stretch = 1; // of the seats' heights
     this.drawn = []; // [the newest step's time, when it was drawn in ms since the epoch], for the benchmark
   }
@@ -52,6 +53,7 @@ class Page {
   take(events) {
     for (const event of events) {
       if (event.k === "head") this.restart(event);
+      else if (event.k === "what_if") this.whatIf.take(event);
       else if (event.k === "chat") this.setChat(event.address);
       else this.store.take(event);
     }
@@ -61,7 +63,7 @@ class Page {
       const order = (one) => (this.head.models || []).indexOf(one.lane.model);
       const after = this.views.filter((other) => order(other) > order(view)).sort((a, b) => order(a) - order(b))[0];
       $("lanes").insertBefore(view.root, after ? after.root : null);
-      this.quiz.lane(view.lane.name);
+      this.quiz.lane(view.lane.name, view.whatIf);
     }
     this.dirty = this.stale = true;
     this.quiz.look();
@@ -84,6 +86,7 @@ class Page {
     $("model").replaceChildren(...this.head.send.map((name) => el("option", { textContent: name })));
     if (head.chosen) $("model").value = head.chosen;
     this.setChat(head.chat);
+    this.whatIf.restart(head.what_if);
   }
 
   setChat(address) {
@@ -196,6 +199,7 @@ class Page {
   /** How many requests a lane has: those in its seats, and those that wait. */
   requestsIn(index) {
     const lane = this.store.lanes[index], now = this.store.stateAt(index, this.placeOf(index));
+    if (this.whatIf.is(lane)) return 0;
     const seated = this.live && lane.over() ? [] : now.seated.values();
     return new Set([...seated, ...now.waiting, ...(now.next || [])]).size + this.unseen(lane).length;
   }

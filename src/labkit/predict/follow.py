@@ -1,0 +1,163 @@
+"""The requests of a server under other settings, while it works: a replay that follows its step log.
+
+A request is replayed when its line REQUEST is there, which is when it has ended: only then is the length of its answer
+known. So a replay is as far behind as the oldest request that has not ended. Requests arrive at the steps at which they
+arrived (no step is timed). While the server is idle, the replay ends the requests that it has left; then both begin
+together again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.evidence.steplog import REQUEST
+from labkit.predict.recording import CANCELLED, Settings, arrival_of
+from labkit.predict.replay import MOST_WAITING, Replay, scheduler_of
+from labserve.inflight.step import Step
+
+Line = Mapping[str, Any]
+STEP_S = 0.001  # between two steps of the replay at whose place the server has none
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same step of server and replay, counted from the last time that both were idle; None: it has no more.
+
+    ``replayed`` is a step as the step log has it, with the times of the server's step.
+    """
+
+    first: bool
+    real: Line | None
+    replayed: Line | None
+
+
+@dataclass
+class _Period:
+    """The server's steps from its first request until it is idle, as far as they are not replayed yet."""
+
+    real: deque[Line] = field(default_factory=deque)
+    end: float | None = None  # when it was idle; None: it is not
+
+
+class Follower:
+    """Follows one instance. ``settings``: of the replay (:func:`labkit.predict.replay.changed`).
+
+    ``whole``: the lines begin where the model was loaded, else the replay begins when the server is idle.
+    """
+
+    def __init__(self, settings: Settings, whole: bool) -> None:
+        self.settings, self._last, self._t = settings, 0, 0.0
+        self._begin(whole)
+
+    def _begin(self, known: bool) -> None:
+        self._known, self._next, self._line = known, 1, 0
+        self._records: dict[int, Line] = {}  # requests that are not replayed yet, by their place in the order
+        self._live: set[str] = set()  # requests that have not ended on the server
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self._replay = Replay(scheduler_of(self.settings), [], seen=self._seen)
+        self._arrivals: list[Any] = []
+        self._replay.arrivals = self._arrivals
+        self._periods = deque([_Period()])
+        self._steps: list[Step] = []
+        self._shown: set[str] = set()  # requests in the replay's last step that went on
+        self._empty, self._first, self._later, self._bound = True, True, 0, 0
+
+    def take(self, line: Line) -> None:
+        """The next line of the log, of kind ``step``, ``change`` (both whole) or REQUEST."""
+        if line["kind"] == REQUEST:
+            self._records[int(line["came"])] = line
+            return
+        if line["n"] != self._line + 1 and (self._line or self._known):  # lines are lost: a log was rotated
+            self._begin(known=False)
+        self._line = line["n"]
+        self._live = (self._live | {*line["ids"], *line["waiting"]}) - {*line.get("ended", ())}
+        if self._known and line["kind"] != "change":
+            self._periods[-1].real.append(line)
+        if self._live or line["queue"] > len(line["waiting"]):
+            return
+        if self._known and self._periods[-1].real:
+            self._periods[-1].end = line["t"]
+            self._periods.append(_Period())
+        elif not self._known and self._records:
+            self._known, self._next = True, max(self._records) + 1
+            self._records.clear()
+            self._fresh()
+
+    def pairs(self) -> Iterator[Pair]:
+        """Replay as far as the requests are known. It may be left at any pair, and called again.
+
+        Raises LabError: a request would be refused under these settings.
+        """
+        while self._known:
+            period = self._periods[0]
+            record = self._records.get(self._next)
+            if record and (period.end is None or record["arrived"] <= period.end):
+                del self._records[self._next]
+                self._next += 1
+                self._arrive(record)
+            elif period.end is not None and self._replay.over:
+                if period.real:
+                    yield Pair(self._first, period.real[0], None)
+                self._periods.popleft()
+                self._empty = self._first = True
+            elif period.end is None and (self._replay.steps >= self._bound or not period.real):
+                return
+            else:
+                self._replay.advance()
+                while self._steps:
+                    real = period.real.popleft() if period.real else None
+                    first, self._first = self._first, False
+                    yield Pair(first, real, self._replayed(self._steps.pop(), real, first))
+
+    def _arrive(self, record: Line) -> None:
+        if record["why"] in CANCELLED and record["left"] == record["after"]:
+            return  # no step has seen it
+        if self._empty:
+            self._empty, self._later = False, max(0, self._replay.steps - record["after"])
+        name = str(record["name"])
+        unique = f"{name}@{record['came']}" if name in self._replay.live else name
+        arrival = arrival_of(record, unique, base=-self._later)
+        self._arrivals.append(arrival)
+        self._bound = arrival.after
+
+    def _seen(self, step: Step) -> None:
+        self._replay.rows.clear()  # rows are for figures: none is made of them
+        self._steps.append(step)
+
+    def _replayed(self, step: Step, real: Line | None, first: bool) -> Line:
+        self._last = max(self._last + 1, real["n"] if real and first else 0)
+        self._t = max(self._t + STEP_S, real["t"] if real else 0.0)
+        made = {request.number: len(tokens) for request, tokens in step.produced}
+        ids = [request.name for request in step.batch]
+        ended = {name: "cancelled" for name in self._shown if name not in self._replay.live}
+        ended |= {request.name: request.why for request in step.ended}
+        self._shown = (self._shown | {*ids}) - {*ended}
+        scheduler = self._replay.scheduler
+        return {
+            "kind": "step",
+            "n": self._last,
+            "t": self._t,
+            "dur": real["dur"] if real else 0.0,
+            "ids": ids,
+            "rows": list(step.slots),
+            "phase": step.phase,
+            "tokens": list(step.computed),
+            "made": [made.get(request.number, 0) for request in step.batch],
+            "blocks": list(step.claims),
+            "joined": [request.name for request in step.admitted],
+            "evicted": [request.name for request in step.preempted],
+            "ended": ended,
+            "waiting": [request.name for request in step.waiting[:MOST_WAITING]],
+            "queue": len(step.waiting),
+            "why": step.plan.because.why,
+            "because": step.plan.because.numbers(),
+            "slots": scheduler.max_running,
+            "seats": list(scheduler.slots.names),
+            "kv_blocks": scheduler.kv.blocks,
+            "kv_blocks_used": step.blocks,
+        }
