@@ -74,7 +74,7 @@ def watch_command(
     """
     from labctl.manifest.settings import parse_assignments
 
-    assignments = parse_assignments(other)
+    assignments = parse_assignments(other, "--what-if")
     if terminal:
         from labctl.cli.watch_screen import WatchScreen
         from labctl.pages.live.lines import clock_of

@@ -167,11 +167,11 @@ def _out_of_place(key: str, declared: Mapping[str, Setting]) -> str:
     return f"{key}: it means something only with {needs}{meant}"
 
 
-def parse_assignments(items: tuple[str, ...]) -> dict[str, str]:
+def parse_assignments(items: tuple[str, ...], option: str = "--set") -> dict[str, str]:
     """``("key=value", ...)`` as a mapping; a later one wins. Raises LabError for an item without '='."""
     bad = [item for item in items if "=" not in item or not item.split("=", 1)[0]]
     if bad:
-        raise LabError("--set takes key=value", f"got: {', '.join(bad)}", "for example --set kv_cache=false")
+        raise LabError(f"{option} takes key=value", f"got: {', '.join(bad)}", f"for example {option} kv_cache=false")
     return dict(item.split("=", 1) for item in items)
 
 
