@@ -17,8 +17,8 @@ from labctl.stack.session import Session
 from labkit import results
 from labkit.errors import LabError
 from labkit.evidence import steplog
+from labkit.predict.counting import Tokens
 from labkit.predict.recording import MODEL, RECORD, Arrival, Recording, read
-from labkit.predict.replay import Tokens
 from labkit.records import RequestRecord
 from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream

@@ -15,7 +15,7 @@ PROMPT, ANSWER = 1, 2  # what a token counts of a tenant's service (VTC: Sheng e
 
 
 def audit(rows: Sequence[Row], arrivals: Sequence[Arrival], ground: Field) -> None:
-    """What must hold in the end, whoever decided. Raises Foul."""
+    """Check what must hold at the end of every game. Raises Foul."""
     came = {arrival.name: number for number, arrival in enumerate(arrivals)}
     made: dict[str, int] = defaultdict(int)
     joined: set[str] = set()

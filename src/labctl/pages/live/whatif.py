@@ -17,9 +17,9 @@ from labkit.predict.follow import Follower, Pair
 from labkit.predict.recording import MODEL, Settings, settings_of
 from labkit.predict.replay import changed
 
-SHARE = 0.05  # seconds of processor time a second, on average,
-SPARE_S = 1.0  # of which as many may have been saved up,
-AT_ONCE_S = 0.02  # and as many are spent before the page is served again
+SHARE = 0.05  # seconds of processor time a second, on average
+SPARE_S = 1.0  # the most processor time that an idle page saves up
+AT_ONCE_S = 0.02  # the most that is spent before the page is served again
 KEPT, RECENT = 64, 3000  # partings and steps that a page which comes later is told
 NAMED = 4  # requests that a parting names
 

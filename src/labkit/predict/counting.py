@@ -1,0 +1,92 @@
+"""An engine that counts in the place of one that computes: every token is there when its turn has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.predict.recording import HASH_BYTES, Arrival
+from labserve.inflight.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model will answer, in the place of how its tokens are chosen (:class:`Sampling`)."""
+
+    tokens: list[int]
+    word: bool
+    resumable: bool
+    made: int = 0
+
+    def after(self, made: int) -> Answer:
+        return Answer(self.tokens, self.word, self.resumable, made)
+
+
+@dataclass(eq=False, slots=True)
+class Handle:
+    """A sequence in the engine. ``new``: its next token is there; ``began``: its prompt has been computed."""
+
+    answer: Answer
+    at: int
+    new: bool = False
+    began: bool = False
+
+
+class Counting:
+    """An engine that computes nothing: a token is there when the scheduler has shared out all tokens before it."""
+
+    cache_bytes = 0
+
+    def __init__(self, step_tokens: int, finishes: bool) -> None:
+        """``finishes``: prompts that were dropped are computed to their end, as OpenVINO does with prefix caching."""
+        self.step_tokens = step_tokens
+        self.finishes = finishes
+        self.scheduler: Scheduler
+
+    def add(self, ids: list[int], limit: int, sampling: Any) -> Handle:
+        return Handle(sampling, sampling.made)
+
+    def step(self) -> None:
+        for request in self.scheduler.running:
+            request.handle.new = request.left == 0
+        for request in self.scheduler.memory.leaving:
+            request.handle.began = request.handle.began or request.left <= 0
+
+    def read(self, handle: Handle) -> tuple[list[int], bool]:
+        if not handle.new:
+            return [], False
+        token = handle.answer.tokens[handle.at]
+        handle.at, handle.new, handle.began = handle.at + 1, False, True
+        return [token], handle.at == len(handle.answer.tokens) and not handle.answer.word
+
+    def drop(self, handle: Handle) -> None:
+        handle.new = False
+
+    def must_finish(self, handle: Handle) -> bool:
+        return self.finishes and not handle.began
+
+    def drafts(self, ids: Sequence[int], left: int) -> int:
+        return 0
+
+
+class Tokens:
+    """Ids for the tokens of recorded sequences: equal where the sequences up to there are equal."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, bytes], int] = {}
+        self._fresh = 0
+
+    def of(self, arrival: Arrival, count: int) -> list[int]:
+        """The ids of its first ``count`` tokens; what was not recorded is equal to nothing."""
+        found, node = [], 0
+        for place in range(count):
+            part = arrival.prefixes[place * HASH_BYTES : (place + 1) * HASH_BYTES]
+            if len(part) == HASH_BYTES:
+                node = self._nodes.setdefault((node, part), len(self._nodes) + 1)
+                found.append(node)
+            else:
+                self._fresh -= 1
+                node = self._fresh
+                found.append(node)
+        return found
