@@ -1,19 +1,19 @@
 """Part 4: load the keys and values of a prompt, or compute them again? From which length on does loading pay?
 
-Each prompt is sent twice: once nothing of it is there, the second time it is loaded from the server's blocks. The settings
+Each prompt is sent twice: first nothing of it is there, then it is loaded from the server's blocks. The settings
 `load_ms` and `load_mib_s` say how slow that is. The break-even length is foreseen before it is measured.
 """
 
 import json
 import random
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 from fleet import Fleet, steps_of
 
 from labkit import context
 
-BLOCK = 16
 LENGTHS, QUICK_LENGTHS = (48, 80, 112, 144, 160, 176, 208, 256, 320), (64, 112, 160, 208, 288)  # whole blocks
 
 
@@ -26,13 +26,9 @@ def main() -> None:
             prompt = fleet.text(rng, length + 1)  # the last token is always computed
             pair = [fleet.whole("1", prompt, 1) for _ in range(2)]
             records += pair
-            rows.append(
-                {"tokens": length, **{name: time for name, time in zip(("computed_ms", "loaded_ms"), spent(lab, pair))}}
-            )
-            print(
-                f"{lab.phase}: {length} tokens: computed {rows[-1]['computed_ms']:.0f} ms, loaded {rows[-1]['loaded_ms']:.0f} ms",
-                flush=True,
-            )
+            computed, loaded = spent(lab, pair)
+            rows.append({"tokens": length, "computed_ms": computed, "loaded_ms": loaded})
+            print(f"{lab.phase}: {length} tokens: computed {computed:.0f} ms, loaded {loaded:.0f} ms", flush=True)
     lab.finish({"rows": rows, "break_even": break_even(rows), "foreseen": foreseen(lab)}, records)
 
 
@@ -58,7 +54,7 @@ def foreseen(lab):
 def break_even(rows):
     """The length at which the two are equal, between the last that is faster computed and the first faster loaded."""
     gains = [(row["tokens"], row["computed_ms"] - row["loaded_ms"]) for row in rows]
-    for (shorter, lost), (longer, gained) in zip(gains, gains[1:], strict=False):
+    for (shorter, lost), (longer, gained) in pairwise(gains):
         if lost < 0 <= gained:
             return shorter + (longer - shorter) * -lost / (gained - lost)
     return None

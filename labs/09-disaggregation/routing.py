@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fleet import Fleet, steps_of
 
 from labkit import context
-from labkit.clients.router import POLICIES, Router
+from labkit.clients.router import POLICIES, Router, each
 from labkit.disk import atomic_write
 
 SESSIONS, TURNS = 10, 4
@@ -32,7 +32,7 @@ def main() -> None:
         for load, run in LOADS.items():
             for policy, score in POLICIES.items():
                 rng = random.Random(f"{load} {policy}")  # texts of its own: nothing of an earlier policy is found
-                routed = Routed(fleet, Router(fleet.names, score, lab.settings["kept_blocks"]))
+                routed = Routed(fleet, Router(fleet.names, each(score), lab.settings["kept_blocks"]))
                 run(routed, fleet, rng)
                 found[load][policy] = counted(lab, routed)
                 records += routed.records

@@ -12,7 +12,7 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 SIZE = 16  # tokens of a block, as the servers have them
@@ -35,6 +35,7 @@ class Candidate(NamedTuple):
 
 
 Score = Callable[[Candidate], float]
+Scores = Callable[[Sequence[Candidate]], Sequence[float]]
 
 
 def round_robin(candidate: Candidate) -> float:
@@ -50,6 +51,11 @@ def affinity(candidate: Candidate) -> float:
 def least_work(candidate: Candidate) -> float:
     """Where the fewest tokens of prompts are left to compute, its own included (Dynamo: `KvRouter`'s cost)."""
     return float(candidate.cached - candidate.prompt - candidate.tokens)
+
+
+def each(score: Score) -> Scores:
+    """The scores of all candidates, each by itself."""
+    return lambda candidates: [score(candidate) for candidate in candidates]
 
 
 POLICIES: dict[str, Score] = {"round robin": round_robin, "affinity": affinity, "least work": least_work}
@@ -84,13 +90,13 @@ class Router:
 
     Args:
         replicas: their names, in a fixed order.
-        score: of a candidate; where several have the highest, the one with fewer requests, then the first.
+        scores: of the candidates; where several have the highest, the one with fewer requests gets it, then the first.
         kept_blocks: how many blocks a replica keeps, the one that was used longest ago goes first.
     """
 
-    def __init__(self, replicas: Sequence[str], score: Score, kept_blocks: int) -> None:
+    def __init__(self, replicas: Sequence[str], scores: Scores, kept_blocks: int) -> None:
         self._replicas = {name: _Replica() for name in replicas}
-        self._score, self._most = score, kept_blocks
+        self._scores, self._most = scores, kept_blocks
         self._turn = 0
         self._lock = threading.Lock()
 
@@ -106,7 +112,7 @@ class Router:
                 )
                 for place, (name, one) in enumerate(self._replicas.items())
             }
-            scores = {name: float(self._score(candidate)) for name, candidate in candidates.items()}
+            scores = dict(zip(names, map(float, self._scores(list(candidates.values()))), strict=True))
             chosen = max(names, key=lambda name: (scores[name], -candidates[name].requests))
             self._turn = (self._turn + 1) % len(names)
             one = self._replicas[chosen]

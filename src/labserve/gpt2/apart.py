@@ -1,4 +1,4 @@
-"""GPT-2's requests in a loop of their own, whose keys and values may come from elsewhere: kept ones, or another server's."""
+"""GPT-2's requests in a loop of their own; their keys and values may be kept ones, or come from another server."""
 
 import time
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from labserve.gpt2.kept import Desk, HandedOver, Kept, put, taken
 from labserve.gpt2.loading import count_slots, load_with_tokenizer
 from labserve.gpt2.sequences import Sequence
 from labserve.loop import Job, Loop
+from labserve.observe.gauges import Value
 from labserve.observe.texts import GrownText
 from labserve.params import BadInput
 from labserve.tensors import one
@@ -50,7 +51,7 @@ class Texts(Loop):
         self._kept = Kept(decoder.cache, int(parameter(args, "kept_blocks")))
         paces = (float(parameter(args, name)) for name in ("step_ms", "token_ms", "load_ms", "load_mib_s"))
         self._step_ms, self._token_ms, self._load_ms, self._load_mib_s = paces
-        counters = {"cached_tokens_total": 0, "moved_bytes_total": {"sent": 0, "fetched": 0}}
+        counters: dict[str, Value] = {"cached_tokens_total": 0, "moved_bytes_total": {"sent": 0, "fetched": 0}}
         super().__init__(args, count_slots(args), self._text_of, step, lambda: tokenizer, **counters)
 
     def _text_of(self, request: Any) -> Text:

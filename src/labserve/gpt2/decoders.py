@@ -27,7 +27,7 @@ class Decoder(Protocol):
 
 
 class CachedDecoder:
-    """Only new tokens are computed: one of each running sequence, and of each newcomer what is not cached of its prompt.
+    """Only new tokens are computed: one of each running sequence, and what is not cached of each newcomer's prompt.
 
     All of them share one forward pass; keys and values stay in `cache`.
     """

@@ -8,7 +8,6 @@ vllm/distributed/kv_transfer).
 
 import hashlib
 import json
-import os
 import re
 import secrets
 import time
@@ -102,7 +101,7 @@ def _keys(ids: Sequence[int]) -> Iterator[bytes]:
 
 
 class HandedOver(NamedTuple):
-    """A sequence whose first token another server has computed: its `ids`, and the keys and values of all but the last."""
+    """A sequence whose first token another server has made: its `ids`, and keys and values of all but the last."""
 
     ids: list[int]
     kv: KV
@@ -122,7 +121,7 @@ class Desk:
         path, unfinished = self._folder / name, self._folder / f"{name}.unfinished"
         tensors = {part: tensor.contiguous() for part, tensor in kv._asdict().items()}
         save_file(tensors, unfinished, metadata={"ids": json.dumps(list(ids))})
-        os.replace(unfinished, path)
+        unfinished.replace(path)
         return name
 
     def fetch(self, name: str) -> HandedOver:

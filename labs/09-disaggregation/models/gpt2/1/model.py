@@ -1,8 +1,8 @@
 """GPT-2 in a loop of its own, as lab 02 has it. A prompt is computed whole, in one step with everybody's next token.
 
 Three things are new. A request may be handed over to another server after its prompt (`hand_over`), and a server may
-take one over (`handed_over`): with its keys and values, so that nothing is computed twice. And what was computed stays in
-blocks outside of the slots, where the next prompt that begins in the same way finds it.
+take one over (`handed_over`) with its keys and values, so that nothing is computed twice. And what was computed stays
+in blocks outside of the slots, where the next prompt that begins in the same way finds it.
 
 labserve/gpt2/apart.py has the slots, labserve/gpt2/kept.py the blocks and what is handed over.
 """
