@@ -10,7 +10,7 @@ LIMIT_MS, BLOCK = 6.0, 16
 READING, ANSWER = 400, 2  # tokens of a reader's answer, which lasts longer than the requests; of the others'
 SHORT, LONG, MORE = 20, 110, 12  # tokens: little to compute; too much; of a known prompt's new end
 WAITED = "a reader waited too long: a prompt with many tokens to compute was computed beside it."
-WASTED = "bytes were moved for nothing: a prompt that few tokens are left of, or that nobody waits for, can stay."
+WASTED = "bytes were moved for nothing: a prompt that few tokens are left of, or that no reader waits for, can stay."
 
 
 def check(trial):
@@ -18,7 +18,7 @@ def check(trial):
         pair = Pair(trial, other, decoding)
         known, half_known = pair.text(LONG), pair.text(2 * BLOCK)
         for prompt in (known, half_known, pair.text(SHORT), pair.text(LONG)):
-            pair.ask(prompt)  # nobody reads: all of them may stay
+            pair.ask(prompt)  # there is no reader: all of them may stay
         reader = decoding.send(MODEL, pair.text(8), max_tokens=READING, ignore_eos=True)
         decoding.wait_first(reader, timeout=trial.patience)
         asks = [pair.text(SHORT), pair.text(LONG), known + pair.text(MORE), half_known + pair.text(LONG)]
@@ -33,7 +33,7 @@ def check(trial):
 
 
 class Pair:
-    """The two servers, and the learner's decision between them. `moved`: of each request that was, whether it had to."""
+    """The two servers, and the learner's decision between them. `moved`: of those that were, whether they had to be."""
 
     def __init__(self, trial, other, decoding):
         self.trial, self.other, self.decoding, self.moved = trial, other, decoding, []
