@@ -51,6 +51,7 @@ PAGES = (
         for name in ("vllm", "openai", "load-tools", "prediction", "museum", "arena", "disaggregation")
     ),
     "docs/guide/questions/*.md",  # these at most 200 each
+    "docs/develop/figures.md",
     "labs/08*/README.md",
     "labs/09*/README.md",
 )
