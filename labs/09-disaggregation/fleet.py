@@ -11,7 +11,7 @@ from labkit.clients.stream import TextStream
 from labkit.clients.tensors import tensor, text_tensor
 from labkit.errors import LabError
 
-MODEL = "gpt2"
+MODEL = "apart-gpt2"
 PREFILL, DECODE = "1", "2"  # the two servers, where they share the work by kind
 TIMEOUT_S = 120
 

@@ -44,14 +44,14 @@ def stream_of(server: LabServer) -> TextStream:
 def handed_over(stream: TextStream, prompt: str = PROMPT, **parameters: Any) -> str:
     """The name under which a sequence waits for a server."""
     inputs = [text_tensor("text_input", prompt), tensor("hand_over", True, bool)]
-    record = stream.send_inputs("gpt2", prompt, inputs, output="handed_over", **parameters)
+    record = stream.send_inputs("apart-gpt2", prompt, inputs, output="handed_over", **parameters)
     stream.wait(record, timeout=60)
     return record.text
 
 
 def taken_over(stream: TextStream, name: str, prompt: str = PROMPT, **parameters: Any) -> str:
     inputs = [text_tensor("text_input", prompt), text_tensor("handed_over", name)]
-    record = stream.send_inputs("gpt2", prompt, inputs, **parameters)
+    record = stream.send_inputs("apart-gpt2", prompt, inputs, **parameters)
     stream.wait(record, timeout=60)
     return record.text
 
@@ -63,7 +63,7 @@ def test_a_request_that_is_handed_over_has_the_answer_of_one_server(
 ) -> None:
     asked = {"max_tokens": 24, "ignore_eos": True, **sampled}
     with stream_of(lab_server("two-servers", **FAST)) as stream:
-        whole = stream.send("gpt2", PROMPT, **asked)
+        whole = stream.send("apart-gpt2", PROMPT, **asked)
         stream.wait(whole, timeout=60)
         assert taken_over(stream, handed_over(stream, **asked), **asked) == whole.text
 
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_refused_by_name(
 def test_an_answer_of_one_token_is_not_handed_over(lab_server: Callable[..., LabServer]) -> None:
     with stream_of(lab_server("two-servers", **FAST)) as stream:
         inputs = [text_tensor("text_input", PROMPT), tensor("hand_over", True, bool)]
-        record = stream.send_inputs("gpt2", PROMPT, inputs, max_tokens=1, ignore_eos=True)
+        record = stream.send_inputs("apart-gpt2", PROMPT, inputs, max_tokens=1, ignore_eos=True)
         stream.wait(record, timeout=60)
     assert record.text
 
@@ -103,17 +103,17 @@ def test_a_client_that_leaves_frees_its_slot_and_its_blocks_are_found(lab_server
     server = lab_server("two-servers", **FAST)
     before = metrics.scrape(server.metrics)
     with stream_of(server) as stream:
-        record = stream.send("gpt2", PROMPT + " today", max_tokens=900, ignore_eos=True)
+        record = stream.send("apart-gpt2", PROMPT + " today", max_tokens=900, ignore_eos=True)
         stream.wait_first(record, timeout=60)
-    eventually(lambda: metrics.scrape(server.metrics).own["gpt2", "labs_running"] == 0)
+    eventually(lambda: metrics.scrape(server.metrics).own["apart-gpt2", "labs_running"] == 0)
     with stream_of(server) as stream:
-        again = stream.send("gpt2", PROMPT + " today and", max_tokens=2)
+        again = stream.send("apart-gpt2", PROMPT + " today and", max_tokens=2)
         stream.wait(again, timeout=60)
 
     def found() -> float:
-        key = ("gpt2", "labs_cached_tokens_total")
+        key = ("apart-gpt2", "labs_cached_tokens_total")
         return metrics.scrape(server.metrics).own[key] - before.own.get(key, 0.0)
 
     eventually(lambda: found() >= 16)
-    steps = steplog.read(server.run_dir, "gpt2")
+    steps = steplog.read(server.run_dir, "apart-gpt2")
     assert any(16 in step.more["cached"] for step in steps if again.id in step.ids)

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from labkit.clients.router import Router
 from labkit.clients.stream import TextStream
 
-MODEL = "gpt2"
+MODEL = "apart-gpt2"
 SESSIONS, TURNS, QUESTIONS, ANSWER = 6, 3, 12, 4
 FIRST, MORE, SHARED, OWN = 12, 2, 24, 3  # words
 WORDS = "the river runs under an old bridge near our town where people come to see its water every day".split()

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer
 from labkit.clients.stream import TextStream
 from labkit.clients.tensors import tensor, text_tensor
 
-MODEL = "gpt2"
+MODEL = "apart-gpt2"
 LIMIT_MS, BLOCK = 6.0, 16
 READING, ANSWER = 400, 2  # tokens of a reader's answer, which lasts longer than the requests; of the others'
 SHORT, LONG, MORE = 20, 110, 12  # tokens: little to compute; too much; of a known prompt's new end
