@@ -48,11 +48,8 @@ def load(report, run):
         for way in WAYS
         for key, name in (("foreseen", "foreseen"), ("met", "measured"))
     }
-    draw(
-        [Panel(title, "share of requests", "requests/s", curves)],
-        report.out / "load.png",
-        "Two servers, two ways to share",
-    )
+    limits = f"at most {run['ttft_ms']} ms TTFT, {run['tpot_ms']} ms TPOT"
+    draw([Panel(limits, "share of requests", "requests/s", curves)], report.out / "load.png", "Two ways to share")
     report.say("![load](load.png)")
     crossings = {key: crossing(run["rates"], key) for key in ("foreseen", "met")}
     first = rates.index(crossings["foreseen"]) if crossings["foreseen"] in rates else len(rates)
