@@ -17,6 +17,7 @@ from machinery import ROOT
 from programs import needs
 from rendered_targets import built, of_kind, pods, rendered, session
 
+from labctl.deploy import swarm
 from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.runtimes import door, images
@@ -215,9 +216,44 @@ def test_a_profile_with_another_tokenizer_is_told_of_it() -> None:
         assert words[words.index("--tokenizer") + 1] == opened.runtime("compose").client_path(Path(plan.tokenizer_dir))
 
 
-def test_a_stack_without_a_text_model_is_refused() -> None:
+@pytest.mark.parametrize("target", ["kubernetes", "swarm"])
+def test_a_stack_without_a_text_model_is_refused(target: str) -> None:
     with pytest.raises(LabError, match="sequence-batcher has no text model"):
-        rendered("sequence-batcher", openai="true")
+        rendered("sequence-batcher", target, openai="true")
+
+
+# -- Swarm -------------------------------------------------------------------------------------------------------------
+
+
+def swarm_file(**settings: str) -> dict[str, Any]:
+    found: dict[str, Any] = parse_yaml((rendered(STACK, "swarm", **settings) / swarm.FILE).read_text())
+    return found
+
+
+def test_in_swarm_it_is_one_more_service_as_restricted_as_envoy() -> None:
+    with_it, without = swarm_file(openai="true"), swarm_file()
+    own = with_it["services"].pop("openai")
+    secret = with_it["secrets"].pop("openai")
+    assert with_it == without, "the rest is as it was"
+    envoy = without["services"]["envoy"]
+    for key in ("user", "init", "read_only", "cap_drop", "logging"):
+        assert own[key] == envoy[key]
+    assert own.keys() - envoy.keys() == {"secrets"}
+    assert own["deploy"] == envoy["deploy"]
+    assert secret == {"external": True, "name": f"{STACK}-openai"}
+    args, (mounted,) = own["command"], own["secrets"]
+    assert args[args.index("--token-file") + 1] == f"/run/secrets/{mounted['target']}"
+    assert args[args.index("--endpoint") + 1] == "envoy:8001"
+    assert [one["target"] for one in own["volumes"]] == ["/tmp", "/labs/models", "/labs/cache"]
+    assert all(one.get("read_only") for one in own["volumes"] if one["type"] == "bind")
+
+
+@needs("docker compose")
+def test_compose_reads_the_file_for_swarm_with_it() -> None:
+    folder = rendered(STACK, "swarm", openai="true")
+    found = compose_view.services([folder / swarm.FILE], compose_project_directory=folder)["openai"]
+    assert [(one["target"], one["published"], one["mode"]) for one in found["ports"]] == [(9000, "9000", "host")]
+    assert found["image"] == images.client_image(session().workspace)
 
 
 def test_images_build_makes_its_image_too() -> None:

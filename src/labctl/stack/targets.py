@@ -41,7 +41,7 @@ FORMS = {
     "keda": (r"https?://[^\s/]+\S*|", "it is the address of Prometheus, such as http://prometheus.monitoring:9090"),
 }
 MARK = ".labctl-rendered.json"  # a folder with it is ours to replace
-OWN_SETTINGS = {"kubernetes": [field.name for field in fields(Cluster)], "swarm": ["guard", "registry"]}
+OWN_SETTINGS = {"kubernetes": [field.name for field in fields(Cluster)], "swarm": ["guard", "openai", "registry"]}
 NEXT = {
     "kubernetes": "kubectl apply -k {folder}/overlays/cpu, or overlays/gpu (docs/operate/kubernetes.md)",
     "swarm": "docker stack deploy --resolve-image never -c {folder}/compose.swarm.yaml {stack} (docs/operate/swarm.md)",
@@ -81,10 +81,10 @@ def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, 
             if name == "kubernetes":
                 deployment = _deployment(session, plans, cluster, Path(scratch))
                 kustomize.write(deployment, fresh, session.workspace.root / "observe")
-                if cluster.openai:
-                    door.add(deployment, plans, session.workspace, fresh)
+                door.add(deployment, plans, session.workspace, fresh)
             else:
                 _swarm(session, plans[choices.profile], cluster, Path(scratch) / "repository", fresh)
+                door.add_to_swarm(plans[choices.profile], cluster, session.workspace, fresh)
             told = {"stack": stack, "target": name, "settings": {p: dict(plans[p].settings) for p in plans}}
             (fresh / MARK).write_text(json.dumps(told, indent=1, default=str), encoding="utf-8")
         return f"{folder}: {NEXT[name].format(folder=folder, stack=stack)}"
