@@ -354,6 +354,22 @@ def test_an_exposed_api_answers_on_every_address_to_those_who_have_its_token(own
     assert not file.exists()
 
 
+@iterative
+def test_the_api_alone_can_be_exposed_beside_a_stack_that_is_not(
+    checkout: Path, lab_server: Callable[..., LabServer]
+) -> None:
+    server = lab_server(STREAMED)
+    with started(checkout, "openai", STREAMED, "--expose", "--port", "auto", "--json") as running:
+        assert running.stdout
+        address = json.loads(running.stdout.readline())["openai"].replace("127.0.0.1", "127.0.0.2")
+        token = labctl("openai", STREAMED, "--token", root=checkout).stdout.strip()
+        assert requests.get(f"{address}/models", timeout=60).status_code == 401
+        with openai.OpenAI(base_url=address, api_key=token) as client:
+            assert [model.id for model in client.models.list()] == ["simple-gpt2", "iterative-gpt2"]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(server.grpc.rpartition(":")[2])), timeout=60)
+
+
 def test_a_door_before_replicas_serves_on_when_one_is_killed(own: Path) -> None:
     address, token = exposed(own, "--replicas", "2")
     asked: dict[str, Any] = {"model": "simple-gpt2", "prompt": PROMPT, "max_tokens": 2}
