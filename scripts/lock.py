@@ -34,7 +34,7 @@ SITE = "site.txt"  # make site: beside the labs' packages, in an environment of 
 FILES = {
     EVERYTHING: (ALL, "no-deps", "guard"),  # make setup
     "server.txt": ("serve", "export", "no-deps"),
-    "client.txt": ("load",),
+    "client.txt": ("load", "openai"),  # and the door in containers
     "chat.txt": ("chat",),
     "guard.txt": ("guard",),
     "build.txt": ("build",),  # what makes the project's own package, inside the image builds

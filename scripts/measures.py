@@ -30,6 +30,7 @@ ROOMS = {
         "runtimes/door.py",
         "runtimes/environments.py",
         "stack/door.py",
+        "deploy/door.py",
         "cli/openai.py",
         "labs/load_tools.py",
         "labs/tool_bench.py",

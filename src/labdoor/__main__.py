@@ -1,4 +1,7 @@
-"""``python -m labdoor --endpoint HOST:PORT --models NAME,NAME --port N``: serve until SIGTERM or Ctrl-C."""
+"""``python -m labdoor --endpoint HOST:PORT --models NAME,NAME --port N``: serve until SIGTERM or Ctrl-C.
+
+On loopback, without a token; with ``--token-file`` behind ``labdoor.gate``.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ import argparse
 import ctypes
 import socket
 import sys
+import time
+from pathlib import Path
 
 NAME = "labs-door"  # by which labctl finds it among the processes of a machine
 PR_SET_NAME = 15
+LOOK_S = 1.0
 
 
 def main() -> int:
@@ -16,7 +22,10 @@ def main() -> int:
     parser.add_argument("--endpoint", required=True, metavar="HOST:PORT", help="Triton's gRPC endpoint")
     parser.add_argument("--models", required=True, metavar="NAME,NAME", help="models of the stack")
     parser.add_argument("--tokenizer", default="", metavar="FOLDER", help="the tokenizer of all of them")
-    parser.add_argument("--port", type=int, required=True, help="on 127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on")
+    parser.add_argument("--port", type=int, required=True, help="to listen on")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="holds the token that clients must send")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for Triton's models")
     parser.add_argument("--announce", default="", metavar="TEXT", help="printed when it listens")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds for an answer")
     parser.add_argument(
@@ -30,7 +39,7 @@ def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode())
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 
-    from labdoor import app, models
+    from labdoor import app, gate, models
     from labkit.errors import LabError
 
     class Announced(uvicorn.Server):
@@ -39,17 +48,24 @@ def main() -> int:
             if self.started and options.announce:
                 print(options.announce, flush=True)
 
-    try:
-        found = models.find(options.endpoint, options.models.split(","), options.tokenizer)
-    except LabError as error:
-        print(f"labctl: {error}", file=sys.stderr)
-        return 1
-    made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled))
+    deadline = time.monotonic() + options.wait
+    while True:
+        try:
+            token = gate.read_token(options.token_file) if options.token_file else ""
+            found = models.find(options.endpoint, options.models.split(","), options.tokenizer)
+            break
+        except LabError as error:
+            if time.monotonic() > deadline:
+                print(f"labctl: {error}", file=sys.stderr)
+                return 1
+        time.sleep(LOOK_S)
+    made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), token)
     config = uvicorn.Config(
         made,
-        host="127.0.0.1",
+        http=gate.Connection if token else "auto",
+        host=options.host,
         port=options.port,
-        log_level="warning",
+        log_level="error" if token else "warning",  # strangers must not fill the log
         access_log=False,
         lifespan="on",
         ws="none",

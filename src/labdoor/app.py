@@ -25,6 +25,7 @@ from labdoor.answers import Answer
 from labdoor.counters import Counters
 from labdoor.errors import Refusal, gone
 from labdoor.exchange import Exchange, body
+from labdoor.gate import Gate
 from labdoor.models import Model
 from labdoor.triton import Standing, Triton
 from labkit.records import request_id
@@ -45,13 +46,13 @@ class Limits:
     stalled: float = 30.0
 
 
-def make(endpoint: str, models: Mapping[str, Model], limits: Limits = Limits()) -> Starlette:
-    """The application in front of the server at ``endpoint`` (gRPC)."""
-    return _Door(endpoint, models, limits).app
+def make(endpoint: str, models: Mapping[str, Model], limits: Limits = Limits(), token: str = "") -> Starlette:
+    """The application in front of the server at ``endpoint`` (gRPC). With a ``token`` other machines may ask it."""
+    return _Door(endpoint, models, limits, token).app
 
 
 class _Door:
-    def __init__(self, endpoint: str, models: Mapping[str, Model], limits: Limits) -> None:
+    def __init__(self, endpoint: str, models: Mapping[str, Model], limits: Limits, token: str) -> None:
         self._endpoint, self._models, self._limits = endpoint, models, limits
         self._counters = Counters()
         self._triton: Triton | None = None
@@ -65,10 +66,12 @@ class _Door:
             Route("/health/ready", self._health),
             Route("/metrics", self._metrics),
         ]
+        # Without a token it has this machine's names alone: a web page's own name must not lead here.
+        here = Middleware(TrustedHostMiddleware, allowed_hosts=HERE)
         self.app = Starlette(
             routes=routes,
             lifespan=self._lifespan,
-            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HERE)],
+            middleware=[Middleware(Gate, token, self._counters) if token else here],
             exception_handlers={Refusal: _refusal, HTTPException: _http, Exception: _unforeseen},
         )
 

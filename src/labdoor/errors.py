@@ -38,6 +38,7 @@ class Refusal(Exception):
         param: that field.
         code: a short name by which programs tell errors apart.
         detail: each fault of the body as FastAPI lists it (``type``, ``loc``, ``msg``); None: the message says it all.
+        headers: of the answer.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class Refusal(Exception):
         param: str | None = None,
         code: str | None = None,
         detail: Sequence[Mapping[str, object]] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.detail = status, message, param, code, detail
+        self.headers = headers
 
     def body(self) -> dict[str, object]:
         """``error`` for OpenAI's clients, and ``detail`` for those of Triton's own OpenAI frontend (FastAPI's form)."""

@@ -24,6 +24,7 @@ from labdoor.models import Model
 from labdoor.requests import Asked
 from labdoor.stops import Scanner
 from labkit.clients import stop
+from labkit.clients.base import in_turn
 
 FINAL = "triton_final_response"
 
@@ -53,7 +54,7 @@ class Triton:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self.client = InferenceServerClient(endpoint)
+        self.client = InferenceServerClient(endpoint, channel_args=in_turn(endpoint))
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:

@@ -13,19 +13,32 @@ from labkit.errors import LabError
 @click.command("openai")
 @opt.stack_argument
 @opt.page_port(9000)
+@opt.expose_option
+@click.option("--token", "tell", is_flag=True, help="Print the token that an exposed API needs, and serve nothing.")
 @opt.as_json
 @opt.verbose
-def openai_command(stack: str, port: int | None, json_output: bool, verbose: bool) -> None:
-    """Serve the OpenAI API in front of STACK, which must be up. Ctrl-C ends it."""
+def openai_command(stack: str, port: int | None, expose: bool, tell: bool, json_output: bool, verbose: bool) -> None:
+    """Serve the OpenAI API in front of STACK, which must be up. Ctrl-C ends it.
+
+    With --expose its clients need a token as their API key.
+    """
     from labctl.pages.address import OPENAI, listening
     from labctl.runtimes import door, processes
+    from labctl.runtimes.record import ANY_ADDRESS, LOOPBACK
+    from labctl.stack.door import described
 
     session, _, name = opt.open_stack(stack, verbose)
     _, record = session.require_up(name)
-    with listening("127.0.0.1", port, OPENAI) as probe:
+    if tell:
+        click.echo(door.token(session.workspace, name))
+        return
+    bind = ANY_ADDRESS if expose else LOOPBACK
+    with listening(bind, port, OPENAI) as probe:
         number = probe.getsockname()[1]
     shown = json.dumps({"stack": name, "openai": door.url(number)})
-    said = shown if json_output else f"{name}: {door.url(number)}  (Ctrl-C ends it)"
-    code = processes.run_foreground(door.command(record, number, said), session.listener)
+    said = shown if json_output else f"{name}: {described(name, door.url(number), bind if expose else '')}"
+    token = door.make_token(session.workspace, name) if expose else None
+    started = door.command(record, number, said if json_output else f"{said}  (Ctrl-C ends it)", token)
+    code = processes.run_foreground(started, session.listener)
     if code:
         raise LabError(f"the OpenAI API of {name} ended", processes.describe_exit(code), "its own message is above")

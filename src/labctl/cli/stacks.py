@@ -57,14 +57,12 @@ def up_command(
         session.listener.note(f"{name} was already up with these settings")
     if observed:
         observe.start(session, handle.runtime, handle.record, options)
-    address = door.start(session, handle.record, options) if fronted else ""
+    if fronted:
+        door.start(session, handle.record, options)
     if session.todo is not None:
         show_dry_run(session.todo, json_output)
         return
-    shown = status(session, name, ask=False)  # they have just answered
-    if address:
-        shown["openai"] = address
-    _print(shown, json_output)
+    _print(status(session, name, ask=False), json_output)  # they have just answered
 
 
 @click.command("status")
@@ -209,6 +207,8 @@ def _describe(shown: Status) -> str:
             f"Exposed: these ports listen on {shown['exposed']}, so other machines reach them, through the guard "
             "(docs/operate/security.md)."
         )
+    if address := shown.get("openai", ""):
+        parts.append(door.described(shown["stack"], address, shown["exposed"]))
     if shown["balance"]:
         parts.append(_replicas(shown))
     if shown["models"]:

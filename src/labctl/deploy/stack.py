@@ -74,7 +74,7 @@ class Cluster:
     """What clusters differ in: ``labctl render --target kubernetes --set NAME=VALUE``. "" leaves a thing out.
 
     Attributes:
-        guard: whether Envoy shows every request to a judge (docs/operate/security.md).
+        guard, openai: whether a judge sees every request (docs/operate/security.md); whether there is an OpenAI API.
         cpu_request: the processors that a server's pod requests, such as "500m"; "" is the profile's own number.
         gpu_product: the kind of GPU, as the node label ``nvidia.com/gpu.product`` has it.
         keda: Prometheus' address for a KEDA ScaledObject, which then takes the HorizontalPodAutoscaler's place.
@@ -84,6 +84,7 @@ class Cluster:
     """
 
     guard: bool = True
+    openai: bool = False
     cpu_request: str = ""
     gpu_product: str = ""
     keda: str = ""

@@ -72,7 +72,9 @@ def _door(session: Session, stack: RunningStack) -> Iterator[str]:
     """The OpenAI API for the time of a block, on a free port; where it is, without /v1."""
     (port,) = ports.free_ports(LOOPBACK, 1)
     if session.todo is not None:
-        yield session.do(door.beside(session.workspace, stack.record, port)).removesuffix("/v1")
+        started, address = door.command(stack.record, port), door.url(port)
+        session.do(Action("the OpenAI API", lambda listener: address, [started], expected=address))
+        yield address.removesuffix("/v1")
         return
     with door.during(session.workspace, stack.record, port, session.listener) as address:
         yield address.removesuffix("/v1")

@@ -1,36 +1,74 @@
-"""The OpenAI-compatible front (``labdoor``): a program of its own beside a stack, on loopback."""
+"""The OpenAI-compatible front (``labdoor``): a program of its own beside a stack, or a container of its project.
+
+On loopback it asks for nothing. Where other machines reach it, its clients need a token: labctl makes it, for as long
+as the stack is up, in a file that only its user can read, and tells the program where the file is.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import os
+import secrets
+import shlex
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from labctl.listener import Listener
-from labctl.runtimes import processes
-from labctl.runtimes.leftovers import marks
+from labctl.runtimes import docker_engine, images, processes
+from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_commands import NOBODY, Projects
+from labctl.runtimes.leftovers import DOOR, STACK, marks, our_processes
 from labctl.runtimes.processes import Action, Command
-from labctl.runtimes.record import Record
+from labctl.runtimes.record import ANY_ADDRESS, CLIENT, LOOPBACK, Record
+from labctl.triton.arguments import GRPC
 from labctl.workspace import Workspace
 from labkit import nofollow
+from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 PACKAGES = ("openai", "starlette", "uvicorn", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
+SERVICE, PORT, SECRET = "openai", 9000, "/run/secrets/openai"  # compose.yaml's
+FAILED = "the OpenAI API did not come up; the stack itself is up"
 
 
 def url(port: int) -> str:
-    """The base URL that a client of OpenAI's is given."""
+    """The base URL that a client of OpenAI's on this machine is given."""
     return f"http://127.0.0.1:{port}/v1"
 
 
-def command(record: Record, port: int, announce: str = "") -> Command:
-    """The program in front of a running stack. Raises LabError: it cannot run in this environment."""
+def token_file(workspace: Workspace, stack: str) -> Path:
+    return workspace.folder(stack).door / "token"
+
+
+def token(workspace: Workspace, stack: str) -> str:
+    """The token of the stack's exposed door. Raises LabError: it has none."""
+    try:
+        return nofollow.read_text(token_file(workspace, stack))
+    except (OSError, ValueError):
+        why = "no OpenAI API of it is exposed"
+        raise LabError(f"{stack} has no token", why, f"labctl openai {stack} --expose") from None
+
+
+def make_token(workspace: Workspace, stack: str) -> Path:
+    """The file with the stack's token, which is made where there is none."""
+    path = token_file(workspace, stack)
+    if not path.exists():
+        atomic_write(path, secrets.token_urlsafe(32), mode=0o600)
+    return path
+
+
+def command(record: Record, port: int, announce: str = "", token: Path | None = None) -> Command:
+    """The program in front of a running stack. Raises LabError: it cannot run in this environment.
+
+    Args:
+        token: the file with the token that clients need; with it the program listens on every address.
+    """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise LabError(
@@ -38,24 +76,53 @@ def command(record: Record, port: int, announce: str = "") -> Command:
             f"not installed: {', '.join(missing)}",
             "make setup (or: pip install -e '.[openai]')",
         )
-    argv = [sys.executable, "-m", "labdoor", "--endpoint", record.endpoints.grpc, "--models", ",".join(record.models)]
-    argv += ["--tokenizer", record.tokenizer_dir, "--port", str(port)]
-    return Command([*argv, "--announce", announce] if announce else argv)
+    said = arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, ANY_ADDRESS if token else LOOPBACK)
+    said += ["--token-file", str(token)] if token else []
+    return Command([sys.executable, *said, *(["--announce", announce] if announce else [])])
+
+
+def arguments(record: Record, endpoint: str, tokenizer: str, port: int, host: str) -> list[str]:
+    """Python's arguments for a door in front of the stack at ``endpoint`` (gRPC)."""
+    said = ["-m", "labdoor", "--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer]
+    return [*said, "--host", host, "--port", str(port)]
 
 
 def beside(workspace: Workspace, record: Record, port: int) -> Action[str]:
-    """Start it as a process that goes with the stack; gives its base URL.
+    """Start it so that it goes with the stack: a process, or a container of the stack's project; gives its base URL.
 
     Raises:
         LabError: as of :func:`command`; or, when it is carried out, it does not come up.
     """
-    started, log = command(record, port), workspace.folder(record.stack).path / "openai.log"
+    exposed = token_file(workspace, record.stack) if record.guarded else None
+    contained = record.runtime == "compose"
+    started = _container(workspace, record, port) if contained else command(record, port, token=exposed)
+    folder = workspace.folder(record.stack)
 
     def do(listener: Listener) -> str:
-        _start(started, workspace, record, port, listener, outlive=record.owner is None)
+        if exposed:
+            make_token(workspace, record.stack)
+        if contained:
+            _start_container(started, workspace, record, listener)
+        else:
+            _start(started, workspace, record, port, listener, outlive=record.owner is None)
+        atomic_write(folder.door / "url", url(port))
         return url(port)
 
-    return Action("the OpenAI API", do, [started], [str(log)], expected=url(port))
+    files = [*([] if contained else [str(folder.path / "openai.log")]), *([str(exposed)] if exposed else [])]
+    return Action("the OpenAI API", do, [started], files, expected=url(port))
+
+
+def address(workspace: Workspace, record: Record) -> str:
+    """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
+    with contextlib.suppress(OSError, ValueError, LabError):
+        found = nofollow.read_text(workspace.folder(record.stack).door / "url")
+        if record.runtime == "compose":
+            containers = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
+            lives = bool(docker_engine.living(containers))
+        else:
+            lives = any(env[STACK] == record.stack for _, env in our_processes(workspace.root, (DOOR,)))
+        return found if lives else ""
+    return ""
 
 
 @contextlib.contextmanager
@@ -67,6 +134,41 @@ def during(workspace: Workspace, record: Record, port: int, listener: Listener) 
     finally:
         process.kill()  # it holds nothing
         process.wait()
+
+
+def _container(workspace: Workspace, record: Record, port: int) -> Command:
+    """What starts the container in the stack's project. It speaks to what stands before the servers, if anything."""
+    runtime, projects = ComposeRuntime(workspace), Projects(workspace)
+    fronted = record.front and record.balance != CLIENT
+    endpoint = f"guard:{GRPC}" if fronted else runtime.client_endpoints(record).grpc
+    tokenizer = runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else ""
+    said = arguments(record, endpoint, tokenizer, PORT, ANY_ADDRESS)
+    env = {
+        "LABS_CLIENT_IMAGE": images.client_image(workspace),
+        "LABS_OPENAI_BIND": record.bind,
+        "LABS_OPENAI_PORT": str(port),
+        "LABS_OPENAI_ARGS": shlex.join([*said, *(["--token-file", SECRET] if record.guarded else [])]),
+    }
+    if record.guarded:
+        env["LABS_OPENAI_TOKEN_FILE"] = str(token_file(workspace, record.stack))
+    words = ("--profile", SERVICE, "up", "--detach", "--wait", "--no-build", "--pull", "never", "--no-deps", SERVICE)
+    container = f"{projects.name(record.stack)}-{SERVICE}-1: {env['LABS_CLIENT_IMAGE']}, on {record.bind}:{port}"
+    # Compose knows a project by compose.yaml alone here: it would warn of every replica but the first.
+    return projects.command(record.stack, words, {**env, "COMPOSE_IGNORE_ORPHANS": "true"}, container=container)
+
+
+def _start_container(started: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
+    """Start it, and wait until Compose finds it healthy."""
+    if record.guarded and os.getuid() == 0:  # nobody is its user then
+        nofollow.give(token_file(workspace, record.stack), NOBODY)
+    try:
+        processes.run_to_end(started, listener, FAILED, f"labctl openai {record.stack}")
+    except LabError as error:
+        with docker_engine.speaking("looking for the container of the OpenAI API"):
+            there = docker_engine.containers(str(workspace.root), record.stack, SERVICE)
+            error.details += tuple(line for one in there for line in _tail(one.logs().decode(errors="replace")))
+            docker_engine.discard(there)
+        raise
 
 
 def _start(
@@ -82,11 +184,14 @@ def _start(
         if process.poll() is not None or time.monotonic() > deadline:
             how = processes.describe_exit(process.returncode) if process.poll() is not None else "no answer"
             process.kill()
-            tail = nofollow.read_text(log).splitlines()[-5:]
-            failed = "the OpenAI API did not come up; the stack itself is up"
-            raise LabError(failed, how, f"labctl openai {record.stack}", details=tail)
+            details = _tail(nofollow.read_text(log))
+            raise LabError(FAILED, how, f"labctl openai {record.stack}", details=details)
         time.sleep(LOOK_S)
     return process
+
+
+def _tail(text: str) -> Sequence[str]:
+    return text.splitlines()[-5:]
 
 
 def _answers(port: int) -> bool:

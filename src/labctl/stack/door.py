@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.runtimes import door
-from labctl.runtimes.record import LOOPBACK, Record, UpOptions
+from labctl.runtimes.record import Record, UpOptions
 from labctl.stack import ports
 from labctl.stack.session import Session
 
@@ -11,17 +11,24 @@ USUAL = 9000  # as Triton's own front has it
 AGAIN = "free it, then labctl openai STACK (with --port auto on a free port)"
 
 
-def start(session: Session, record: Record, options: UpOptions) -> str:
-    """Start it, say where it is, and return its base URL.
+def start(session: Session, record: Record, options: UpOptions) -> None:
+    """Start it, and say where it is; harmless where it runs already.
 
     Raises LabError: it cannot be started, or its port is taken; the stack stays up.
     """
-    if options.ports == "auto":
-        (port,) = ports.free_ports(LOOPBACK, 1)
-    else:
-        port = USUAL
-        ports.require_free({"OpenAI": port}, LOOPBACK, [one for _, one in session.running()], AGAIN)
-    address = session.do(door.beside(session.workspace, record, port))
+    address = "" if session.todo else door.address(session.workspace, record)
+    if not address:
+        if options.ports == "auto":
+            (port,) = ports.free_ports(record.bind, 1)
+        else:
+            port = USUAL
+            ports.require_free({"OpenAI": port}, record.bind, [one for _, one in session.running()], AGAIN)
+        address = session.do(door.beside(session.workspace, record, port))
     if session.todo is None:
-        session.listener.note(f"OpenAI API: {address}")
-    return address
+        session.listener.note(described(record.stack, address, record.bind if record.guarded else ""))
+
+
+def described(stack: str, address: str, exposed: str) -> str:
+    """Where the door of a stack is, and where exposed how its token is had."""
+    said = f"OpenAI API: {address}"
+    return f"{said}, exposed on {exposed}; its token (the API key): labctl openai {stack} --token" if exposed else said

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl import repository
-from labctl.deploy import kustomize, swarm
+from labctl.deploy import door, kustomize, swarm
 from labctl.deploy.stack import Cluster, Deployment, Server, Serving, Tool
 from labctl.listener import Listener
 from labctl.manifest.schema import PROFILES, Lab
@@ -35,13 +35,13 @@ from labkit.errors import LabError
 
 NAME = r"[A-Za-z0-9][-A-Za-z0-9_.]*|", "it is a name in the cluster: letters, digits, '-', '_' and '.'"
 FORMS = {
-    "guard": (r"(?i)true|false", "it is true or false"),
+    **dict.fromkeys(("guard", "openai"), (r"(?i)true|false", "it is true or false")),
     "cpu_request": (r"\d+(\.\d+)?|\d+m|", "it is a number of processors, such as 2 or 500m"),
     "registry": (r"[\w.:/-]*\w|", "it is a registry, such as registry.example.com/labs"),
     "keda": (r"https?://[^\s/]+\S*|", "it is the address of Prometheus, such as http://prometheus.monitoring:9090"),
 }
 MARK = ".labctl-rendered.json"  # a folder with it is ours to replace
-OWN_SETTINGS = {"kubernetes": [field.name for field in fields(Cluster)], "swarm": ["guard", "registry"]}
+OWN_SETTINGS = {"kubernetes": [field.name for field in fields(Cluster)], "swarm": ["guard", "openai", "registry"]}
 NEXT = {
     "kubernetes": "kubectl apply -k {folder}/overlays/cpu, or overlays/gpu (docs/operate/kubernetes.md)",
     "swarm": "docker stack deploy --resolve-image never -c {folder}/compose.swarm.yaml {stack} (docs/operate/swarm.md)",
@@ -57,9 +57,9 @@ def cluster_of(name: str, choices: Choices) -> tuple[Cluster, Choices]:
         form, words = FORMS.get(key, NAME)
         if not re.fullmatch(form, value):
             raise LabError(f"{key} cannot be '{value}'", words)
-    guard = own.pop("guard", "true").lower() == "true"
+    guard, openai = (own.pop(*flag).lower() == "true" for flag in (("guard", "true"), ("openai", "false")))
     rest = {key: value for key, value in choices.set.items() if key not in OWN_SETTINGS[name]}
-    return Cluster(guard, **own), replace(choices, set=rest)
+    return Cluster(guard, openai, **own), replace(choices, set=rest)
 
 
 def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, name: str, output: Path | None) -> Todo:
@@ -81,8 +81,10 @@ def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, 
             if name == "kubernetes":
                 deployment = _deployment(session, plans, cluster, Path(scratch))
                 kustomize.write(deployment, fresh, session.workspace.root / "observe")
+                door.add(deployment, plans, session.workspace, fresh)
             else:
                 _swarm(session, plans[choices.profile], cluster, Path(scratch) / "repository", fresh)
+                door.add_to_swarm(plans[choices.profile], cluster, session.workspace, fresh)
             told = {"stack": stack, "target": name, "settings": {p: dict(plans[p].settings) for p in plans}}
             (fresh / MARK).write_text(json.dumps(told, indent=1, default=str), encoding="utf-8")
         return f"{folder}: {NEXT[name].format(folder=folder, stack=stack)}"
@@ -222,10 +224,11 @@ def images_to_build(session: Session, lab: Lab, stack: str, choices: Choices, re
 
     Raises LabError: the stack cannot have these choices.
     """
-    _, choices = cluster_of("kubernetes", choices)  # what is said of the cluster changes no image
+    cluster, choices = cluster_of("kubernetes", choices)  # all the rest that it says changes no image
     plan, projects = plan_for(session, lab, stack, choices, choices.profile), Projects(session.workspace)
     builds = compose_commands.builds(projects, choices.profile, plan.image, guarded=True)
-    del builds[images.client_image(session.workspace)]  # clients run elsewhere
+    if not cluster.openai:
+        del builds[images.client_image(session.workspace)]  # clients run elsewhere
     files = images.files_image(session.workspace)
     builds[files] = compose_commands.build_files(projects, files)
     actions = build(builds, plan.image)

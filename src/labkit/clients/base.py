@@ -24,14 +24,19 @@ def connect(endpoint: str) -> Any:
 
     Those get its requests in turn, and one that has gone gets none.
     """
+    return grpcclient.InferenceServerClient(endpoint, channel_args=in_turn(endpoint))
+
+
+def in_turn(endpoint: str) -> list[tuple[str, Any]] | None:
+    """The channel's arguments for several addresses; None for one."""
     if ":///" not in endpoint and not endpoint.startswith("ipv4:"):
-        return grpcclient.InferenceServerClient(endpoint)
+        return None
     options = {
         "grpc.lb_policy_name": "round_robin",
         "grpc.max_send_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
         "grpc.max_receive_message_length": grpcclient.MAX_GRPC_MESSAGE_SIZE,
     }
-    return grpcclient.InferenceServerClient(endpoint, channel_args=list(options.items()))
+    return list(options.items())
 
 
 class Client:
