@@ -32,7 +32,9 @@ ROOMS = {
         "stack/door.py",
         "cli/openai.py",
         "labs/load_tools.py",
+        "labs/tool.py",
         "labs/tool_bench.py",
+        "replicas/signals.py",
     ),
     "predict": (
         "cli/predict.py",

@@ -12,7 +12,7 @@ from lab_server import LabServer
 from layer import require_vllm
 from machinery import labctl, processes_about
 
-from labctl.labs.load_tools import OURS
+from labctl.labs.tool import OURS
 
 pytestmark = pytest.mark.xdist_group("iterative")
 

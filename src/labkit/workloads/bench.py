@@ -20,7 +20,7 @@ from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.predict.recording import HASH_BYTES, Arrival
 from labkit.records import RequestRecord
-from labkit.stats import Slo
+from labkit.slo import Slo
 from labkit.workloads import dataset, load
 
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
