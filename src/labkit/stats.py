@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: flo
     time_per_output_token is a mean of each request, inter_token_latency each single gap (docs/glossary.md).
 
     Args:
-        slo: adds goodput, the requests per second that meet every limit.
+        slo: adds goodput, the requests per second that meet every limit, and that of each tenant where there are some.
         price: of an hour; adds cost_per_million_tokens, of the output tokens (with ``slo``, of the requests that meet
             it: the others are paid for, and not counted). It is missing where no request meets it.
 
@@ -70,6 +71,10 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: flo
     if streamed and slo:
         good = [record for record in records if slo.is_met(record.ttft_ms, record.tpot_ms)]
         result["goodput"] = len(good) / duration
+        tenants = {str(record.parameters.get("tenant", "default")) for record in records}
+        if tenants != {"default"}:
+            whose = Counter(str(record.parameters.get("tenant", "default")) for record in good)
+            result["goodput_by_class"] = {name: whose[name] / duration for name in sorted(tenants)}
     if price is not None and good:
         counted = sum(record.output_tokens for record in good)
         result["cost_per_million_tokens"] = price / 3600 * duration / counted * 1e6
