@@ -143,7 +143,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, *counts: tuple[float, float], share: 
     seconds, now = iter(range(99)), iter(counts)
     monkeypatch.setattr(kit, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     monkeypatch.setattr(signals.Waiting, "look", lambda self, record: 0.0)
-    monkeypatch.setattr(signals.metrics, "scrape", lambda endpoint: snapshot(default=next(now)))
+    monkeypatch.setattr(metrics, "scrape", lambda endpoint: snapshot(default=next(now)))
     signal = signals.WithinLimits(share)
     return [signal.look(record()) for _ in counts]
 
@@ -161,7 +161,7 @@ def test_a_stack_whose_requests_wait_and_are_never_answered_asks_for_another(mon
     from labkit.evidence import goodput as kit
 
     monkeypatch.setattr(kit, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    monkeypatch.setattr(signals.metrics, "scrape", lambda endpoint: snapshot(default=(0, 0)))
+    monkeypatch.setattr(metrics, "scrape", lambda endpoint: snapshot(default=(0, 0)))
     signal = signals.WithinLimits(0.9)
     seen = [signal.look(record()) for _ in range(12)]
     assert seen[:10] == [1.0] * 10 and seen[-1] == math.inf, "one that waits is no reason to have fewer"

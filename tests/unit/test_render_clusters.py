@@ -194,11 +194,11 @@ def test_each_query_of_keda_is_one_number_and_prometheus_reads_it(prometheus: Pa
                 ],
                 "promql_expr_test": [
                     {
-                        "expr": trigger["metadata"]["query"],
+                        "expr": f"round(1000 * ({trigger['metadata']['query']}))",
                         "eval_time": "60s",
                         "exp_samples": [{"labels": "{}", "value": value}],
                     }
-                    for trigger, value in ((waiting, 7), (late, 0.25))
+                    for trigger, value in ((waiting, 7000), (late, 250))
                 ],
             }
         ],

@@ -78,7 +78,7 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
     "--target",
     "4",
     "With --auto: start another replica above N waiting for each, or below P% within --set slo.",
-    str,
+    click.STRING,
     "N|P%",
 )
 @drain_option
