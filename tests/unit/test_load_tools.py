@@ -283,3 +283,9 @@ def test_an_environment_has_nothing_of_the_labs_own_packages(tmp_path: Path) -> 
     found.install().do(Silent())
     assert found.python.exists() and found.require() == found.path
     assert (tmp_path / "requirements" / "list.txt").read_text() == ""
+
+
+def test_guidellms_environment_has_pytorchs_cpu_build_before_its_own_packages(empty: Path) -> None:
+    commands = GuideLlm(Workspace(ROOT, empty / "cache")).prepare().commands
+    (install,) = [shlex.join(one.argv) for one in commands if "install-packages.sh" in shlex.join(one.argv)]
+    assert install.index("torch.txt") < install.index("guidellm.txt")
