@@ -7,6 +7,7 @@ import json
 import operator
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -289,3 +290,13 @@ def test_guidellms_environment_has_pytorchs_cpu_build_before_its_own_packages(em
     commands = GuideLlm(Workspace(ROOT, empty / "cache")).prepare().commands
     (install,) = [shlex.join(one.argv) for one in commands if "install-packages.sh" in shlex.join(one.argv)]
     assert install.index("torch.txt") < install.index("guidellm.txt")
+
+
+def test_a_file_of_pytorchs_own_tests_for_a_newer_python_does_not_fail_an_environment(empty: Path) -> None:
+    target = empty / "environment"
+    for name in ("torch/testing/new.py", "tool/main.py"):
+        (target / name).parent.mkdir(parents=True)
+        (target / name).write_text("def f[T](): ...\n" if "testing" in name else "")
+    command = Environment("guidellm", Workspace(ROOT, empty / "cache"))._compile(target)
+    assert subprocess.run(command.argv, check=False).returncode == 0
+    assert list((target / "tool").glob("__pycache__/main.*")) and not (target / "torch/testing/__pycache__").exists()
