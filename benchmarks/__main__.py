@@ -22,6 +22,7 @@ from benchmarks import (
     decode,
     door,
     door_fuzz,
+    door_slow,
     door_upstream,
     engines,
     exercises,
@@ -29,6 +30,7 @@ from benchmarks import (
     iterative,
     kills,
     llm,
+    load_tools,
     predict,
     replica_kills,
     replica_start,
@@ -67,7 +69,9 @@ LONG = {
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "fuzz": fuzz.run,
     "door-fuzz": door_fuzz.run,
+    "door-slow": door_slow.run,
     "door-upstream": door_upstream.run,
+    "load-tools": load_tools.run,
     "exercises": exercises.run,
     "predict": predict.run,
 }
@@ -91,9 +95,11 @@ def main() -> None:
     )
     answers.options(parser)
     decode.options(parser)
+    door_slow.options(parser)
     door_upstream.options(parser)
     engines.options(parser)
     fuzz.options(parser)
+    load_tools.options(parser)
     predict.options(parser)
     start_up.options(parser)
     options = parser.parse_args()

@@ -1,6 +1,9 @@
 """What the OpenAI API costs: TTFT, time per token and tokens/s through it and over bare gRPC, alternately in one run.
 
-One client of each kind in one thread, both lean: what is compared is the way of the tokens, not a client library.
+One client of each kind in one thread, both lean: what is compared is the way of the tokens, not a client library. Both
+have their connection before a request is timed, as clients that keep theirs do. A round measures both ways, every
+other round in the other order, and what counts is the median of the differences within a round: a machine that drifts
+moves both.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ from benchmarks.steal import undisturbed
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
 from labctl.runtimes import door
-from labctl.runtimes.record import Choices, UpOptions
+from labctl.runtimes.record import Choices, Record, UpOptions
 from labctl.stack import ports
 from labctl.stack.session import Session
 from labkit.tables import table
 
 STACK, MODEL, PROMPT = "iterative", "iterative-gpt2", "I have lived in"
 TOKENS, FEW, MANY, EACH = 64, 8, 32, 4  # tokens of an answer, streams at a time, answers of each stream
+PAIRS = 5  # measurements of both ways in a round
 TTFT_MS, TOKEN_MS, SHARE = 1.0, 0.2, 0.9  # the yardsticks: at most so much more at FEW, at least this share at MANY
+HEADER = ("median", "gRPC", "door", "door - gRPC", "lower quartile", "upper quartile")
 
 
 @dataclass(frozen=True)
@@ -43,45 +48,36 @@ class Seen:
     tokens: int
 
 
-Ask = Callable[[], AsyncIterator[float]]  # the arrival of each token, as of time.perf_counter()
+Ask = Callable[[], AsyncIterator[float]]  # when it is sent, then the arrival of each token, as of time.perf_counter()
 
 
 @contextmanager
-def served() -> Iterator[tuple[str, int]]:
-    """Lab 02's stack with 32 slots, and the door before it: Triton's gRPC endpoint and the door's port."""
+def served() -> Iterator[tuple[Record, int]]:
+    """Lab 02's stack with 32 slots, and the door before it: the stack's record and the door's port."""
     session = Session.open(Silent())
     lab, _ = session.catalog.stack(STACK)
     options = UpOptions(Choices(set={"max_batch_size": MANY}), "local", "auto", 300.0)
     with ephemeral(session, lab, STACK, options) as handle:
         (port,) = ports.free_ports("127.0.0.1", 1)
         door.beside(session.workspace, handle.record, port).do(Silent())
-        yield handle.record.endpoints.grpc, port
+        yield handle.record, port
 
 
 def run(rounds: int) -> dict[str, Any]:
-    """Medians over the rounds, in which the two ways take turns."""
+    """Medians of both ways, and of what the door adds, over the rounds."""
     found: dict[str, dict[str, list[float]]] = {}
-    with served() as (endpoint, port):
+    with served() as (record, port):
         for streams in (FEW, MANY):
-            for _ in range(rounds):
-                for way, values in undisturbed(partial(_both, endpoint, port, streams)).items():
+            for number in range(rounds * PAIRS):
+                measure = partial(_both, record.endpoints.grpc, port, streams, door_first=bool(number % 2))
+                for way, values in undisturbed(measure).items():
                     for name, value in values.items():
                         found.setdefault(f"{name}, {streams} streams", {}).setdefault(way, []).append(value)
-    medians = {name: {way: statistics.median(each) for way, each in ways.items()} for name, ways in found.items()}
-    rows = [
-        (
-            name,
-            f"{each['gRPC']:.2f}",
-            f"{each['door']:.2f}",
-            f"{each['door'] - each['gRPC']:+.2f}",
-            f"{each['door'] / each['gRPC']:.2f}",
-        )
-        for name, each in medians.items()
-    ]
-    print(table(rows, ("median", "gRPC", "door", "more", "ratio"), right=range(1, 5)))
-    first, token = (medians[f"{name}, {FEW} streams"] for name in ("TTFT ms", "ms per token"))
-    rate = medians[f"tokens/s, {MANY} streams"]
-    more, slower, share = first["door"] - first["gRPC"], token["door"] - token["gRPC"], rate["door"] / rate["gRPC"]
+    first, token = (_more(found[f"{name}, {FEW} streams"]) for name in ("TTFT ms", "ms per token"))
+    rate = found[f"tokens/s, {MANY} streams"]
+    share = statistics.median(door / grpc for door, grpc in zip(rate["door"], rate["gRPC"], strict=True))
+    print(table([_row(name, ways) for name, ways in found.items()], HEADER, right=range(1, 6)))
+    more, slower = statistics.median(first), statistics.median(token)
     met = more <= TTFT_MS and slower <= TOKEN_MS and share >= SHARE
     load = os.getloadavg()[0]
     verdict = "met" if met else "not met"
@@ -89,21 +85,26 @@ def run(rounds: int) -> dict[str, Any]:
         f"{verdict}: TTFT {more:+.2f} ms (at most {TTFT_MS:+}), a token {slower:+.3f} ms (at most "
         f"{TOKEN_MS:+}), {share:.2f} of the tokens/s (at least {SHARE}); load of the machine {load:.1f}"
     )
-    return {
-        "medians": medians,
-        "rounds": found,
-        "load": load,
-        "ttft_more_ms": more,
-        "token_more_ms": slower,
-        "tokens_per_s_ratio": share,
-    }
+    return {"rounds": found, "load": load, "ttft_more_ms": more, "token_more_ms": slower, "tokens_per_s_ratio": share}
 
 
-def _both(endpoint: str, port: int, streams: int) -> dict[str, dict[str, float]]:
+def _more(ways: dict[str, list[float]]) -> list[float]:
+    """What the door adds in each measurement of both."""
+    return [door - grpc for door, grpc in zip(ways["door"], ways["gRPC"], strict=True)]
+
+
+def _row(name: str, ways: dict[str, list[float]]) -> list[str]:
+    low, middle, high = statistics.quantiles(_more(ways), n=4)
+    medians = (statistics.median(ways[way]) for way in ("gRPC", "door"))
+    return [name, *(f"{one:.2f}" for one in medians), f"{middle:+.3f}", f"{low:+.3f}", f"{high:+.3f}"]
+
+
+def _both(endpoint: str, port: int, streams: int, door_first: bool) -> dict[str, dict[str, float]]:
     async def measure() -> dict[str, dict[str, float]]:
         async with InferenceServerClient(endpoint) as client:
             ways: dict[str, Ask] = {"gRPC": lambda: _grpc(client), "door": lambda: _http(port)}
-            return {way: await _load(ask, streams) for way, ask in ways.items()}
+            order = [*reversed(ways)] if door_first else [*ways]
+            return {way: await _load(ways[way], streams) for way in order}
 
     return asyncio.run(measure())
 
@@ -125,8 +126,7 @@ async def _load(ask: Ask, streams: int) -> dict[str, float]:
 
 
 async def _answer(ask: Ask) -> Seen:
-    began = time.perf_counter()
-    times = [at async for at in ask()]
+    began, *times = [at async for at in ask()]
     if len(times) < TOKENS // 2:
         raise RuntimeError(f"{len(times)} tokens came of {TOKENS}")
     return Seen(times[0] - began, (times[-1] - times[0]) / (len(times) - 1), len(times))
@@ -140,6 +140,7 @@ async def _grpc(client: InferenceServerClient) -> AsyncIterator[float]:
         parameters = {"max_tokens": TOKENS, "ignore_eos": True}
         yield {"model_name": MODEL, "inputs": [text], "parameters": parameters}
 
+    yield time.perf_counter()
     async for result, error in client.stream_infer(one()):
         if error:
             raise error
@@ -151,6 +152,7 @@ async def _http(port: int) -> AsyncIterator[float]:
     asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
     body = json.dumps(asked).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    yield time.perf_counter()
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     try:
         while not (line := await reader.readline()).startswith(b"data: [DONE]"):

@@ -9,7 +9,8 @@ One resolution (uv's) serves Python 3.11 and 3.12, so all files agree. Three thi
 - PyTorch's wheels differ from index to index under one version, so it is locked by version alone, in torch.txt, and
   its own requirements, those of a CPU build, are said in pyproject.toml.
 - vLLM (vllm.txt) is a resolution of its own: it is laid over .venv, and brings what it needs in other versions.
-  So is AIPerf (aiperf.txt), whose environment has nothing of .venv.
+  So are AIPerf (aiperf.txt) and GuideLLM (guidellm.txt), whose environments have nothing of .venv; in GuideLLM's is
+  PyTorch too, as in torch.txt.
 - nvidia-pytriton and optimum-intel are locked without what they require (pyproject.toml says why). So is everything
   installed: with ``--no-deps``, since the lock is complete.
 """
@@ -42,7 +43,7 @@ FILES = {
 }
 ALONE = (("build",), ("guard",), ("site",))  # groups without the base requirements
 GPU, GPU_PACKAGES = "gpu.txt", ("numpy", "onnxruntime", "torch", "transformers")
-VLLM, AIPERF = "vllm.txt", "aiperf.txt"
+VLLM, AIPERF, GUIDELLM = "vllm.txt", "aiperf.txt", "guidellm.txt"
 GPU_PYTHON = ">=3.10,<3.13"  # of NVIDIA's images, older and newer
 # What the labs run on, in uv's own order of words: said in the question, left out of every line of the answer.
 MACHINE = (
@@ -81,7 +82,7 @@ def lock(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict[
         "project": {"name": "gpu", "version": "0", "requires-python": GPU_PYTHON, "dependencies": wanted}
     }
     made |= _exports(_project(image, _keep(image, folder / "gpu-pins", (GPU,), upgrade)), folder / "gpu", {GPU: ()})
-    for name in (VLLM, AIPERF):
+    for name in (VLLM, AIPERF, GUIDELLM):
         made |= _own(project, name, folder, upgrade)
     (torch,) = (requirement for requirement in asked if requirement.startswith("torch=="))
     return {**made, "torch.txt": f"# {TORCH_NOTE}\n{torch}\n"}
@@ -93,14 +94,14 @@ def inputs(project: dict[str, Any]) -> str:
         **{key: project["project"].get(key) for key in ("requires-python", "dependencies", "optional-dependencies")},
         "groups": project.get("dependency-groups"),
         "uv": project.get("tool", {}).get("uv"),
-        **{name: project["tool"]["labctl"][name] for name in ("vllm", "aiperf")},
+        **{name: project["tool"]["labctl"][name] for name in ("vllm", "aiperf", "guidellm")},
         "files": [FILES, GPU_PACKAGES, GPU_PYTHON],
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _own(project: dict[str, Any], file: str, folder: Path, upgrade: Iterable[str]) -> dict[str, str]:
-    """A resolution of its own: vLLM is laid over .venv, without PyTorch, which is there; AIPerf stands alone."""
+    """A resolution of its own: vLLM is laid over .venv, without PyTorch, which is there; the load tools stand alone."""
     name = file.removesuffix(".txt")
     asked = project["tool"]["labctl"][name]
     rules = {key: asked[key] for key in ("override-dependencies", "exclude-dependencies") if key in asked}

@@ -33,7 +33,9 @@ ROOMS = {
         "deploy/door.py",
         "cli/openai.py",
         "labs/load_tools.py",
+        "labs/tool.py",
         "labs/tool_bench.py",
+        "replicas/signals.py",
     ),
     "predict": (
         "cli/predict.py",

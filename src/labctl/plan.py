@@ -25,6 +25,7 @@ from labctl.texts import Replacement
 from labctl.triton.arguments import receiver, trace_arguments
 from labctl.workspace import Workspace
 from labkit.errors import LabError
+from labkit.slo import Slo
 
 PathMap = Callable[[Path], str]
 
@@ -206,6 +207,7 @@ def make_plan(
         server_env={
             **{key: str(expand(value, scope)) for key, value in stack.server.env.items()},
             **({"LABS_TRACE": url} if url else {}),
+            **({"LABS_SLO": str(Slo.parse(limits))} if (limits := str(settings["slo"])) else {}),
         },
         image=release.image if release else stack.image or usual_image,
         tokenizer_dir=str(expand(stack.tokenizer, host)),

@@ -40,6 +40,7 @@ def main() -> int:
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 
     from labdoor import app, gate, models
+    from labdoor.exchange import bound
     from labkit.errors import LabError
 
     class Announced(uvicorn.Server):
@@ -73,7 +74,7 @@ def main() -> int:
         backlog=512,
     )
     server = Announced(config)
-    server.run()
+    server.run([bound(config.bind_socket())])
     return 0 if server.started else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from labdoor.counters import Counters
 from labdoor.errors import Refusal, late
 
 MOST_BODY = 4 * 2**20  # bytes
+SEND_BUFFER = 64 * 2**10  # bytes of an answer that the kernel keeps for a client
 EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -26,6 +28,16 @@ EVENT_STREAM = [
 
 class Slow(Exception):
     """The client has taken nothing for too long."""
+
+
+def bound(listening: socket.socket) -> socket.socket:
+    """The same socket; of what its clients have not taken yet the kernel keeps little.
+
+    Else it keeps megabytes, and takes more only when a third of them is read: a client that reads slowly but steadily
+    would seem to take nothing.
+    """
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    return listening
 
 
 async def body(receive: Receive) -> bytes:

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from labkit.errors import LabError
 from labkit.records import RequestRecord
+from labkit.slo import Slo
 
 PERCENTILES = (50, 75, 90, 95, 99)
-LIMIT = re.compile(r"(ttft|tpot)<([0-9]+(?:\.[0-9]+)?)(?:ms)?")
-
-
-@dataclass(frozen=True)
-class Slo:
-    """Limits in milliseconds of a request that counts as good; None: no limit."""
-
-    ttft: float | None = None
-    tpot: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Slo:
-        """Read limits such as "ttft<500ms,tpot<60ms". Raises LabError for anything else."""
-        limits: dict[str, float] = {}
-        for part in text.replace(" ", "").split(","):
-            limit = LIMIT.fullmatch(part)
-            if not limit or not float(limit[2]) or limit[1] in limits:
-                raise LabError(
-                    f"'{part}' is not a limit",
-                    "limits are ttft<N and tpot<N in milliseconds, each at most once",
-                    '--slo "ttft<500ms,tpot<60ms"',
-                )
-            limits[limit[1]] = float(limit[2])
-        return cls(**limits)
-
-    def __str__(self) -> str:
-        limits = (("ttft", self.ttft), ("tpot", self.tpot))
-        return ",".join(f"{name}<{limit:.12g}ms" for name, limit in limits if limit is not None)
-
-    def is_met(self, ttft: float, tpot: float) -> bool:
-        """Whether a request with these times, in ms, is good. The TPOT of an answer of one token is 0."""
-        return (self.ttft is None or ttft <= self.ttft) and (self.tpot is None or tpot <= self.tpot)
 
 
 def summarize(values: Sequence[float]) -> dict[str, float]:
@@ -63,7 +31,7 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: flo
     time_per_output_token is a mean of each request, inter_token_latency each single gap (docs/glossary.md).
 
     Args:
-        slo: adds goodput, the requests per second that meet every limit.
+        slo: adds goodput, the requests per second that meet every limit, and that of each tenant where there are some.
         price: of an hour; adds cost_per_million_tokens, of the output tokens (with ``slo``, of the requests that meet
             it: the others are paid for, and not counted). It is missing where no request meets it.
 
@@ -103,6 +71,10 @@ def metrics(records: Sequence[RequestRecord], slo: Slo | None = None, price: flo
     if streamed and slo:
         good = [record for record in records if slo.is_met(record.ttft_ms, record.tpot_ms)]
         result["goodput"] = len(good) / duration
+        tenants = {str(record.parameters.get("tenant", "default")) for record in records}
+        if tenants != {"default"}:
+            whose = Counter(str(record.parameters.get("tenant", "default")) for record in good)
+            result["goodput_by_class"] = {name: whose[name] / duration for name in sorted(tenants)}
     if price is not None and good:
         counted = sum(record.output_tokens for record in good)
         result["cost_per_million_tokens"] = price / 3600 * duration / counted * 1e6

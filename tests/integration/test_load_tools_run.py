@@ -12,12 +12,15 @@ from lab_server import LabServer
 from layer import require_vllm
 from machinery import labctl, processes_about
 
-from labctl.labs.load_tools import OURS
+from labctl.labs.load_tools import TOOLS
+from labctl.labs.tool import ABSENT, OURS
 
 pytestmark = pytest.mark.xdist_group("iterative")
 
 
-@pytest.mark.parametrize("client", ["vllm-bench", pytest.param("aiperf", marks=COSTLY)])
+@pytest.mark.parametrize(
+    "client", ["vllm-bench", *(pytest.param(name, marks=COSTLY) for name in ("aiperf", "guidellm"))]
+)
 def test_a_tool_measures_a_stack_that_is_up_and_its_door_goes_with_it(
     client: str, lab_server: Callable[..., LabServer], checkout: Path, cache: Path, tmp_path: Path
 ) -> None:
@@ -28,7 +31,8 @@ def test_a_tool_measures_a_stack_that_is_up_and_its_door_goes_with_it(
     said = labctl("bench", "iterative", "--client", client, *load, root=checkout, timeout=900).stdout
     found = json.loads((tmp_path / "r.json").read_text())
     (figures,) = found["metrics"].values()
-    assert set(OURS.values()) - {"goodput"} <= set(figures)
+    absent = {OURS[column] for column, (name, _) in TOOLS[client].names.items() if name == ABSENT}
+    assert set(OURS.values()) - {"goodput"} - absent <= set(figures)
     assert figures["output_token_throughput"] / figures["request_throughput"] == pytest.approx(
         8, rel=0.2
     )  # AIPerf counts again

@@ -26,7 +26,7 @@ from labkit import results, stats
 from labkit.clients.text_model import TextModel
 from labkit.errors import LabError
 from labkit.records import RequestRecord
-from labkit.stats import Slo
+from labkit.slo import Slo
 from labkit.workloads.bench import PROMPTS, Workload, run, tabulate
 
 

@@ -28,7 +28,7 @@ from labdoor import app, requests
 from labdoor.answers import merged
 from labdoor.counters import Counters
 from labdoor.errors import Refusal, of_triton
-from labdoor.exchange import MOST_BODY, Exchange
+from labdoor.exchange import MOST_BODY, Exchange, bound
 from labdoor.models import ALL_OF_IT, Model, Vocabulary
 from labdoor.stops import Scanner
 from labdoor.templates import ChatTemplate
@@ -401,8 +401,9 @@ def served(answer: Any, counters: Counters, stalled: float) -> Iterator[socket.s
     async def route(request: Request) -> Exchange:
         return Exchange(answer, "m", True, counters, 60, stalled, time.monotonic(), {})
 
-    server = uvicorn.Server(uvicorn.Config(Starlette(routes=[Route("/", route)]), port=0, log_level="error", ws="none"))
-    thread = threading.Thread(target=server.run)
+    config = uvicorn.Config(Starlette(routes=[Route("/", route)]), port=0, log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([bound(config.bind_socket())],))
     thread.start()
     try:
         eventually(lambda: server.started)
@@ -420,13 +421,13 @@ def cancelled(counters: Counters, why: str) -> float:
     return counters.registry.get_sample_value("labs_door_cancelled_total", {"why": why}) or 0.0
 
 
-def test_a_client_that_takes_nothing_is_given_up_and_little_was_made_for_it() -> None:
+def test_a_client_that_takes_nothing_is_given_up_and_neither_door_nor_kernel_keeps_much_for_it() -> None:
     answer, counters = Endless(), Counters()
     with served(answer, counters, stalled=0.3):
         assert answer.closed.wait(20)
         assert cancelled(counters, "slow") == 1
-    # Sockets of loopback hold some MB; a queue of the door's own would have grown without end.
-    assert answer.taken * 10_000 < 32 * 2**20
+    # Sockets of loopback would hold 3 MB, and seem not to move while a slow client takes a third of them.
+    assert answer.taken * 10_000 < 2**20
 
 
 def test_a_client_that_leaves_cancels_its_request() -> None:

@@ -17,6 +17,7 @@ from labkit.evidence import steplog
 from labkit.evidence.metrics import ModelCounters, Snapshot, parse
 from labkit.pictures.live import Progress
 from labkit.records import RequestRecord, token_overlap
+from labkit.slo import Slo
 from labkit.tables import table
 from labkit.workloads import bench, dataset
 
@@ -71,7 +72,7 @@ def test_the_overlap_in_tokens_is_the_same_however_slow_the_machine_is() -> None
 
 
 def test_an_answer_that_comes_whole_has_no_time_to_first_token() -> None:
-    whole = stats.metrics([answered(0.0, 2.0, tokens=8)], stats.Slo(ttft=5000))
+    whole = stats.metrics([answered(0.0, 2.0, tokens=8)], Slo(ttft=5000))
     assert {"time_to_first_token", "goodput", "time_per_output_token", "inter_token_latency"}.isdisjoint(whole)
     assert bench.tabulate({"1 in flight": whole})[1][0][3:7] == ["-"] * 4
     assert "time_to_first_token" in stats.metrics([answered(0.0, 1.0, 2.0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,6 +151,11 @@ def test_a_traces_prompt_has_its_number_of_tokens_and_equal_hashes_give_equal_wo
     count = AutoTokenizer.from_pretrained(TINY).encode
     assert [len(count(item.prompt)) for item in (one, two, three)] == [6, 6, 80]
     assert one.prompt.split()[:3] == two.prompt.split()[:3] and one.prompt != two.prompt
+
+
+def test_a_traces_request_is_its_tenants() -> None:
+    trace = [replace(arrival("1", 6), tenant="ann"), arrival("2", 6)]
+    assert [item.tenant for _, item in bench.trace_items(trace, str(TINY))] == ["ann", ""]
 
 
 def test_a_traces_requests_that_the_model_cannot_hold_are_left_out() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
+import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +18,13 @@ from click.testing import CliRunner
 
 from labctl.cli import bench as command_line
 from labctl.cli.main import cli
-from labctl.labs.load_tools import OURS, TOOLS, AIPerf, Load, Tool, VllmBench, names_table
+from labctl.labs.load_tools import TOOLS, AIPerf, GuideLlm, VllmBench
+from labctl.labs.tool import ABSENT, OURS, Load, Tool, names_table
 from labctl.listener import Silent
 from labctl.runtimes.environments import Environment
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.stats import Slo
+from labkit.slo import Slo
 from labkit.workloads.bench import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,9 +62,14 @@ def made(tool: type[Tool]) -> Tool:
 
 def recorded(tool: type[Tool], load: Load, **other: Any) -> None:
     """Put a result that the tool wrote of 12 requests into the folder, changed where ``other`` says so."""
-    source, name = ("aiperf", "profile_export_aiperf") if tool is AIPerf else ("vllm_bench", "result")
+    source = {AIPerf: "aiperf", VllmBench: "vllm_bench", GuideLlm: "guidellm"}[tool]
     document = json.loads((DATA / f"{source}.json").read_text()) | other
-    (load.out / f"{name}.json").write_text(json.dumps(document))
+    (load.out / f"{'profile_export_aiperf' if tool is AIPerf else 'result'}.json").write_text(json.dumps(document))
+
+
+def given(tool: Tool, load: Load) -> str:
+    """The command, with the quotes and spaces of JSON left out."""
+    return re.sub(r"['\"{}\[\],]|(?<=:) ", "", shlex.join(tool.command(load).argv))
 
 
 def bench(*arguments: str) -> Any:
@@ -71,14 +81,16 @@ def bench(*arguments: str) -> Any:
 
 @EVERY
 def test_a_closed_loop_keeps_its_requests_in_flight(tool: type[Tool], load: Load) -> None:
-    argv = shlex.join(made(tool).command(load).argv)
-    assert "concurrency 4" in argv and "--request-rate" not in argv
+    argv = given(made(tool), load)
+    assert ("concurrency 4" in argv or "kind:concurrent streams:4" in argv) and not re.search(
+        "request-rate|rate:", argv
+    )
 
 
 @EVERY
 def test_an_open_loop_sends_at_its_rate_whatever_is_in_flight(tool: type[Tool], load: Load) -> None:
-    argv = shlex.join(made(tool).command(replace(load, workload=replace(load.workload, rate=2.5))).argv)
-    assert "--request-rate 2.5" in argv and "concurrency" not in argv
+    argv = given(made(tool), replace(load, workload=replace(load.workload, rate=2.5)))
+    assert ("--request-rate 2.5" in argv or "kind:poisson rate:2.5" in argv) and "concurren" not in argv
 
 
 @pytest.mark.parametrize(
@@ -86,10 +98,11 @@ def test_an_open_loop_sends_at_its_rate_whatever_is_in_flight(tool: type[Tool], 
     [
         (AIPerf, ["--request-count 12", "--warmup-request-count 3", "--random-seed 5", "ignore_eos:true"]),
         (VllmBench, ["--num-prompts 12", "--num-warmups 3", "--seed 5", "--custom-output-len 16", "--ignore-eos"]),
+        (GuideLlm, ["kind:max_requests count:15", "warmup:mode:requests value:3", "kind:static value:5"]),
     ],
 )
 def test_counts_seed_and_lengths_are_handed_on(tool: type[Tool], words: list[str], load: Load) -> None:
-    argv = shlex.join(made(tool).command(load).argv)
+    argv = given(made(tool), load)
     assert [word for word in words if word not in argv] == []
 
 
@@ -108,6 +121,22 @@ def test_limits_are_handed_on_in_the_names_of_the_tool(tool: type[Tool], words: 
     assert argv[place : place + len(words)] == words
 
 
+def test_limits_reach_guidellm_in_its_own_names(load: Load) -> None:
+    assert "slo:ttft_ms:500 tpot_ms:60" in given(
+        made(GuideLlm), replace(load, workload=replace(load.workload, slo=Slo(500, 60)))
+    )
+    assert "slo:null" in given(made(GuideLlm), load)
+
+
+def test_guidellm_is_sent_the_requests_that_warm_up_before_those_that_count(load: Load) -> None:
+    assert len(made(GuideLlm).lines(load.workload).splitlines()) == 15
+
+
+def test_the_figure_that_guidellm_does_not_have_is_left_out(load: Load) -> None:
+    recorded(GuideLlm, load)
+    assert "inter_token_latency" not in made(GuideLlm).read(load)
+
+
 def test_aiperf_asks_for_no_stream_of_a_model_that_answers_whole(load: Load) -> None:
     assert "--streaming" in made(AIPerf).command(load).argv
     assert "--streaming" not in made(AIPerf).command(replace(load, streamed=False)).argv
@@ -116,7 +145,7 @@ def test_aiperf_asks_for_no_stream_of_a_model_that_answers_whole(load: Load) -> 
 @EVERY
 def test_the_prompts_are_one_line_for_each_request(tool: type[Tool], load: Load) -> None:
     text, tokens = tool.prompt_keys
-    lines = [json.loads(line) for line in made(tool).lines(load.workload).splitlines()]
+    lines = [json.loads(line) for line in made(tool).lines(replace(load.workload, warmup=0)).splitlines()]
     assert lines == [{text: ["One", "Two"][number % 2], tokens: 16} for number in range(12)]
 
 
@@ -128,17 +157,27 @@ def test_the_prompts_are_one_line_for_each_request(tool: type[Tool], load: Load)
     [
         (AIPerf, {"ttft": ("time_to_first_token", "p99"), "tpot": ("inter_token_latency", "p50")}),
         (VllmBench, {"ttft": "p99_ttft_ms", "tpot": "p50_tpot_ms"}),
+        (
+            GuideLlm,
+            {
+                "ttft": ("time_to_first_token_ms", "successful", "percentiles", "p99"),
+                "tpot": ("inter_token_latency_ms", "successful", "percentiles", "p50"),
+            },
+        ),
     ],
 )
 def test_a_recorded_result_has_our_names(tool: type[Tool], theirs: dict[str, Any], load: Load) -> None:
     recorded(tool, load)
     document = json.loads(next(load.out.glob("*.json")).read_text())
 
+    document = document["benchmarks"][0]["metrics"] if tool is GuideLlm else document
+
     def value(key: Any) -> float:
-        return float(document[key[0]][key[1]] if isinstance(key, tuple) else document[key])
+        return float(functools.reduce(operator.getitem, key if isinstance(key, tuple) else (key,), document))
 
     found = made(tool).read(load)
-    assert set(OURS.values()) - {"goodput"} <= set(found)
+    absent = {OURS[column] for column, (name, _) in tool.names.items() if name == ABSENT}
+    assert set(OURS.values()) - {"goodput"} - absent <= set(found)
     assert found["time_to_first_token"]["p99"] == value(theirs["ttft"])
     assert found["time_per_output_token"]["p50"] == value(theirs["tpot"])
     assert found["output_token_throughput"] / found["request_throughput"] == pytest.approx(16)
@@ -160,7 +199,12 @@ def test_goodput_is_read_where_limits_were_given(tool: type[Tool], load: Load) -
 
 
 @pytest.mark.parametrize(
-    ("tool", "failed"), [(AIPerf, {"request_count": {"avg": 10.0}}), (VllmBench, {"completed": 10, "failed": 2})]
+    ("tool", "failed"),
+    [
+        (AIPerf, {"request_count": {"avg": 10.0}}),
+        (VllmBench, {"completed": 10, "failed": 2}),
+        (GuideLlm, {"benchmarks": [{"metrics": {"request_totals": {"successful": 10, "total": 12}}}]}),
+    ],
 )
 def test_a_request_that_failed_is_not_averaged_away(tool: type[Tool], failed: dict[str, Any], load: Load) -> None:
     recorded(tool, load, **failed)
@@ -240,3 +284,19 @@ def test_an_environment_has_nothing_of_the_labs_own_packages(tmp_path: Path) -> 
     found.install().do(Silent())
     assert found.python.exists() and found.require() == found.path
     assert (tmp_path / "requirements" / "list.txt").read_text() == ""
+
+
+def test_guidellms_environment_has_pytorchs_cpu_build_before_its_own_packages(empty: Path) -> None:
+    commands = GuideLlm(Workspace(ROOT, empty / "cache")).prepare().commands
+    (install,) = [shlex.join(one.argv) for one in commands if "install-packages.sh" in shlex.join(one.argv)]
+    assert install.index("torch.txt") < install.index("guidellm.txt")
+
+
+def test_a_file_of_pytorchs_own_tests_for_a_newer_python_does_not_fail_an_environment(empty: Path) -> None:
+    target = empty / "environment"
+    for name in ("torch/testing/new.py", "tool/main.py"):
+        (target / name).parent.mkdir(parents=True)
+        (target / name).write_text("def f[T](): ...\n" if "testing" in name else "")
+    command = Environment("guidellm", Workspace(ROOT, empty / "cache"))._compile(target)
+    assert subprocess.run(command.argv, check=False).returncode == 0
+    assert list((target / "tool").glob("__pycache__/main.*")) and not (target / "torch/testing/__pycache__").exists()

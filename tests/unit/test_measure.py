@@ -14,7 +14,8 @@ from labkit.evidence import metrics, steplog
 from labkit.lane import Lane
 from labkit.pictures import perfetto, timeline
 from labkit.records import RequestRecord, overlap
-from labkit.workloads import load
+from labkit.slo import Slo
+from labkit.workloads import bench, load
 
 
 def record(start: float, *arrivals: float, error: str = "", prompt: str = "p") -> RequestRecord:
@@ -52,9 +53,9 @@ def test_a_million_tokens_cost_what_the_machine_costs_while_it_makes_them() -> N
     quick, slow = record(0.0, 0.5, 1.0, 2.0), record(0.0, 9.0, 10.0)  # 5 tokens in 10 s
     whole = stats.metrics([quick, slow], price=1.8)
     assert whole["cost_per_million_tokens"] == pytest.approx(1.8 * 2_000_000 / 3600)
-    within = stats.metrics([quick, slow], stats.Slo.parse("ttft<600ms"), 1.8)  # 3 of the tokens
+    within = stats.metrics([quick, slow], Slo.parse("ttft<600ms"), 1.8)  # 3 of the tokens
     assert within["cost_per_million_tokens"] == pytest.approx(1.8 * 10 / 3 * 1_000_000 / 3600)
-    assert "cost_per_million_tokens" not in stats.metrics([slow], stats.Slo.parse("ttft<600ms"), 1.8)
+    assert "cost_per_million_tokens" not in stats.metrics([slow], Slo.parse("ttft<600ms"), 1.8)
 
 
 def test_a_run_is_summed_up_by_the_fields_formulas() -> None:
@@ -92,19 +93,19 @@ def test_goodput_counts_the_requests_that_meet_every_limit(limits: str, good: in
         record(0.0, 1.0, 1.03125),  # 1000, 31.25
         record(3.875, 4.0),  # 125, and one token
     ]
-    found = stats.metrics(records, stats.Slo.parse(limits))
+    found = stats.metrics(records, Slo.parse(limits))
     assert found["goodput"] == pytest.approx(good / 4)
 
 
 def test_limits_are_written_as_they_are_read() -> None:
-    assert stats.Slo.parse(" tpot<60, ttft<500.5ms ") == stats.Slo(ttft=500.5, tpot=60)
-    assert str(stats.Slo(ttft=500.5, tpot=60)) == "ttft<500.5ms,tpot<60ms"
+    assert Slo.parse(" tpot<60, ttft<500.5ms ") == Slo(ttft=500.5, tpot=60)
+    assert str(Slo(ttft=500.5, tpot=60)) == "ttft<500.5ms,tpot<60ms"
 
 
 @pytest.mark.parametrize("text", ["", "ttft", "ttft=500", "ttft<0", "ttft<²", "ttft<-1ms", "e2e<5", "ttft<1,ttft<2"])
 def test_other_limits_are_refused_with_the_spelling(text: str) -> None:
     with pytest.raises(LabError) as caught:
-        stats.Slo.parse(text)
+        Slo.parse(text)
     assert caught.value.remedy == '--slo "ttft<500ms,tpot<60ms"'
 
 
@@ -251,3 +252,17 @@ def test_nvidias_backend_says_who_waits_while_tritons_queue_is_empty() -> None:
     assert waiting(active=60, max=64, scheduled=48, context=0) == 12
     # An idle server, as upstream's own README shows it (tensorrtllm_backend v0.17.0, README.md:709-712).
     assert waiting(active=0, max=512, scheduled=1, context=1) == 0
+
+
+def test_goodput_of_each_tenant_is_told_where_requests_have_one() -> None:
+    records = [record(0.0, 0.5, 4.0), record(0.0, 0.5, 4.0), record(0.0, 3.0, 4.0)]
+    for one, tenant in zip(records, ("ann", "ann", "bob"), strict=True):
+        one.parameters["tenant"] = tenant
+    slo = Slo.parse("ttft<600ms")
+    found = stats.metrics(records, slo)
+    assert found["goodput_by_class"] == {"ann": pytest.approx(2 / 4), "bob": 0.0}
+    assert bench.goodput_words(slo, {"trace": found}) == [
+        "Goodput: requests per second within ttft<600ms.",
+        "Goodput by tenant, trace: ann 0.50, bob 0.00.",
+    ]
+    assert "goodput_by_class" not in stats.metrics([record(0.0, 0.5, 4.0)], slo)

@@ -23,7 +23,7 @@ from labctl.cli.predict import plan_command, predict_command
 from labkit.errors import LabError
 from labkit.predict import answer, figures, recording, replay, steptime, traces
 from labkit.predict.recording import Recording
-from labkit.stats import Slo
+from labkit.slo import Slo
 from labserve.inflight import setup
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget

@@ -173,9 +173,12 @@ def test_resources_of_operators_are_there_only_where_the_cluster_has_them() -> N
     assert all(json.loads(text)["panels"][0]["datasource"]["uid"] == "prometheus" for text in board["data"].values())
 
 
-def test_kedas_query_is_one_number_and_prometheus_reads_it(prometheus: Path) -> None:
+def test_each_query_of_keda_is_one_number_and_prometheus_reads_it(prometheus: Path) -> None:
     folder = rendered("iterative", keda="http://prometheus.monitoring:9090") / "base"
-    (trigger,) = parse_yaml((folder / "autoscaler.yaml").read_text())["spec"]["triggers"]
+    waiting, late = parse_yaml((folder / "autoscaler.yaml").read_text())["spec"]["triggers"]
+    pods = (("iterative-triton-1", 3), ("iterative-triton-2", 4), ("other-triton-1", 50))
+    counted = [("requests", "iterative-triton-1", 3), ("requests", "iterative-triton-2", 1)]
+    counted += [("good", "iterative-triton-1", 2), ("good", "iterative-triton-2", 1), ("requests", "other-triton-1", 9)]
     test = {
         "evaluation_interval": "10s",
         "tests": [
@@ -183,14 +186,19 @@ def test_kedas_query_is_one_number_and_prometheus_reads_it(prometheus: Path) -> 
                 "interval": "10s",
                 "input_series": [
                     {"series": f'labs_waiting{{namespace="n",pod="{pod}",model="m"}}', "values": f"{value}x9"}
-                    for pod, value in (("iterative-triton-1", 3), ("iterative-triton-2", 4), ("other-triton-1", 50))
+                    for pod, value in pods
+                ]
+                + [
+                    {"series": f'labs_slo_{name}_total{{pod="{pod}",class="default"}}', "values": f"0+{value}x9"}
+                    for name, pod, value in counted
                 ],
                 "promql_expr_test": [
                     {
-                        "expr": trigger["metadata"]["query"],
+                        "expr": f"round(1000 * ({trigger['metadata']['query']}))",
                         "eval_time": "60s",
-                        "exp_samples": [{"labels": "{}", "value": 7}],
+                        "exp_samples": [{"labels": "{}", "value": value}],
                     }
+                    for trigger, value in ((waiting, 7000), (late, 250))
                 ],
             }
         ],

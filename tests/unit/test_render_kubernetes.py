@@ -86,7 +86,7 @@ def test_the_shipped_tree_builds_as_it_is_and_what_it_builds_is_strictly_valid(p
             assert part == "operators", "no cluster is asked for what it may not have"
 
 
-def test_keda_and_the_horizontal_pod_autoscaler_follow_the_same_signal_at_the_same_pace() -> None:
+def test_keda_and_the_horizontal_pod_autoscaler_follow_the_same_signals_at_the_same_pace() -> None:
     own, keda = (
         parse_yaml((FOLDER / "kubernetes" / name / "autoscaler.yaml").read_text())["spec"]
         for name in ("base", "operators")
@@ -94,12 +94,12 @@ def test_keda_and_the_horizontal_pod_autoscaler_follow_the_same_signal_at_the_sa
     assert (own["minReplicas"], own["maxReplicas"]) == (keda["minReplicaCount"], keda["maxReplicaCount"])
     assert own["maxReplicas"] == stack_.MOST, "Envoy's configuration has a name for each"
     assert own["behavior"] == keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    (signal,), (trigger,) = own["metrics"], keda["triggers"]
-    assert signal["pods"]["target"]["averageValue"] == trigger["metadata"]["threshold"]
     adapter = parse_yaml((FOLDER / "kubernetes/base/adapter.yaml").read_text())["data"]["config.yaml"]
-    (rule,) = parse_yaml(adapter)["rules"]
-    query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'pod=~"${stack}-triton-.*"')
-    assert query.replace("sum by (<<.GroupBy>>)", "sum") == trigger["metadata"]["query"]
+    for signal, trigger, rule in zip(own["metrics"], keda["triggers"], parse_yaml(adapter)["rules"], strict=True):
+        assert signal["pods"]["metric"]["name"] == rule["name"]["as"]
+        assert signal["pods"]["target"]["averageValue"] == trigger["metadata"]["threshold"]
+        query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'pod=~"${stack}-triton-.*"')
+        assert query.replace("sum by (<<.GroupBy>>)", "sum") == trigger["metadata"]["query"]
 
 
 @needs("kubectl", "docker compose")
@@ -184,9 +184,9 @@ def test_whatever_one_resource_names_is_there(stack: str, profile: str) -> None:
     assert (target["kind"], target["name"]) in names
     (scaled,) = [d for d in of_kind(documents, target["kind"]) if d["metadata"]["name"] == target["name"]]
     assert "replicas" not in scaled["spec"], "that is the autoscaler's"
-    (signal,) = scaler["spec"]["metrics"]
+    signal, _ = scaler["spec"]["metrics"]
     (adapter,) = [d for d in of_kind(documents, "ConfigMap") if d["metadata"]["name"] == f"{stack}-adapter"]
-    (rule,) = parse_yaml(adapter["data"]["config.yaml"])["rules"]
+    rule, _ = parse_yaml(adapter["data"]["config.yaml"])["rules"]
     assert signal["pods"]["metric"]["name"] == rule["name"]["as"]
     signals = ("labs_waiting", "nv_trt_llm_request_metrics", "nv_inference_pending_request_count")
     places = [rule["metricsQuery"].find(metric) for metric in signals]

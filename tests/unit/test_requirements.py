@@ -70,7 +70,7 @@ def test_a_comment_in_pyproject_does_not_make_the_lock_stale(lock: ModuleType) -
 
 
 def test_every_file_that_is_made_is_there(lock: ModuleType) -> None:
-    assert sorted([*lock.FILES, lock.GPU, lock.VLLM, lock.AIPERF, "torch.txt"]) == FILES
+    assert sorted([*lock.FILES, lock.GPU, lock.VLLM, lock.AIPERF, lock.GUIDELLM, "torch.txt"]) == FILES
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
@@ -82,7 +82,9 @@ def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str) ->
         assert version and requirement.specifier.contains(version), f"{requirement}: locked is {version}"
 
 
-@pytest.mark.parametrize("name", sorted({*FILES} - {"labs.txt", "gpu.txt", "vllm.txt", "aiperf.txt", "site.txt"}))
+@pytest.mark.parametrize(
+    "name", sorted({*FILES} - {"labs.txt", "gpu.txt", "vllm.txt", "aiperf.txt", "guidellm.txt", "site.txt"})
+)
 def test_the_images_have_the_versions_of_make_setup(name: str) -> None:
     everything = {**pins("labs.txt"), **pins("torch.txt"), **pins("build.txt")}
     assert {package: everything.get(package) for package in pins(name)} == pins(name)

@@ -242,7 +242,7 @@ def test_nothing_is_left_of_a_batch_whose_decoder_failed(
     answered(model, [request(case) for _ in range(3)])
     steps = model.rows.steps
     assert not steps._names._live
-    assert not steps.gauges._arrived and not steps.gauges._latest
+    assert not steps.gauges._lives
 
 
 def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(

@@ -25,7 +25,7 @@ COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --ag
 AT_LEAST_1 = click.IntRange(min=1)
 NOT_WITH_ENGINE = ("concurrency", "request_rate", "slo", "price_per_hour")
 NOT_WITH_CLIENT = ("trace", "speed", "against_engine", "rounds", "replica", "price_per_hour")
-CLIENTS = ("aiperf", "vllm-bench")
+CLIENTS = ("aiperf", "vllm-bench", "guidellm")
 NOT_WITH_TRACE = ("dataset", "concurrency", "request_rate", "output_tokens", "against_engine")
 
 
@@ -47,9 +47,9 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.option(
     "--trace",
     type=opt.FILE,
-    metavar="FILE|agents",
-    help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Azure, BurstGPT or "
-    "BLIS, or made-up coding agents. All lengths are divided by 16.",
+    metavar="FILE|NAME|agents",
+    help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Bailian, Azure, "
+    "BurstGPT or BLIS, a cut by its name in traces/, or made-up coding agents. Lengths are divided by 16.",
 )
 @opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.SECONDS, metavar="X")
 @click.option(
@@ -130,7 +130,8 @@ def bench_command(
     """Measure STACK under load. A stack that is down is brought up for the measurement, and taken down after it."""
     from labctl.labs import bench as benches
     from labctl.labs import load_tools, tool_bench
-    from labkit.stats import Slo
+    from labctl.labs.tool import names_table
+    from labkit.slo import Slo
     from labkit.workloads.bench import PROMPTS, Workload, prompts_from, tabulate
 
     if request_rate and _is_given("concurrency"):
@@ -182,7 +183,7 @@ def bench_command(
         header, rows = tabulate(outcome.metrics)
         click.echo(table(rows, header, right=range(1, len(header))))
         if client:
-            names, theirs = load_tools.names_table(load_tools.TOOLS[client], bool(slo))
+            names, theirs = names_table(load_tools.TOOLS[client], bool(slo))
             click.echo(f"\n{table(theirs, names)}")
         notes = _table_notes(model, outcome, bool(request_rate or trace), concurrency, price_per_hour)
     say_folder(outcome.folder, outcome.edited)
@@ -191,10 +192,12 @@ def bench_command(
 
 
 def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arrival]:
+    from labctl.workspace import Workspace
     from labkit.predict import traces
 
     made = str(path) == "agents"
-    arrivals = traces.agents(count, seed) if made else traces.read(path, count)
+    found = traces.find(path, Workspace.find().root / "traces")
+    arrivals = traces.agents(count, seed) if made else traces.read(found, count)
     return [replace(one, at=one.at / speed) for one in traces.scaled(arrivals)]
 
 

@@ -75,12 +75,17 @@ def restart_command(stack: str, one_by_one: bool, drain: float, verbose: bool) -
 @click.argument("count", type=int, required=False)
 @click.option("--auto", metavar="MIN:MAX", help="Follow the number of waiting requests, until Ctrl-C.")
 @opt.number_option(
-    "--target", 4.0, "With --auto: waiting requests per replica before another replica is started.", click.FloatRange(0)
+    "--target",
+    "4",
+    "With --auto: start another replica above N waiting for each, or below P% within --set slo.",
+    click.STRING,
+    "N|P%",
 )
 @drain_option
 @opt.verbose
-def scale_command(stack: str, count: int | None, auto: str | None, target: float, drain: float, verbose: bool) -> None:
+def scale_command(stack: str, count: int | None, auto: str | None, target: str, drain: float, verbose: bool) -> None:
     """Set the number of replicas of STACK while it serves, or let --auto follow the number of waiting requests."""
+    from labctl.replicas import signals
     from labctl.replicas.scale import Scaler, bounds, follow, scale
 
     if (count is None) == (auto is None):
@@ -88,7 +93,7 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: float
     session, lab, name = opt.open_stack(stack, verbose)
     if auto:
         log = session.workspace.folder(name).scale_log
-        for decision in follow(session, lab, name, Scaler(*bounds(auto), target), patience=drain):
+        for decision in follow(session, lab, name, Scaler(*bounds(auto), **signals.parse(target)), patience=drain):
             line = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {decision}"
             click.echo(line)
             with nofollow.appending(log) as stream:

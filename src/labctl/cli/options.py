@@ -43,7 +43,7 @@ output_option = click.option("--output", type=FILE, help="Also write the result,
 
 
 def number_option(
-    name: str, default: float | None, help: str, type: click.ParamType[Any], metavar: str = "N"
+    name: str, default: float | str | None, help: str, type: click.ParamType[Any], metavar: str = "N"
 ) -> Callable[[Command], Command]:
     """An option that takes a number of ``type``; a ``default`` that is one is shown."""
     return click.option(name, type=type, default=default, show_default=default is not None, metavar=metavar, help=help)

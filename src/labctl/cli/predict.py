@@ -178,7 +178,7 @@ def _export(result: Path, phase: str, file: Path) -> None:
 def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None) -> Predictor:
     from labkit.errors import LabError
     from labkit.predict import answer, recording
-    from labkit.stats import Slo
+    from labkit.slo import Slo
 
     read = recording.read(result, phase)
     name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")

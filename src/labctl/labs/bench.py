@@ -122,7 +122,7 @@ def bench(
         settings |= {"slo": str(workload.slo)} if workload.slo else {}
         results.write_phase(out, "bench", metrics, records)
         edited = write_result(out, asked, settings, metrics)
-        limits = [f"Goodput: requests per second within {workload.slo}."] if workload.slo else []
+        limits = workloads.goodput_words(workload.slo, metrics)
         limits += [workloads.priced(workload.price)] if workload.price else []
         header, rows = workloads.tabulate(metrics)
         text = "\n\n".join([f"# {model} of {stack} under load", markdown(rows, header), *limits])

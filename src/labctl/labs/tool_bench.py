@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from labctl.labs.bench import BenchResult, explained, write_result
-from labctl.labs.load_tools import Load, Tool, names_table
 from labctl.labs.run import results_folder
 from labctl.labs.servers import as_it_runs, ephemeral
+from labctl.labs.tool import Load, Tool, names_table
 from labctl.listener import Listener
 from labctl.manifest.schema import Lab
 from labctl.runtimes import door, processes

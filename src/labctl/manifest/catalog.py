@@ -23,9 +23,8 @@ from labkit.strict_yaml import lay_over, parse_yaml
 
 # Settings that every lab has without saying so.
 EVERYWHERE = {
-    "trace": Setting(
-        type="str", default="", optional=True, help="send every request's trace to this receiver: otlp://HOST:PORT"
-    )
+    "trace": Setting(type="str", default="", optional=True, help="send every request's trace to otlp://HOST:PORT"),
+    "slo": Setting(type="str", default="", optional=True, help="the limits of goodput, such as ttft<500ms,tpot<60ms"),
 }
 FOLDER = "shared"
 KEYS = {"settings", "bases"}

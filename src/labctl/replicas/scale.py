@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from labctl.manifest.schema import Lab
 from labctl.replicas.restart import require_balancer, start
+from labctl.replicas.signals import Signal, Waiting
 from labctl.runtimes.lock import Busy, hold_signals_back, holder
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import observe, replicas
@@ -17,7 +17,6 @@ from labctl.stack.replicas import DRAIN_S
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, with_servers
 from labkit.errors import LabError
-from labkit.evidence import metrics
 
 MOST = 32
 LOOK_S = 1.0
@@ -72,7 +71,7 @@ def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Re
 
 @dataclass
 class Scaler:
-    """Decides from what waits in all replicas; one look is not enough.
+    """Decides from what waits in all replicas, or another signal; one look is not enough.
 
     Attributes:
         least, most: the numbers of replicas that it stays between.
@@ -84,6 +83,7 @@ class Scaler:
     most: int
     target: float = 4.0
     patience: int = 3
+    signal: Signal = field(default_factory=Waiting)
     _above: int = field(default=0, init=False)
     _below: int = field(default=0, init=False)
 
@@ -108,16 +108,6 @@ def bounds(text: str) -> tuple[int, int]:
     if least.isdigit() and most.isdigit() and 1 <= int(least) <= int(most) <= MOST:
         return int(least), int(most)
     raise LabError(f"--auto {text} cannot be used", f"it takes MIN:MAX, from 1 to {MOST}", "--auto 1:4")
-
-
-def waiting(record: Record) -> float:
-    """Requests that wait in the replicas that answer: in our models, and in Triton's queues before the others."""
-    total = 0.0
-    for server in record.servers:
-        with contextlib.suppress(LabError):
-            seen = metrics.scrape(server.endpoints.metrics)
-            total += sum(seen.waiting(model) for model in record.models)
-    return total
 
 
 def follow(
@@ -147,10 +137,9 @@ def follow(
             pause(LOOK_S)
             continue
         gone = False
-        count, asked = len(record.servers), waiting(record)
+        count, asked = len(record.servers), scaler.signal.look(record)
         if (wanted := scaler.decide(asked, count)) != count:
-            why = f"{asked:.0f} wait for {count}" if wanted > count else f"nothing waits for {count}"
-            yield f"{count} -> {wanted}: {why}"
+            yield f"{count} -> {wanted}: {scaler.signal.why(asked, count)}"
             try:
                 scale(session, lab, stack, wanted, patience)
                 continue

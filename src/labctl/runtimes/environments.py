@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.runtimes.layers import Layer
@@ -10,10 +11,15 @@ from labctl.runtimes.processes import Command
 from labkit.errors import LabError
 
 
+@dataclass(frozen=True)
 class Environment(Layer):
-    """The packages that ``requirements/NAME.txt`` locks, as a virtual environment: it is made once, whole or not."""
+    """The packages that ``requirements/NAME.txt`` locks, as a virtual environment: it is made once, whole or not.
 
-    needed = 2e9  # bytes of free disk: 0.9 GB, and its downloads while it is made
+    ``with_torch``: also PyTorch's CPU build, in the labs' own version.
+    """
+
+    with_torch: bool = False
+    needed = 2e9  # bytes of free disk: 0.9 or 1.2 GB, and its downloads while it is made
     remedy = "the same command again"
 
     @property
@@ -34,4 +40,9 @@ class Environment(Layer):
     def _pip(self, target: Path) -> Command:
         install = str(self.workspace.root / "docker" / "install-packages.sh")
         pip = f"{sys.executable} -m pip --python {target}/bin/python"
-        return Command(["sh", install, str(self.lock)], {"LABS_PIP": pip, "LABS_COMPILE": "--no-compile"})
+        torch = [str(self.workspace.root / "requirements" / "torch.txt")] if self.with_torch else []
+        return Command(["sh", install, *torch, str(self.lock)], {"LABS_PIP": pip, "LABS_COMPILE": "--no-compile"})
+
+    def _compile(self, target: Path) -> Command:
+        """Without PyTorch's own tests: some are for newer Pythons, and would fail it."""
+        return Command([*super()._compile(target).argv, "-x", "/torch/testing/"])

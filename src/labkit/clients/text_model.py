@@ -165,6 +165,7 @@ class TextModel:
         sampling: Mapping[str, Any] | None = None,
         id: str = "",
         priority: int = 0,
+        tenant: str = "",
     ) -> RequestRecord:
         """Ask for ``tokens`` more tokens.
 
@@ -173,10 +174,12 @@ class TextModel:
             sampling: values by the names of ``SAMPLING``; one that the model does not heed is left out.
             id: the request's, one of ``request_id``; "": a new one.
             priority: 1 is the highest; 0 leaves it to the model.
+            tenant: whose it is, for a model that takes more parameters than its own.
         """
         named: dict[str, Any] = {"id": id} if id else {}
         named |= {"priority": priority} if priority else {}
         made, parameters = self.wire(prompt, tokens, to_the_end, sampling)
+        parameters |= {"tenant": tenant} if tenant and not self.by_parameter else {}
         count = 0 if self.decoupled else tokens
         return client.send_inputs(
             self.name, prompt, made, output=self.output, tokens=count, so_far=self.so_far, **named, **parameters

@@ -12,7 +12,7 @@ from labkit.predict.figures import figures
 from labkit.predict.recording import Arrival, Recording, Row, Settings
 from labkit.predict.replay import Replay, changed, replay
 from labkit.predict.steptime import Contexts, StepTime, features, fit
-from labkit.stats import Slo
+from labkit.slo import Slo
 from labserve.inflight.own import FILE, scheduler_beside
 from labserve.inflight.scheduler import Scheduler
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.predict.recording import Row
-from labkit.stats import Slo
+from labkit.slo import Slo
 
 COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
 TIMED = (

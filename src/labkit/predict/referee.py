@@ -22,7 +22,7 @@ from labkit.predict.policy import Foul, Player
 from labkit.predict.recording import Arrival, Row
 from labkit.predict.replay import Replay, scheduler_of
 from labkit.predict.steptime import Contexts
-from labkit.stats import Slo
+from labkit.slo import Slo
 from labserve.inflight.pace import Work
 from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler

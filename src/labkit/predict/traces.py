@@ -1,8 +1,10 @@
-"""Traces of real services: when requests came, and how many tokens each had. Four formats are read, two are written.
+"""Traces of real services: when requests came, and how many tokens each had. Five formats are read, two are written.
 
 - Mooncake's, a JSON line per request, with hashes of the prompt's blocks of 512 tokens: "Mooncake: Trading More Storage
   for Less Computation" (FAST 2025), FAST25-release/traces in its repository. Equal `hash_ids` mean equal prompts up to
   the end of that block.
+- Qwen-Bailian's, the same with times in seconds and blocks of 16 tokens ("KVCache Cache in the Wild", USENIX ATC 2025;
+  alibaba-edu/qwen-bailian-usagetraces-anon).
 - Azure's LLM inference traces, CSV (Patel et al., "Splitwise", ISCA 2024; Azure/AzurePublicDataset).
 - BurstGPT, CSV (Wang et al., KDD 2025; HPMLL/BurstGPT). A request without an answer failed there, and is left out.
 - The rows of BLIS's TraceV2, CSV (``labkit/predict/blis.py``).
@@ -27,11 +29,19 @@ from labkit.errors import LabError
 from labkit.predict import blis
 from labkit.predict.recording import HASH_BYTES, Arrival, Recording
 
-BLOCK = 512  # tokens
+BLOCK, SMALL_BLOCK = 512, 16  # tokens: Mooncake's, Bailian's
 SMALLER = 16  # the rule by which a trace is scaled to a laptop: every length over 16, at least 1
 LONGEST = 2**20  # characters of a line
 MOST = 2**20  # tokens of a request: Mooncake's longest have 2**17
-FORMS = "a Mooncake trace (JSON lines), or the CSV of Azure's LLM inference traces, of BurstGPT or of BLIS's TraceV2"
+FORMS = (
+    "JSON lines of Mooncake or Bailian, or the CSV of Azure's LLM inference traces, of BurstGPT or of BLIS's TraceV2"
+)
+
+
+def find(path: Path, shipped: Path) -> Path:
+    """The file, or the cut in the folder ``shipped`` that is called so (scripts/cut_traces.py)."""
+    named = [] if path.exists() or len(path.parts) > 1 else sorted(shipped.glob(f"{path}.[cj]s*"))
+    return named[0] if named else path
 
 
 def read(path: Path, count: int | None = None) -> list[Arrival]:
@@ -84,10 +94,10 @@ def _in_words(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _arrival(number: int, at: float, prompt: int, limit: int, blocks: Sequence[int] = ()) -> Arrival:
+def _arrival(number: int, at: float, prompt: int, limit: int, blocks: Sequence[int] = (), size: int = BLOCK) -> Arrival:
     if not (0 <= at < math.inf and 1 <= prompt <= MOST and 1 <= limit <= MOST):
         raise ValueError(f"a number is out of range (time {at:g} s, prompt {prompt}, answer {limit})")
-    return Arrival(str(number), at, 0, prompt, limit, limit, "length", prefixes=_prefixes(blocks, prompt, number))
+    return Arrival(str(number), at, 0, prompt, limit, limit, "length", prefixes=_prefixes(blocks, prompt, number, size))
 
 
 def _mooncake(line: str, number: int) -> Arrival:
@@ -95,7 +105,8 @@ def _mooncake(line: str, number: int) -> Arrival:
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object")
     blocks = [int(block) for block in row.get("hash_ids", ())]
-    return _arrival(number, row["timestamp"] / 1e3, int(row["input_length"]), int(row["output_length"]), blocks)
+    at, size = (row["timestamp"], SMALL_BLOCK) if "chat_id" in row else (row["timestamp"] / 1e3, BLOCK)
+    return _arrival(number, at, int(row["input_length"]), int(row["output_length"]), blocks, size)
 
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -212,11 +223,10 @@ def hashes(key: str, begin: int, end: int) -> bytes:
     return b"".join(blake2b(f"{key} {at}".encode(), digest_size=HASH_BYTES).digest() for at in range(begin, end))
 
 
-def _prefixes(blocks: Sequence[int], prompt: int, number: int) -> bytes:
+def _prefixes(blocks: Sequence[int], prompt: int, number: int, size: int) -> bytes:
     """A hash for each token of a prompt; past the trace's own blocks they are equal to no other request's."""
-    known = min(prompt, BLOCK * len(blocks))
+    known = min(prompt, size * len(blocks))
     parts = [
-        hashes(str(block), at, min(at + BLOCK, known))
-        for at, block in zip(range(0, known, BLOCK), blocks, strict=False)
+        hashes(str(block), at, min(at + size, known)) for at, block in zip(range(0, known, size), blocks, strict=False)
     ]
     return b"".join([*parts, hashes(f"request {number}", known, prompt)])

@@ -20,7 +20,7 @@ from labkit.errors import LabError
 from labkit.evidence import metrics
 from labkit.predict.recording import HASH_BYTES, Arrival
 from labkit.records import RequestRecord
-from labkit.stats import Slo
+from labkit.slo import Slo
 from labkit.workloads import dataset, load
 
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
@@ -118,7 +118,7 @@ def run(
 
             def replayed(number: int) -> RequestRecord:
                 _, item = items[number]
-                return asked.send(stream, item.prompt, item.output_tokens, to_the_end=True)
+                return asked.send(stream, item.prompt, item.output_tokens, to_the_end=True, tenant=item.tenant)
 
             records = load.open_loop([at for at, _ in items], replayed, tell)
             stream.wait(*records, timeout=workload.timeout, tell=tell)
@@ -177,7 +177,8 @@ def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, data
         hashes = [arrival.prefixes[at : at + HASH_BYTES] for at in range(0, len(arrival.prefixes), HASH_BYTES)]
         drawn = [words[int.from_bytes(one) % len(words)] for one in hashes[: arrival.prompt]]
         drawn += rng.choices(words, k=arrival.prompt - len(drawn))
-        items.append((arrival.at, dataset.Item(" ".join([drawn[0][0], *drawn[1:]]), arrival.limit)))
+        text = " ".join([drawn[0][0], *drawn[1:]])
+        items.append((arrival.at, dataset.Item(text, arrival.limit, arrival.tenant)))
     if not items:
         raise LabError("no request of the trace fits in the model's context", f"it sees {context:,} tokens")
     return items
@@ -196,6 +197,18 @@ def priced(price: float) -> str:
     """What a cost is true for: this machine alone."""
     machine = results.machine()
     return f"Cost: at {price:g} an hour for this machine ({machine['cores']} cores, {machine['cpu']})."
+
+
+def goodput_words(slo: Slo | None, measured: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What goodput counts, and that of each tenant where requests have one."""
+    if slo is None:
+        return []
+    classes = [
+        f"{title}: " + ", ".join(f"{name} {rate:.2f}" for name, rate in sorted(one["goodput_by_class"].items()))
+        for title, one in measured.items()
+        if "goodput_by_class" in one
+    ]
+    return [f"Goodput: requests per second within {slo}.", *(f"Goodput by tenant, {one}." for one in classes)]
 
 
 def tabulate(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -28,10 +28,11 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Item:
-    """One request: its text and the number of tokens wanted."""
+    """One request: its text, the number of tokens wanted, and whose it is ("" for nobody's)."""
 
     prompt: str
     output_tokens: int
+    tenant: str = ""
 
 
 def expected_tokens(answer: str, words_to_tokens: float = 1.3) -> int:

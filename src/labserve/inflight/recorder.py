@@ -156,9 +156,9 @@ class Recorder:
             self._forget_ended()
 
     def _forget_ended(self) -> None:
-        for name in self._ended:
+        for name, why in self._ended.items():
             self._texts.forget(name)
-            self._gauges.gone(name)
+            self._gauges.gone(name, why)
         self._ended = {}
 
 

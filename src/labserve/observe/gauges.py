@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
+from labserve.observe.goodput import Goodput, Life
 from labserve.observe.periodic import PeriodicCall
 from labserve.observe.tracing import Tracer
 
@@ -48,6 +49,8 @@ METRICS = {
     "cached_tokens_total": Shown("Tokens of prompts whose keys and values were there already"),
     "moved_bytes_total": Shown("Bytes of keys and values handed over between servers", label="direction"),
     "guessed_tokens_total": Shown("Tokens that were guessed and checked", label="outcome"),
+    "slo_requests_total": Shown("Requests that were answered or failed, where there are limits", label="class"),
+    "slo_good_total": Shown("Those of them that were answered within the limits", label="class"),
     "batch_size": Shown("Requests in a step", POWERS),
     "step_tokens": Shown("Tokens computed in a step: of prompts, and one for each that decodes", TOKENS, "phase"),
     "time_to_first_token_seconds": Shown("From a request's arrival in the model to its first token", SECONDS),
@@ -73,8 +76,8 @@ class Gauges:
         self._values: dict[tuple[str, str], float] = {}  # gauges to be set, counters to be added
         self._observed: dict[tuple[str, str], list[float]] = {}
         self._shown: dict[tuple[str, str], float] = {}  # gauges as the server has them
-        self._arrived: dict[str, float] = {}  # requests without a token: when they came
-        self._latest: dict[str, float] = {}  # the others: when their last token came
+        self._lives: dict[str, Life] = {}  # by the names of live requests
+        self._goodput = Goodput()
         self._tracer = Tracer(model)
         self.update(**first)
         self.flush()
@@ -89,13 +92,13 @@ class Gauges:
 
     def arrived(self, name: str, request: Any = None) -> None:
         """A request has come, under the name that `step` will have for it; Triton's `request` says of which trace."""
-        self._arrived[name] = time.monotonic()
+        self._lives[name] = Life(time.monotonic(), self._goodput.kind(request))
         self._tracer.begin(name, request)
 
-    def gone(self, request: str) -> None:
-        """A request has left; harmless when it had left before."""
-        self._arrived.pop(request, None)
-        self._latest.pop(request, None)
+    def gone(self, request: str, why: str = "") -> None:
+        """A request has left, and why, in the words of the step log; harmless when it had left before."""
+        if life := self._lives.pop(request, None):
+            self.update(**self._goodput.ended(life, why))
         self._tracer.end(request)
 
     def step(self, requests: Sequence[str], phase: str, tokens: Sequence[int], made: Sequence[int]) -> None:
@@ -120,17 +123,17 @@ class Gauges:
                     self._take("step_tokens", part, count)
             for request, count in zip(requests, made, strict=True):
                 if count:
-                    self._came(request, now)
+                    self._came(request, now, count)
                     self._tracer.token(request, count)
 
-    def _came(self, request: str, now: float) -> None:
+    def _came(self, request: str, now: float, count: int) -> None:
         """A request has a new token, or several that came at the same moment."""
-        arrived, latest = self._arrived.pop(request, None), self._latest.get(request)
-        self._latest[request] = now
-        if arrived is not None:
-            self._take("time_to_first_token_seconds", "", now - arrived)
-        elif latest is not None:
-            self._take("inter_token_latency_seconds", "", now - latest)
+        if life := self._lives.get(request):
+            if life.tokens:
+                self._take("inter_token_latency_seconds", "", now - life.latest)
+            else:
+                self._take("time_to_first_token_seconds", "", now - life.arrived)
+            life.came(now, count)
 
     def _take(self, name: str, label: str, value: float) -> None:
         if METRICS[name].buckets:

@@ -88,10 +88,10 @@ class Steps:
             self._joined.remove(name)
         self._free(name)
 
-    def _free(self, name: str) -> None:
+    def _free(self, name: str, why: str = "") -> None:
         self._names.free(name)
         self._texts.forget(name)
-        self.gauges.gone(name)
+        self.gauges.gone(name, why)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -143,8 +143,8 @@ class Steps:
             seats=self.slots.names,
         )
         ended, self.ended, self._joined, self._evicted = self.ended, {}, [], []
-        for name in ended:
-            self._free(name)
+        for name, why in ended.items():
+            self._free(name, why)
         self.gauges.update(running=self.slots.used)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labctl.pages.live.events import ModelCounts
+from labkit.evidence.goodput import Goodput
 from labkit.evidence.metrics import ModelCounters, Snapshot
 
 FAR = 1.5  # counts that differ by this factor are worth a sentence
@@ -32,6 +33,7 @@ class Counters:
         self._last = Snapshot()
         self._now = Snapshot()
         self._done: dict[str, _Done] = defaultdict(_Done)
+        self._goodput = Goodput()
 
     def count(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Steps that came; before the first snapshot they do not count."""
@@ -55,6 +57,7 @@ class Counters:
             self._done.clear()
         self._base, self._last = self._base or snapshot, snapshot
         self._now = snapshot.since(self._base)
+        self._goodput.take(snapshot)
 
     def rows(self) -> list[ModelCounts]:
         """For each model that did something: facts as (what, Triton's, the model's), and the sentences."""
@@ -69,6 +72,7 @@ class Counters:
                 ("executions, steps", f"{triton.exec_count:.0f}", f"{done.steps}"),
                 ("mean batch", f"{triton.mean_batch:.1f}", f"{batch:.1f}"),
                 ("waiting now", f"{triton.pending:.0f}", f"{done.waiting}"),
+                *self._goodput.facts(model),
             ]
             if done.firsts:
                 mean = sum(done.firsts) / len(done.firsts)

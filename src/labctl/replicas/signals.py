@@ -1,0 +1,76 @@
+"""What ``labctl scale --auto`` follows: how many requests wait, or the share that is answered within the limits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any, Protocol
+
+from labctl.runtimes.record import Record
+from labkit.errors import LabError
+from labkit.evidence import metrics
+from labkit.evidence.goodput import WINDOW_S, Goodput
+
+
+class Signal(Protocol):
+    def look(self, record: Record) -> float:
+        """A stack's state now: 0 is idle; more than the scaler's target for each replica asks for another one."""
+
+    def why(self, asked: float, count: int) -> str:
+        """In words what was found."""
+
+
+class Waiting:
+    """Requests that wait in the replicas that answer: in our models, and in Triton's queues before the others."""
+
+    def look(self, record: Record) -> float:
+        total = 0.0
+        for server in record.servers:
+            with contextlib.suppress(LabError):
+                seen = metrics.scrape(server.endpoints.metrics)
+                total += sum(seen.waiting(model) for model in record.models)
+        return total
+
+    def why(self, asked: float, count: int) -> str:
+        return f"{asked:.0f} wait for {count}" if asked else f"nothing waits for {count}"
+
+
+class WithinLimits:
+    """More replicas while less than ``share`` of the last answers were within the stack's limits.
+
+    Fewer come as with :class:`Waiting`. Where requests wait and none was answered for a whole window, none is within.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._least, self._seen, self._waiting = share, Goodput(), Waiting()
+        self._share: float | None = None
+
+    def look(self, record: Record) -> float:
+        """Infinite while too few are within the limits. Raises LabError: the stack has no limits."""
+        if not record.settings.get("slo"):
+            raise LabError(
+                f"{record.stack} has no limits of latency, so it counts no goodput",
+                "they are given when it is brought up",
+                f'labctl up {record.stack} --set "slo=ttft<500ms,tpot<60ms"',
+            )
+        waiting = self._waiting.look(record)
+        with contextlib.suppress(LabError):  # a replica is away for the moment
+            self._seen.take(metrics.scrape(",".join(one.endpoints.metrics for one in record.servers)))
+        self._share = self._seen.share()
+        if self._share is None and waiting and self._seen.seconds >= WINDOW_S:
+            self._share = 0.0
+        return math.inf if self._share is not None and self._share < self._least else min(waiting, 1.0)
+
+    def why(self, asked: float, count: int) -> str:
+        return (
+            f"{self._share:.0%} within the limits by {count}" if asked == math.inf else self._waiting.why(asked, count)
+        )
+
+
+def parse(target: str) -> dict[str, Any]:
+    """Arguments of a Scaler: for ``4``, waiting requests for each replica; for ``95%``, a share. Raises LabError."""
+    number = target.removesuffix("%")
+    if not number.replace(".", "", 1).isdecimal() or (number != target and float(number) > 100):
+        why = "it takes a number of waiting requests, or a share of at most 100%"
+        raise LabError(f"--target {target} cannot be used", why, "--target 4, or --target 95%")
+    return {"target": float(number)} if number == target else {"signal": WithinLimits(float(number) / 100)}

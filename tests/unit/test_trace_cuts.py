@@ -1,0 +1,122 @@
+"""The cuts of public traces: those that are shipped, how they are made, and how one is found by its name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from machinery import ROOT
+
+from labctl.cli.main import cli
+from labkit.errors import LabError
+from labkit.predict import traces
+from labkit.predict.recording import HASH_BYTES
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import cut_traces
+from cut_traces import FOLDER, LARGEST, MOST, SOURCES, cut, make
+
+SHIPPED = [name for name, source in SOURCES.items() if source.shipped]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_cut_is_a_small_trace_whose_licence_is_stated(name: str) -> None:
+    path = traces.find(Path(name), FOLDER)
+    assert path.stat().st_size <= LARGEST and len(traces.read(path)) > 400
+    (row,) = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith(f"| `{name}`")]
+    assert SOURCES[name].licence in row and f"{len(traces.read(path)):,} in" in row
+    assert name in (FOLDER.parent / "NOTICE").read_text()
+
+
+def test_every_file_of_the_folder_is_made_by_the_script_and_every_source_is_explained() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == {*SHIPPED, "README"}
+    told = (FOLDER / "README.md").read_text()
+    assert [name for name in SOURCES if f"`{name}`" not in told] == []
+
+
+def test_a_file_of_yours_comes_before_a_cut_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert traces.find(Path("azure-code"), FOLDER) == FOLDER / "azure-code.csv"
+    (tmp_path / "azure-code").write_text("mine")
+    assert traces.find(Path("azure-code"), FOLDER) == Path("azure-code")
+
+
+def test_a_name_that_is_neither_is_refused_by_bench() -> None:
+    done = CliRunner().invoke(cli, ["bench", "iterative", "--trace", "azure-chat", "--dry-run"])
+    assert isinstance(done.exception, LabError) and "azure-chat cannot be read as a trace" in str(done.exception)
+
+
+def test_bench_takes_a_cut_by_its_name() -> None:
+    command = ["bench", "iterative", "--runtime", "local", "--trace", "mooncake-conversation", "--dry-run"]
+    assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
+
+
+# -- how they are made -------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_has_whole_lines_up_to_the_number_of_requests_and_the_header_is_none() -> None:
+    rows = [f"{number},1,1\n".encode() for number in range(MOST + 9)]
+    assert cut([b"TIMESTAMP,ContextTokens,GeneratedTokens\n", *rows]).count(b"\n") == MOST + 1
+    assert cut([b"{}\n"] * (MOST + 9)).count(b"\n") == MOST
+
+
+def test_a_cut_of_long_lines_ends_before_it_is_too_large() -> None:
+    line = b"{" + b" " * 997 + b"}\n"
+    assert len(cut([line] * MOST)) == LARGEST
+
+
+def test_a_source_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="burstgpt cannot be had"):
+        make("burstgpt", tmp_path, tmp_path)
+
+
+def test_what_is_no_trace_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+    (tmp_path / SOURCES["burstgpt"].file).write_text(pointer)
+    to = tmp_path / "to"
+    to.mkdir()
+    with pytest.raises(LabError, match="cannot be read as a trace"):
+        make("burstgpt", tmp_path, to)
+    assert list(to.iterdir()) == []
+
+
+def test_the_command_makes_a_cut_of_a_file_that_one_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = (FOLDER / "azure-code.csv").read_bytes()
+    (tmp_path / SOURCES["azure-code"].file).write_bytes(whole + b"2023-11-16 19:00:00.0,1,1\n")
+    argv = ["cut_traces", "azure-code", "--from", str(tmp_path), "--to", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", argv)
+    cut_traces.main()
+    assert (tmp_path / "azure-code.csv").read_bytes() == whole
+
+
+def test_bailians_times_are_seconds_and_its_blocks_have_16_tokens(tmp_path: Path) -> None:
+    rows = [
+        {
+            "chat_id": 1,
+            "parent_chat_id": -1,
+            "timestamp": 60.5,
+            "input_length": 40,
+            "output_length": 3,
+            "hash_ids": [7, 8],
+        },
+        {
+            "chat_id": 2,
+            "parent_chat_id": 1,
+            "timestamp": 62.0,
+            "input_length": 36,
+            "output_length": 4,
+            "hash_ids": [7, 9],
+        },
+    ]
+    path = tmp_path / "bailian.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = traces.read(path)
+    assert (second.at, second.prompt, second.limit) == (1.5, 36, 4)
+    same = [
+        first.prefixes[at : at + HASH_BYTES] == second.prefixes[at : at + HASH_BYTES]
+        for at in range(0, 36 * HASH_BYTES, HASH_BYTES)
+    ]
+    assert same == [True] * 16 + [False] * 20
