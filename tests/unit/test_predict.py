@@ -21,7 +21,7 @@ from waiting import eventually
 
 from labctl.cli.predict import plan_command, predict_command
 from labkit.errors import LabError
-from labkit.predict import answer, figures, recording, replay, steptime, traces
+from labkit.predict import answer, figures, recording, replay, steptime, traces, vllm
 from labkit.predict.recording import Recording
 from labkit.stats import Slo
 from labserve.inflight import setup
@@ -88,10 +88,6 @@ def of_another_program(lines: list[str]) -> list[str]:
     return ['{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46]}']
 
 
-def of_vllm(lines: list[str]) -> list[str]:
-    return [line.replace('"engine": "openvino"', '"engine": "vllm"') for line in lines]
-
-
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -100,10 +96,9 @@ def of_vllm(lines: list[str]) -> list[str]:
         (without_a_record, "is cut off"),
         (without_a_number, "is damaged"),
         (of_another_program, "has no recording"),
-        (of_vllm, "is a recording of vLLM"),
         (lambda lines: [], "has no recording"),
     ],
-    ids=["cut", "step", "record", "number", "foreign", "vllm", "empty"],
+    ids=["cut", "step", "record", "number", "foreign", "empty"],
 )
 def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
     harm: Callable[[list[str]], list[str]], said: str, made_up: Recording, tmp_path: Path
@@ -150,6 +145,48 @@ def test_static_batching_admits_nothing_while_a_batch_runs(made_up: Recording) -
 def test_a_client_with_two_requests_in_flight_never_has_three(made_up: Recording) -> None:
     rows = replay.replay(made_up, SETTINGS, cost, in_flight=2).rows
     assert max(len(row.batch) + len(row.waiting) for row in rows) == 2
+
+
+# -- vLLM -------------------------------------------------------------------------------------------------------------
+
+VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
+
+
+@pytest.mark.parametrize(
+    ("assignments", "said"),
+    [
+        ({"scheduling": "fair"}, "vLLM has no 'fair'"),
+        ({"max_num_seqs": "100", "max_num_batched_tokens": "64"}, "max_num_tokens"),
+        ({"enable_chunked_prefill": "false"}, "too few for a prompt"),
+        ({"gpt_model_type": "V1"}, "no static batching"),
+    ],
+    ids=str,
+)
+def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it(assignments: dict[str, str], said: str) -> None:
+    with pytest.raises(LabError) as error:
+        replay.changed(VLLM, vllm.labs_names(VLLM, assignments))
+    assert said in error.value.why
+
+
+def test_a_recording_of_vllm_is_not_replayed_by_our_scheduler(made_up: Recording) -> None:
+    with pytest.raises(LabError, match="vLLM"):
+        replay.replay(made_up, VLLM)
+
+
+def test_predict_says_how_to_install_vllm_for_a_recording_of_it(
+    made_up: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path))
+    path = written(tmp_path, replace(made_up, settings=VLLM))
+    with pytest.raises(LabError, match="vllm is not installed") as error:
+        CliRunner().invoke(predict_command, [str(path), "--set", "max_num_seqs=2"], catch_exceptions=False)
+    assert error.value.remedy == "labctl engines install vllm"
+
+
+def test_vllm_changed_by_files_of_ones_own_is_refused(made_up: Recording, tmp_path: Path) -> None:
+    path = written(tmp_path, replace(made_up, settings=replace(VLLM, own="vllm.json")))
+    with pytest.raises(LabError, match="only vLLM's own"):
+        CliRunner().invoke(predict_command, [str(path), "--set", "max_num_seqs=2"], catch_exceptions=False)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------

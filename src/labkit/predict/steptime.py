@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,18 @@ class StepTime:
             "steps": self.steps,
             "parts": [self.fastest, self.slowest],
         }
+
+
+@dataclass
+class Timed:
+    """The model as a replay asks it, step by step."""
+
+    model: StepTime
+    speed: float = 1.0
+    contexts: Contexts = field(default_factory=Contexts)
+
+    def __call__(self, row: Row) -> float:
+        return self.model.seconds(features(row, self.contexts), self.speed)
 
 
 def fit(rows: Sequence[Row]) -> StepTime:

@@ -5,10 +5,8 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from labserve.inflight.own import FILE
 from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
-from labserve.inflight.setup import AnySetup, Setup
+from labserve.inflight.setup import AnySetup
 from labserve.observe.steplog import StepLog
 
 WORDS = (
@@ -47,7 +45,7 @@ class Recording:
             blocks=setup.kv.blocks,
             block_size=setup.kv.block_size,
             step_tokens=setup.features.max_num_tokens,
-            own=FILE if isinstance(setup, Setup) and type(setup.scheduler) is not Scheduler else "",
+            own=setup.own,
         )
 
     def arrived(self, request: Request) -> None:

@@ -80,7 +80,7 @@ class WhatIf:
         return steps, self._new
 
     def _settings(self, head: Line) -> Settings:
-        settings = settings_of(head, f"the step log of {self._stack}")
+        settings = settings_of(head)
         if settings.own:
             raise LabError(
                 f"{self._stack} cannot be replayed",
