@@ -26,7 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workloads", type=int, default=1000, help="predict: workloads whose steps are compared")
     parser.add_argument("--vllm-workloads", type=int, default=200, help="predict: the same for vLLM's scheduler")
     parser.add_argument("--shape", default="random:llama-100m", help="predict: the model whose seconds are predicted")
-    parser.add_argument("--requests", type=int, default=60, help="predict: requests of each run of seconds")
+    parser.add_argument("--requests", type=int, default=70, help="predict: requests of each run of seconds")
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:

@@ -22,6 +22,7 @@ LOADS = (0.5, 0.8, 1.1)  # of the knee: the rate that the setting would serve if
 TARGETS = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
 NOISES = 1.5  # times the noise floor are allowed, if that is more
 IN_FLIGHT = (1, 2, 3, 4, 6, 8)  # of the recording, one after the other
+RECORDED = 12  # requests with each of them
 KINDS = {"chat": (64, 32), "code": (120, 6), "report": (24, 60)}  # mean tokens of prompt and answer
 UNSEEN = {  # by trace: another order, smaller pieces of prompts, and preemption
     "chat": {"scheduling": "shortest_first", "max_num_sequences": "4"},
@@ -63,24 +64,28 @@ def warm(server: Server) -> None:
     server.timed(requests("mixed", 16, seed=6), 8)
 
 
-def record(server: Server, kind: str, count: int) -> Recording:
-    """Requests with each number of IN_FLIGHT, ``count`` in all."""
-    each, whole = count // len(IN_FLIGHT), requests(kind, count, seed=7)
-    parts = [(whole[n * each : (n + 1) * each], in_flight) for n, in_flight in enumerate(IN_FLIGHT)]
+def record(server: Server, kind: str) -> Recording:
+    """RECORDED requests with each number of IN_FLIGHT."""
+    whole = requests(kind, RECORDED * len(IN_FLIGHT), seed=7)
+    parts = [(whole[n * RECORDED : (n + 1) * RECORDED], in_flight) for n, in_flight in enumerate(IN_FLIGHT)]
     return server.play(lambda: [one for part, in_flight in parts for one in server.timed(part, in_flight)])
 
 
-def measured(server: Server, sent: Sequence[Arrival]) -> tuple[dict[str, float], Recording]:
+def measured(server: Server, sent: Sequence[Arrival]) -> dict[str, float]:
     seen = server.play(lambda: server.timed(sent))
-    return figures.figures(seen.rows, {a.name: a.at for a in seen.arrivals}), seen
+    return figures.figures(seen.rows, {a.name: a.at for a in seen.arrivals})
 
 
 def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
-    """Errors on settings never recorded, at each load, beside the recording's noise floor."""
+    """Errors on settings never recorded, at each load, beside the noise floor.
+
+    Each run is measured twice, and its mean counts. The noise floor is how much recorded steps of one batch shape
+    differ, or those two runs, if that is more.
+    """
     found: list[dict[str, Any]] = []
     with serving(session, {**BASE, "model": model}) as server:
         warm(server)
-        recorded = {kind: record(server, kind, count) for kind in KINDS}
+        recorded = {kind: record(server, kind) for kind in KINDS}
     for kind, settings in UNSEEN.items():
         predictor = answer.Predictor.of(recorded[kind])
         trace = requests(kind, count)
@@ -89,14 +94,17 @@ def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
         with serving(session, {**BASE, "model": model, **settings}) as server:
             warm(server)
             for load in LOADS:
-                seen, played = measured(server, answer.at_rate(trace, load * peak))
-                said = predictor.predict(settings, replace(played, rows=[])).figures
-                errors = {name: said[name] / seen[name] - 1 for name in TARGETS}
-                noise = predictor.model.noise
-                allowed = {name: max(target, NOISES * noise) for name, target in TARGETS.items()}
+                sent = answer.at_rate(trace, load * peak)
+                seen, again = measured(server, sent), measured(server, sent)
+                said = predictor.predict(settings, replace(recorded[kind], arrivals=sent)).figures
+                mean = {name: (seen[name] + again[name]) / 2 for name in TARGETS}
+                twice = {name: abs(seen[name] - again[name]) / mean[name] for name in TARGETS}
+                noise = {name: max(predictor.model.noise, twice[name]) for name in TARGETS}
+                allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
+                errors = {name: said[name] / mean[name] - 1 for name in TARGETS}
                 found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed})
                 print(_said(found[-1]), flush=True)
-    print(table([_said(one) for one in found], ("trace", "load", *TARGETS, "noise floor"), right=range(1, 7)))
+    print(table([_said(one) for one in found], ("trace", "load", *TARGETS)))
     rows = []
     for name, target in TARGETS.items():
         good = sum(abs(one["errors"][name]) <= one["allowed"][name] for one in found)
@@ -125,10 +133,9 @@ def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
 
     The noise is how much the first and the last setting differ when they are measured again, after the others.
     """
-    count = count * 2 // 3
     with serving(session, {**BASE, "model": model}) as server:
         warm(server)
-        predictor = answer.Predictor.of(record(server, "mixed", count))
+        predictor = answer.Predictor.of(record(server, "mixed"))
     trace = requests("mixed", count)
     peak = predictor.predict(DECIDED[-1], replace(predictor.recording, arrivals=trace)).figures["requests_per_s"]
     sent = answer.at_rate(trace, 0.8 * peak)
@@ -137,7 +144,7 @@ def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
     for number, one in enumerate([*DECIDED, DECIDED[0], DECIDED[-1]]):
         with serving(session, {**BASE, "model": model, **one}) as server:
             warm(server)
-            seen.append(measured(server, sent)[0])
+            seen.append(measured(server, sent))
         errors = {name: f"{said[number % len(said)][name] / seen[-1][name] - 1:+.1%}" for name in JUDGED}
         print(f"{one}: {errors}" if number < len(said) else f"{one} again", flush=True)
     rows, found = [], {}

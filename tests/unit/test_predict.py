@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from waiting import eventually
 from labctl.cli.predict import plan_command, predict_command
 from labkit.errors import LabError
 from labkit.predict import answer, figures, recording, replay, steptime, traces, vllm
-from labkit.predict.recording import Recording
+from labkit.predict.recording import Recording, Row
 from labkit.stats import Slo
 from labserve.inflight import setup
 from labserve.inflight.features import Features
@@ -54,7 +55,9 @@ def test_the_server_records_every_request_and_a_replay_of_it_decides_the_same(
     eventually(lambda: log.read_text().count('"kind":"step"') >= 5)
     model.finalize()
     lines = [LINES.validate_json(line) for line in log.read_text().splitlines()]
-    assert [line.made for line in lines if isinstance(line, RequestLine)].count(2) == 2
+    told = [line for line in lines if isinstance(line, RequestLine)]
+    assert [line.made for line in told].count(2) == 2
+    assert max(line.waited for line in told) < 60  # seconds: it was stamped
     found = recording.read(log)
     assert [one.limit for one in found.arrivals] == [3, 1, 5, 2, 4, 2]
     assert figures.parting(replay.replay(found, found.settings).rows, found.rows) is None
@@ -65,6 +68,18 @@ def test_a_recording_is_read_as_it_was_written(made_up: Recording, tmp_path: Pat
     assert found.settings == made_up.settings
     assert figures.parting(found.rows, made_up.rows) is None
     assert [one.limit for one in found.arrivals] == [one.limit for one in made_up.arrivals]
+
+
+def test_a_request_came_when_triton_handed_it_over_and_not_when_the_step_was_over(
+    made_up: Recording, tmp_path: Path
+) -> None:
+    path = written(tmp_path, made_up)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in [line for line in lines if line["kind"] == "request"]:
+        line["waited"] = 0.25 * (line["came"] % 2)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    came = [one.at - two.at for one, two in zip(recording.read(path).arrivals, made_up.arrivals, strict=True)]
+    assert came == pytest.approx([0.0, 0.25] * (len(came) // 2), abs=1e-9)
 
 
 def cut(lines: list[str]) -> list[str]:
@@ -196,6 +211,35 @@ def test_the_fitted_costs_are_those_with_which_the_steps_were_made(made_up: Reco
     model = steptime.fit(made_up.rows)
     assert model.costs == pytest.approx((2e-3, 5e-4, 1e-4, 0.0), abs=1e-9)
     assert model.error < 1e-6 and model.gap == pytest.approx(0.0, abs=1e-9)
+
+
+def lasting(rows: list[Row], seconds: Callable[[Row], float]) -> list[Row]:
+    """The steps as if each had taken so long, with nothing between them."""
+    return [replace(row, began=0.0, over=seconds(row), busy=False) for row in rows]
+
+
+def mean_error(rows: list[Row], model: steptime.StepTime, phase: str, seconds: Callable[[Row], float]) -> float:
+    """Of the steps of one phase: how much longer the model says that they take together, as a share."""
+    timed = steptime.Timed(model)
+    both = [(timed(row), seconds(row)) for row in rows]
+    said, true = zip(*(pair for row, pair in zip(rows, both, strict=True) if row.phase == phase), strict=True)
+    return float(sum(said) / sum(true) - 1)
+
+
+def test_a_batch_shape_that_takes_longer_than_its_costs_say_is_predicted_as_it_was_recorded(made_up: Recording) -> None:
+    def odd(row: Row) -> float:
+        return cost(row) + 5e-3 * (row.phase == "dd")
+
+    model = steptime.fit(lasting(made_up.rows * 20, odd))
+    assert {phase: mean_error(made_up.rows, model, phase, odd) for phase in ("d", "dd", "dddd")} == pytest.approx(
+        {"d": 0.0, "dd": 0.0, "dddd": 0.0}, abs=0.1
+    )
+
+
+def test_short_steps_are_predicted_as_well_as_long_ones(made_up: Recording) -> None:
+    rng = random.Random(1)
+    model = steptime.fit(lasting(made_up.rows * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
+    assert mean_error(made_up.rows, model, "d", cost) == pytest.approx(0.0, abs=0.03)
 
 
 def test_no_cost_is_negative() -> None:

@@ -203,11 +203,16 @@ def settings_of(head: Mapping[str, Any]) -> Settings:
     )
 
 
+def came(line: Mapping[str, Any]) -> float:
+    """When the request of a line REQUEST came to the model (seconds): a step may be computed before it is received."""
+    return float(line["arrived"]) - float(line.get("waited", 0.0))
+
+
 def arrival_of(line: Mapping[str, Any], name: str, zero: float = 0.0, base: int = 0) -> Arrival:
     """The request of a line REQUEST; ``zero`` (seconds) and ``base`` (steps) are where time begins."""
     return Arrival(
         name,
-        line["arrived"] - zero,
+        came(line) - zero,
         int(line["after"]) - base,
         int(line["prompt"]),
         int(line["limit"]),
@@ -232,7 +237,7 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         raise LabError(f"{source} has no recording", "every step and request in it is of the warm-up", RECORD)
     if gap := next((b["n"] for a, b in itertools.pairwise(steps) if not _follows(a, b, lines)), 0):
         raise LabError(f"{source} is cut off", f"steps are missing before number {gap:,}", RECORD)
-    zero = told[0]["arrived"]
+    zero = came(told[0])
     base = min(line["after"] for line in told)
     arrivals, names = [], set[str]()
     owners: dict[str, list[str]] = {}  # by name in the log: the unique names, in order of arrival
