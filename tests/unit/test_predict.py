@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import random
@@ -122,6 +123,35 @@ def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
     path.write_text("".join(f"{line}\n" for line in harm(path.read_text().splitlines())))
     with pytest.raises(LabError, match=said):
         recording.read(path)
+
+
+WRONG = (None, -1, 1.5, 1e99, True, "", "many", [], [1], ["x"], {}, {"a": 1}, 2**70)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_line_with_any_field_missing_or_wrong_is_read_or_refused_by_one_error(
+    seed: int, made_up: Recording, tmp_path: Path
+) -> None:
+    path, rng = written(tmp_path, made_up), random.Random(seed)
+    whole, refused = [json.loads(line) for line in path.read_text().splitlines()], 0
+    for _ in range(25):
+        lines = copy.deepcopy(whole)
+        line = rng.choice(lines)
+        field = rng.choice(list(line))
+        if isinstance(line[field], list) and line[field] and rng.random() < 0.5:
+            line[field][0] = rng.choice(WRONG)
+        elif rng.random() < 0.3:
+            del line[field]
+        else:
+            line[field] = rng.choice(WRONG)
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        try:
+            predictor = answer.Predictor.of(recording.read(path))
+            predictor.recorded()
+            predictor.predict({})
+        except LabError:
+            refused += 1
+    assert refused > 10
 
 
 # -- replay -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
+from labkit.predict.checked import check
 
 HASH_BYTES = 3  # labserve.inflight.recording writes as many for each token
 MODEL = "tensorrt_llm"
 RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"
 CANCELLED = ("cancelled", "failed")
+DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError, binascii.Error)
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,15 @@ def read(result: Path, phase: str = "") -> Recording:
         names = ", ".join(file.name.removeprefix("steps-").removesuffix(".jsonl") for file in found)
         raise LabError(f"{result} has several recordings", names, "name one: --phase NAME")
     ((file, lines),) = found.items()
-    try:
+    with _readable(file):
         return _recording(lines, str(file))
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except DAMAGE as error:
         raise LabError(f"{file} is damaged", f"a line lacks or misuses {error}", RECORD) from error
 
 
@@ -175,6 +184,9 @@ def _lines(file: Path) -> list[dict[str, Any]]:
         elif text.strip():
             bad = bad or number
     lines = [line for line in lines if line["model"] == MODEL]
+    with _readable(file):
+        for line in lines:
+            check(line)
     starts = {line["t"]: index for index, line in reversed(list(enumerate(lines))) if line["kind"] == SCHEDULER}
     if not starts:
         return []

@@ -138,7 +138,7 @@ def fit(rows: Sequence[Row]) -> StepTime:
         )
     contexts = Contexts()
     x = np.array([features(row, contexts) for row in rows], dtype=np.float64)
-    y = np.array([row.over - row.began for row in rows])
+    y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
     costs, said = _relative(x, y)
     keys = [shape_of(one) for one in x]
     shapes = _shapes(keys, y / said)

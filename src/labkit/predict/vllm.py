@@ -88,6 +88,9 @@ def _replay(recording: Recording, settings: Settings, seconds: StepTime | None, 
         CACHE: str(settings.blocks * settings.block_size),
         "max_num_tokens": str(settings.step_tokens),
     }
-    scheduler: Any = counted(lambda name: words.get(name, ""), settings.context, settings.vocabulary)
+    try:
+        scheduler: Any = counted(lambda name: words.get(name, ""), settings.context, settings.vocabulary)
+    except ValueError as error:
+        raise LabError("vLLM refuses these settings", str(error), WHERE) from error
     done = Replay(scheduler, recording.arrivals, seconds, in_flight)
     return Played(done.run(), done.arrived)
