@@ -13,7 +13,8 @@ from labkit.errors import LabError
 from labkit.evidence.steplog import Step
 from labkit.lane import Lane
 from labkit.pictures import batches
-from labkit.predict.recording import MODEL, Row
+from labkit.predict.lines import MODEL
+from labkit.predict.recording import Row
 from labkit.records import RequestRecord
 from labkit.tables import markdown
 

@@ -18,7 +18,8 @@ from labkit import results
 from labkit.errors import LabError
 from labkit.evidence import steplog
 from labkit.predict.counting import Tokens
-from labkit.predict.recording import MODEL, RECORD, Arrival, Recording, read
+from labkit.predict.lines import MODEL, RECORD
+from labkit.predict.recording import Arrival, Recording, read
 from labkit.records import RequestRecord
 from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labkit import nofollow
 from labkit.errors import LabError
-from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
-from labkit.predict.checked import check
+from labkit.evidence.steplog import REQUEST
+from labkit.predict.lines import MODEL, RECORD, readable, served
 
 HASH_BYTES = 3  # labserve.inflight.recording writes as many for each token
-MODEL = "tensorrt_llm"
-RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"
 CANCELLED = ("cancelled", "failed")
-DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError, binascii.Error)
 
 
 @dataclass(frozen=True)
@@ -147,7 +141,7 @@ def read(result: Path, phase: str = "") -> Recording:
     files = phases(result)
     if phase:
         files = [file for file in files if file.name == f"steps-{phase}.jsonl"]
-    found = {file: lines for file in files if (lines := _lines(file))}
+    found = {file: lines for file in files if (lines := served(file))}
     if not found:
         raise LabError(
             f"{result} has no recording of an in-flight scheduler",
@@ -158,48 +152,8 @@ def read(result: Path, phase: str = "") -> Recording:
         names = ", ".join(file.name.removeprefix("steps-").removesuffix(".jsonl") for file in found)
         raise LabError(f"{result} has several recordings", names, "name one: --phase NAME")
     ((file, lines),) = found.items()
-    with _readable(file):
+    with readable(file):
         return _recording(lines, str(file))
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except DAMAGE as error:
-        raise LabError(f"{file} is damaged", f"a line lacks or misuses {error}", RECORD) from error
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of the last time that the model was loaded and served; [] if the file is no recording."""
-    try:
-        with nofollow.reading(file) as stream:
-            texts = stream.read().splitlines()
-    except OSError as error:
-        raise LabError(f"{file} cannot be read", error.strerror or str(error), RECORD) from error
-    lines, bad = [], 0
-    for number, text in enumerate(texts, 1):
-        if (line := recorded(text)) is not None:
-            lines.append(line)
-        elif text.strip():
-            bad = bad or number
-    lines = [line for line in lines if line["model"] == MODEL]
-    with _readable(file):
-        for line in lines:
-            check(line)
-    starts = {line["t"]: index for index, line in reversed(list(enumerate(lines))) if line["kind"] == SCHEDULER}
-    if not starts:
-        return []
-    if bad:
-        raise LabError(f"{file} is damaged", f"line {bad} is not a line of a step log", RECORD)
-    if len({(line["instance"], line.get("replica", "")) for line in lines}) > 1:
-        raise LabError(
-            f"{file} holds several instances of {MODEL}", "each has a scheduler of its own", "record with one replica"
-        )
-    edges = [*sorted(starts.values()), len(lines)]
-    spans = [lines[first:last] for first, last in itertools.pairwise(edges)]
-    served = [span for span in spans if any(line["kind"] == REQUEST for line in span)]
-    return served[-1] if served else []
 
 
 def settings_of(head: Mapping[str, Any]) -> Settings:

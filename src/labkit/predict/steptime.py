@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.errors import LabError
-from labkit.predict.recording import RECORD, Row
+from labkit.predict.lines import RECORD
+from labkit.predict.recording import Row
 
 TERMS = ("a step", "a decoding request", "a prompt token", "a token of context")
 LEAST = 30  # steps of which a model can be made
