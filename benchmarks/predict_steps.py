@@ -28,7 +28,7 @@ from labkit.predict.replay import Played
 from labkit.predict.vllm import VllmReplays
 
 STACK = "inflight-batching"
-EACH = 25  # workloads on one server, one after the other
+EACH = 40  # workloads on one server, one after the other
 APART = 10_000  # steps between them: the server is idle
 ORDERS = ("fcfs", "shortest_first", "priority", "fair")
 POLICIES = ("max_utilization", "guaranteed_no_evict")
