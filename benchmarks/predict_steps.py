@@ -67,7 +67,7 @@ def serving(session: Session, settings: Mapping[str, str]) -> Iterator[Server]:
 
 
 def run(session: Session, ours: int, vllm: int) -> dict[str, Any]:
-    found = {"ours": compared(session, ours, OURS, chosen, replay.replay)}
+    found = {"our": compared(session, ours, OURS, chosen, replay.replay)}
     installed = layer("vllm", session.workspace)
     if vllm and installed.ready:
         with VllmReplays(installed.require()) as replays:
