@@ -62,7 +62,7 @@ class Server:
 def serving(session: Session, settings: Mapping[str, str]) -> Iterator[Server]:
     wanted = parse_assignments(tuple(f"{key}={value}" for key, value in {**settings, "decoupled_mode": "true"}.items()))
     lab, stack = session.catalog.stack(STACK)
-    with ephemeral(session, lab, stack, UpOptions(Choices("cpu", wanted), ports="auto")) as handle:
+    with ephemeral(session, lab, stack, UpOptions(Choices("cpu", wanted), "local", ports="auto")) as handle:
         yield Server(handle.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir())
 
 
