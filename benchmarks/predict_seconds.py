@@ -30,7 +30,7 @@ UNSEEN = {  # by trace: another order, smaller pieces of prompts, and preemption
     "report": {
         "batch_scheduler_policy": "max_utilization",
         "max_num_sequences": "6",
-        "max_tokens_in_paged_kv_cache": "448",
+        "max_tokens_in_paged_kv_cache": "320",
     },
 }
 DECIDED = [

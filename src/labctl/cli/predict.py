@@ -292,7 +292,8 @@ def show_kept(results: Sequence[Path], json_output: bool) -> tuple[Path, ...]:
     documents = {path: document for path in results if (document := prediction.kept(path))}
     if documents and json_output:
         click.echo(json.dumps([*documents.values()], indent=2))
-    for path, document in {} if json_output else documents.items():
+        return tuple(path for path in results if path not in documents)
+    for path, document in documents.items():
         click.echo(printable(f"{path}: {document['set']}") + "\n")
         _show(document)
     return tuple(path for path in results if path not in documents)

@@ -26,7 +26,7 @@ LEAST = 30  # steps of which a model can be made
 PARTS = 10  # of a recording, whose speeds are compared
 LEAST_PART = 5  # steps of such a part
 ROUND = 64  # tokens of context within which two batches have the same shape
-TRUST = 10  # steps of a shape that count as much as the sum of costs
+TRUST = 2  # steps of a shape that count as much as the sum of costs
 PASSES = 5  # of the fit, each of which weighs a step by what the one before said of it
 Array = npt.NDArray[np.float64]
 
