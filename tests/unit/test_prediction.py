@@ -86,7 +86,7 @@ def test_compare_shows_the_prediction_that_a_result_keeps(both: Both, tmp_path: 
     assert line.split()[-1] == f"{both[0]['error']['e2e_mean_ms']:+.1%}"
     assert "noise floor" in done.output
     shown = CliRunner().invoke(compare_command, [str(tmp_path), "--json"], catch_exceptions=False)
-    assert json.loads(shown.output) == [both[0]]
+    assert json.loads(shown.output) == both[0]
 
 
 def test_a_damaged_prediction_is_one_clear_error(tmp_path: Path) -> None:

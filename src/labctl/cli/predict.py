@@ -290,10 +290,10 @@ def show_kept(results: Sequence[Path], json_output: bool) -> tuple[Path, ...]:
     from labkit import prediction
 
     documents = {path: document for path in results if (document := prediction.kept(path))}
-    if documents and json_output:
-        click.echo(json.dumps([*documents.values()], indent=2))
-        return tuple(path for path in results if path not in documents)
     for path, document in documents.items():
-        click.echo(printable(f"{path}: {document['set']}") + "\n")
-        _show(document)
+        if json_output:
+            click.echo(json.dumps(document, indent=2))
+        else:
+            click.echo(printable(f"{path}: {document['set']}") + "\n")
+            _show(document)
     return tuple(path for path in results if path not in documents)
