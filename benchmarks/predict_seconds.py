@@ -103,7 +103,7 @@ def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
                 allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
                 errors = {name: said[name] / mean[name] - 1 for name in TARGETS}
                 found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed})
-                print(_said(found[-1]), flush=True)
+                print("; ".join(_said(found[-1])), flush=True)
     print(table([_said(one) for one in found], ("trace", "load", *TARGETS)))
     rows = []
     for name, target in TARGETS.items():
@@ -121,11 +121,13 @@ def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
 
 
 def _said(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """A mark follows an error that is larger than allowed."""
+    """Each error beside the noise floor; a mark follows one that is larger than allowed."""
+    allowed, noise = one["allowed"], one["noise"]
     errors = (
-        f"{error:+.1%}{'' if abs(error) <= one['allowed'][name] else ' !'}" for name, error in one["errors"].items()
+        f"{error:+.1%} (noise {noise[name]:.1%}){'' if abs(error) <= allowed[name] else ' !'}"
+        for name, error in one["errors"].items()
     )
-    return one["trace"], f"{one['load']:.1f}", *errors, f"{one['noise']:.1%}"
+    return one["trace"], f"{one['load']:.1f}", *errors
 
 
 def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
