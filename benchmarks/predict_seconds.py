@@ -121,7 +121,7 @@ def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
 
 
 def _said(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """Each error beside the noise floor; a mark follows one that is larger than allowed."""
+    """Each error beside its noise floor; a mark follows one that is larger than allowed."""
     allowed, noise = one["allowed"], one["noise"]
     errors = (
         f"{error:+.1%} (noise {noise[name]:.1%}){'' if abs(error) <= allowed[name] else ' !'}"
@@ -142,14 +142,15 @@ def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
     peak = predictor.predict(DECIDED[-1], replace(predictor.recording, arrivals=trace)).figures["requests_per_s"]
     sent = answer.at_rate(trace, 0.8 * peak)
     said = [predictor.predict(one, replace(predictor.recording, arrivals=sent)).figures for one in DECIDED]
-    seen = []
+    seen: list[dict[str, float]] = []
     for number, one in enumerate([*DECIDED, DECIDED[0], DECIDED[-1]]):
         with serving(session, {**BASE, "model": model, **one}) as server:
             warm(server)
             seen.append(measured(server, sent))
         errors = {name: f"{said[number % len(said)][name] / seen[-1][name] - 1:+.1%}" for name in JUDGED}
         print(f"{one}: {errors}" if number < len(said) else f"{one} again", flush=True)
-    rows, found = [], {}
+    found: dict[str, Any] = {}
+    rows = []
     for name in JUDGED:
         values = [one[name] for one in seen]
         noise = max(abs(values[0] / values[-2] - 1), abs(values[len(said) - 1] / values[-1] - 1))
