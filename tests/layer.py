@@ -16,8 +16,8 @@ REQUIRED = "LABS_REQUIRE_VLLM"
 USUAL = Path.home() / ".cache" / "triton-labs"
 
 
-def require_vllm(cache: Path) -> None:
-    """Have the layer in the tests' cache: where it is only in the usual one, by hard links."""
+def require_vllm(cache: Path) -> Path:
+    """The layer's folder in the tests' cache: where it is only in the usual one, made by hard links."""
     wanted, usual = (layer("vllm", Workspace(ROOT, folder)) for folder in (cache, USUAL))
     if not wanted.ready and usual.ready:
         wanted.path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,3 +28,4 @@ def require_vllm(cache: Path) -> None:
         if os.environ.get(REQUIRED):
             pytest.fail(f"{REQUIRED} is set, and vLLM is not installed in {cache} or {USUAL}: make setup-vllm")
         pytest.skip("vLLM is not installed: make setup-vllm")
+    return wanted.path

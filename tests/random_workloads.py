@@ -27,6 +27,20 @@ def settings(rng: random.Random, order: str, policy: str) -> dict[str, Any]:
     }
 
 
+def vllm_settings(rng: random.Random, order: str, reuse: bool) -> dict[str, Any]:
+    """The same for ``engine=vllm``: it preempts, whatever the policy."""
+    chunked = rng.random() < 0.7
+    blocks = rng.randint(6, 8)
+    return {
+        "scheduling": order,
+        "max_num_sequences": rng.randint(3, 6),
+        "max_tokens_in_paged_kv_cache": 32 * blocks,
+        "enable_chunked_context": chunked,
+        "max_num_tokens": rng.choice([16, 33, 64, 100]) if chunked else 256,
+        "enable_kv_cache_reuse": reuse,
+    }
+
+
 def workloads(rng: random.Random, count: int, requests: int = 9) -> list[Arrival]:
     """The requests of ``count`` workloads, one after the other; some prompts begin alike."""
     found: list[Arrival] = []

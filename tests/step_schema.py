@@ -105,6 +105,7 @@ class RequestLine(BaseModel):
     name: str
     came: Annotated[int, Field(ge=1)]
     arrived: float
+    waited: Annotated[float, Field(ge=0)]
     after: Count
     left: Count
     prompt: Annotated[int, Field(ge=1)]

@@ -9,6 +9,7 @@ import pytest
 from machinery import labctl, processes_about
 from waiting import eventually
 
+from labkit import prediction
 from labkit.predict import recording
 
 pytestmark = pytest.mark.xdist_group("llm")
@@ -36,6 +37,12 @@ def test_a_bench_under_another_setting_is_predicted_run_and_compared_and_no_serv
     ran = recording.read(Path(document["folder"]))
     assert ran.settings.words["max_num_sequences"] == "2"
     assert sorted(one.limit for one in ran.arrivals) == sorted(one.made for one in recording.read(result).arrivals)
+    folder = Path(document["folder"])
+    assert prediction.kept(folder) == document
+    assert f"![predicted and measured]({prediction.PICTURE})" in (folder / "report.md").read_text()
+    assert (folder / prediction.PICTURE).is_file()
+    compared = labctl("compare", str(folder), root=own).stdout
+    assert f"{document['error']['e2e_mean_ms']:+.1%}" in compared and "noise floor" in compared
 
 
 def test_a_recording_that_does_not_say_its_settings_is_refused_before_a_server_starts(own: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +23,8 @@ from waiting import eventually
 
 from labctl.cli.predict import plan_command, predict_command
 from labkit.errors import LabError
-from labkit.predict import answer, figures, recording, replay, steptime, traces
-from labkit.predict.recording import Recording
+from labkit.predict import answer, figures, recording, replay, steptime, traces, vllm
+from labkit.predict.recording import Recording, Row
 from labkit.slo import Slo
 from labserve.inflight import setup
 from labserve.inflight.features import Features
@@ -54,7 +56,9 @@ def test_the_server_records_every_request_and_a_replay_of_it_decides_the_same(
     eventually(lambda: log.read_text().count('"kind":"step"') >= 5)
     model.finalize()
     lines = [LINES.validate_json(line) for line in log.read_text().splitlines()]
-    assert [line.made for line in lines if isinstance(line, RequestLine)].count(2) == 2
+    told = [line for line in lines if isinstance(line, RequestLine)]
+    assert [line.made for line in told].count(2) == 2
+    assert max(line.waited for line in told) < 60  # seconds: it was stamped
     found = recording.read(log)
     assert [one.limit for one in found.arrivals] == [3, 1, 5, 2, 4, 2]
     assert figures.parting(replay.replay(found, found.settings).rows, found.rows) is None
@@ -65,6 +69,18 @@ def test_a_recording_is_read_as_it_was_written(made_up: Recording, tmp_path: Pat
     assert found.settings == made_up.settings
     assert figures.parting(found.rows, made_up.rows) is None
     assert [one.limit for one in found.arrivals] == [one.limit for one in made_up.arrivals]
+
+
+def test_a_request_came_when_triton_handed_it_over_and_not_when_the_step_was_over(
+    made_up: Recording, tmp_path: Path
+) -> None:
+    path = written(tmp_path, made_up)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in [line for line in lines if line["kind"] == "request"]:
+        line["waited"] = 0.25 * (line["came"] % 2)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    came = [one.at - two.at for one, two in zip(recording.read(path).arrivals, made_up.arrivals, strict=True)]
+    assert came == pytest.approx([0.0, 0.25] * (len(came) // 2), abs=1e-9)
 
 
 def cut(lines: list[str]) -> list[str]:
@@ -88,10 +104,6 @@ def of_another_program(lines: list[str]) -> list[str]:
     return ['{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46]}']
 
 
-def of_vllm(lines: list[str]) -> list[str]:
-    return [line.replace('"engine": "openvino"', '"engine": "vllm"') for line in lines]
-
-
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -100,10 +112,9 @@ def of_vllm(lines: list[str]) -> list[str]:
         (without_a_record, "is cut off"),
         (without_a_number, "is damaged"),
         (of_another_program, "has no recording"),
-        (of_vllm, "is a recording of vLLM"),
         (lambda lines: [], "has no recording"),
     ],
-    ids=["cut", "step", "record", "number", "foreign", "vllm", "empty"],
+    ids=["cut", "step", "record", "number", "foreign", "empty"],
 )
 def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
     harm: Callable[[list[str]], list[str]], said: str, made_up: Recording, tmp_path: Path
@@ -112,6 +123,35 @@ def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
     path.write_text("".join(f"{line}\n" for line in harm(path.read_text().splitlines())))
     with pytest.raises(LabError, match=said):
         recording.read(path)
+
+
+WRONG = (None, -1, 1.5, 1e99, True, "", "many", [], [1], ["x"], {}, {"a": 1}, 2**70)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_line_with_any_field_missing_or_wrong_is_read_or_refused_by_one_error(
+    seed: int, made_up: Recording, tmp_path: Path
+) -> None:
+    path, rng = written(tmp_path, made_up), random.Random(seed)
+    whole, refused = [json.loads(line) for line in path.read_text().splitlines()], 0
+    for _ in range(25):
+        lines = copy.deepcopy(whole)
+        line = rng.choice(lines)
+        field = rng.choice(list(line))
+        if isinstance(line[field], list) and line[field] and rng.random() < 0.5:
+            line[field][0] = rng.choice(WRONG)
+        elif rng.random() < 0.3:
+            del line[field]
+        else:
+            line[field] = rng.choice(WRONG)
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        try:
+            predictor = answer.Predictor.of(recording.read(path))
+            predictor.recorded()
+            predictor.predict({})
+        except LabError:
+            refused += 1
+    assert refused > 10
 
 
 # -- replay -----------------------------------------------------------------------------------------------------------
@@ -152,6 +192,48 @@ def test_a_client_with_two_requests_in_flight_never_has_three(made_up: Recording
     assert max(len(row.batch) + len(row.waiting) for row in rows) == 2
 
 
+# -- vLLM -------------------------------------------------------------------------------------------------------------
+
+VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
+
+
+@pytest.mark.parametrize(
+    ("assignments", "said"),
+    [
+        ({"scheduling": "fair"}, "vLLM has no 'fair'"),
+        ({"max_num_seqs": "100", "max_num_batched_tokens": "64"}, "max_num_tokens"),
+        ({"enable_chunked_prefill": "false"}, "too few for a prompt"),
+        ({"gpt_model_type": "V1"}, "no static batching"),
+    ],
+    ids=str,
+)
+def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it(assignments: dict[str, str], said: str) -> None:
+    with pytest.raises(LabError) as error:
+        replay.changed(VLLM, vllm.labs_names(VLLM, assignments))
+    assert said in error.value.why
+
+
+def test_a_recording_of_vllm_is_not_replayed_by_our_scheduler(made_up: Recording) -> None:
+    with pytest.raises(LabError, match="vLLM"):
+        replay.replay(made_up, VLLM)
+
+
+def test_predict_says_how_to_install_vllm_for_a_recording_of_it(
+    made_up: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_CACHE", str(tmp_path))
+    path = written(tmp_path, replace(made_up, settings=VLLM))
+    with pytest.raises(LabError, match="vllm is not installed") as error:
+        CliRunner().invoke(predict_command, [str(path), "--set", "max_num_seqs=2"], catch_exceptions=False)
+    assert error.value.remedy == "labctl engines install vllm"
+
+
+def test_vllm_changed_by_files_of_ones_own_is_refused(made_up: Recording, tmp_path: Path) -> None:
+    path = written(tmp_path, replace(made_up, settings=replace(VLLM, own="vllm.json")))
+    with pytest.raises(LabError, match="only vLLM's own"):
+        CliRunner().invoke(predict_command, [str(path), "--set", "max_num_seqs=2"], catch_exceptions=False)
+
+
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +241,35 @@ def test_the_fitted_costs_are_those_with_which_the_steps_were_made(made_up: Reco
     model = steptime.fit(made_up.rows)
     assert model.costs == pytest.approx((2e-3, 5e-4, 1e-4, 0.0), abs=1e-9)
     assert model.error < 1e-6 and model.gap == pytest.approx(0.0, abs=1e-9)
+
+
+def lasting(rows: list[Row], seconds: Callable[[Row], float]) -> list[Row]:
+    """The steps as if each had taken so long, with nothing between them."""
+    return [replace(row, began=0.0, over=seconds(row), busy=False) for row in rows]
+
+
+def mean_error(rows: list[Row], model: steptime.StepTime, phase: str, seconds: Callable[[Row], float]) -> float:
+    """Of the steps of one phase: how much longer the model says that they take together, as a share."""
+    timed = steptime.Timed(model)
+    both = [(timed(row), seconds(row)) for row in rows]
+    said, true = zip(*(pair for row, pair in zip(rows, both, strict=True) if row.phase == phase), strict=True)
+    return float(sum(said) / sum(true) - 1)
+
+
+def test_a_batch_shape_that_takes_longer_than_its_costs_say_is_predicted_as_it_was_recorded(made_up: Recording) -> None:
+    def odd(row: Row) -> float:
+        return cost(row) + 5e-3 * (row.phase == "dd")
+
+    model = steptime.fit(lasting(made_up.rows * 20, odd))
+    assert {phase: mean_error(made_up.rows, model, phase, odd) for phase in ("d", "dd", "dddd")} == pytest.approx(
+        {"d": 0.0, "dd": 0.0, "dddd": 0.0}, abs=0.1
+    )
+
+
+def test_short_steps_are_predicted_as_well_as_long_ones(made_up: Recording) -> None:
+    rng = random.Random(1)
+    model = steptime.fit(lasting(made_up.rows * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
+    assert mean_error(made_up.rows, model, "d", cost) == pytest.approx(0.0, abs=0.03)
 
 
 def test_no_cost_is_negative() -> None:

@@ -166,9 +166,12 @@ def _row(row: Event) -> dict[str, Any]:
 @click.option("--all", "every", is_flag=True, help="Show every metric, not only the ten that matter most.")
 @opt.as_json
 def compare_command(results: tuple[Path, ...], every: bool, json_output: bool) -> None:
-    """Show RESULTS (folders or result.json files) side by side, with ratios to the first."""
+    """Show RESULTS (folders or result.json files) side by side, with ratios to the first; or a prediction's error."""
+    from labctl.cli.predict import show_kept
     from labkit.compare import compare
 
+    if not (results := show_kept(results, json_output)):
+        return
     if len(results) < 2:
         raise click.UsageError("name at least two results")
     outcome = compare(results)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from labkit.tables import table
 
 if TYPE_CHECKING:
     from labkit.predict.answer import Predictor
+    from labkit.predict.recording import Settings
+    from labkit.predict.replay import Played
 
 GUESSED = "ttft_p50_ms"
 IN_FLIGHT = "-in-flight"  # how `labctl bench` names the phases whose clients keep so many requests in flight
@@ -83,6 +86,8 @@ def predict_command(
     time; the time of a step is a model fitted on the recording (docs/guide/prediction.md).
     """
     from labctl.manifest.settings import parse_assignments
+    from labkit import prediction
+    from labkit.predict.vllm import labs_names
 
     if export:
         _export(result, phase, export)
@@ -93,11 +98,13 @@ def predict_command(
     if scheduler and run_it:
         raise click.UsageError("--run serves the shipped scheduler: leave out --scheduler")
     predictor = _predictor(result, phase, in_flight, slo, scheduler)
+    wanted = labs_names(predictor.recording.settings, wanted)
     if sweep:
         key, _, values = sweep.partition("=")
         if not key or not all(values.split(",")):
             raise click.UsageError("--sweep takes KEY=A,B,C")
-        found = {value: predictor.predict({**wanted, key: value}) for value in values.split(",")}
+        (named,) = labs_names(predictor.recording.settings, {key: ""})
+        found = {value: predictor.predict({**wanted, named: value}) for value in values.split(",")}
         shown = {value: dict(each.figures) for value, each in found.items()}
         document: dict[str, Any] = {
             "sweep": key,
@@ -107,27 +114,28 @@ def predict_command(
         }
         _finish(document, output, json_output)
         if not json_output:
-            rows = [(name, *(_number(each.figures[name]) for each in found.values())) for name in _names(predictor)]
+            names = next(iter(found.values())).figures
+            rows = [(name, *(prediction.number(each.figures[name]) for each in found.values())) for name in names]
             click.echo(table(rows, (key, *found), right=range(1, len(found) + 1)))
-            _say_model(predictor)
+            _say(prediction.time_remarks(predictor.model.to_json()))
         return
     recorded = predictor.recorded()
     guess = None if yes or json_output or not _terminal() else _guess(recorded[GUESSED])
-    prediction = predictor.predict(wanted)
+    predicted = predictor.predict(wanted)
     document = {
         "set": wanted,
         "guess": {GUESSED: guess} if guess is not None else {},
         "recorded": recorded,
-        "predicted": dict(prediction.figures),
-        "low": dict(prediction.low),
-        "high": dict(prediction.high),
+        "predicted": dict(predicted.figures),
+        "low": dict(predicted.low),
+        "high": dict(predicted.high),
         "step_time": predictor.model.to_json(),
     }
     if run_it:
-        document |= _measure(predictor, wanted, verbose)
+        document = _measure(predictor, document, verbose)
     _finish(document, output, json_output)
     if not json_output:
-        _show(document, predictor)
+        _show(document)
 
 
 @click.command("plan")
@@ -148,6 +156,8 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, output: Path |
 
     The requests are those of RESULT, at R per second. The knee is the highest rate that one replica keeps up.
     """
+    from labkit import prediction
+
     predictor = _predictor(result, phase, 0, slo, None)
     found = {
         "rate": rate,
@@ -165,7 +175,7 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, output: Path |
     settings = predictor.recording.settings.words["max_num_sequences"]
     click.echo(f"replicas       {replicas or 'not even one for each request'} (max_num_sequences={settings})")
     click.echo(f"knee           {found['knee_per_s']:.2f} requests/s a replica")
-    _say_model(predictor)
+    _say(prediction.time_remarks(predictor.model.to_json()))
 
 
 def _export(result: Path, phase: str, file: Path) -> None:
@@ -177,7 +187,7 @@ def _export(result: Path, phase: str, file: Path) -> None:
 
 def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, scheduler: Path | None) -> Predictor:
     from labkit.errors import LabError
-    from labkit.predict import answer, recording
+    from labkit.predict import answer, recording, replay
     from labkit.slo import Slo
 
     read = recording.read(result, phase)
@@ -185,28 +195,50 @@ def _predictor(result: Path, phase: str, in_flight: int | None, slo: str, schedu
     if in_flight is None:
         number = name.removesuffix(IN_FLIGHT)
         in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
+    if read.settings.vllm:
+        return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, _vllm(read.settings, scheduler))
     if read.settings.own and not scheduler:
         raise LabError(
             f"{result} was recorded with a scheduler of your own",
             "the recording does not hold its code",
             f"--scheduler {read.settings.own}",
         )
-    own = {"kind": answer.own_scheduler(scheduler)} if scheduler else {}
-    return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, **own)
+    own = partial(replay.replay, kind=answer.own_scheduler(scheduler)) if scheduler else replay.replay
+    return answer.Predictor.of(read, in_flight, Slo.parse(slo) if slo else None, own)
 
 
-def _measure(predictor: Predictor, wanted: Mapping[str, str], verbose: bool) -> dict[str, Any]:
-    """Run the requests on the real server, and predict once more what was sent: no answer stops early there."""
+def _vllm(settings: Settings, scheduler: Path | None) -> Callable[..., Played]:
+    """A replay of vLLM's scheduler. Raises LabError: vLLM is not installed, or not as shipped."""
+    from labctl.runtimes.layers import layer
+    from labctl.workspace import Workspace
+    from labkit.errors import LabError
+    from labkit.predict.vllm import VllmReplays
+
+    if scheduler or settings.own:
+        raise LabError(
+            "only vLLM's own scheduler is replayed", f"this is {scheduler or settings.own}", "record without it"
+        )
+    return VllmReplays(layer("vllm", Workspace.find()).require()).replay
+
+
+def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -> dict[str, Any]:
+    """Run the requests on the real server, and predict once more what was sent: no answer stops early there.
+
+    The document with both is also kept in the run's folder.
+    """
     from labctl.labs import rerun
+    from labkit import prediction
     from labkit.predict import figures
 
-    session = opt.open_session(verbose)
+    session, wanted = opt.open_session(verbose), document["set"]
     ran = rerun.run(session, predictor.recording, wanted, predictor.in_flight)
     predicted = predictor.predict(wanted, ran.sent)
-    measured = figures.figures(ran.measured.rows, {a.name: a.at for a in ran.measured.arrivals}, predictor.slo)
+    arrived = {a.name: a.at for a in ran.measured.arrivals}
+    measured = figures.figures(ran.measured.rows, arrived, predictor.slo)
     errors = {name: predicted.figures[name] / value - 1 for name, value in measured.items() if value}
     parting = figures.parting(predicted.rows, ran.measured.rows)
-    return {
+    both = {
+        **document,
         "predicted": dict(predicted.figures),
         "low": dict(predicted.low),
         "high": dict(predicted.high),
@@ -215,6 +247,12 @@ def _measure(predictor: Predictor, wanted: Mapping[str, str], verbose: bool) -> 
         "folder": str(ran.folder),
         "parting": {"step": parting[0], "differs": sorted(parting[1])} if parting else None,
     }
+    lanes = [
+        prediction.lane("predicted", predicted.rows, predicted.arrived),
+        prediction.lane("measured", ran.measured.rows, arrived),
+    ]
+    prediction.keep(ran.folder, both, lanes)
+    return both
 
 
 def _terminal() -> bool:
@@ -231,54 +269,31 @@ def _finish(document: Mapping[str, Any], output: Path | None, json_output: bool)
     opt.write_result(json.dumps(document, indent=2), output, json_output)
 
 
-def _names(predictor: Predictor) -> Sequence[str]:
-    from labkit.predict.figures import COUNTED, TIMED
+def _show(document: Mapping[str, Any]) -> None:
+    from labkit import prediction
 
-    return (*COUNTED, *TIMED, *(("goodput_per_s",) if predictor.slo else ()))
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"
-
-
-def _show(document: Mapping[str, Any], predictor: Predictor) -> None:
-    measured, guess = document.get("measured"), document["guess"]
-    header = [
-        "",
-        "recorded",
-        "predicted",
-        "interval",
-        *(["guess"] if guess else []),
-        *(["measured", "error"] if measured else []),
-    ]
-    rows = []
-    for name in _names(predictor):
-        interval = f"{_number(document['low'][name])} to {_number(document['high'][name])}"
-        row = [name, _number(document["recorded"][name]), _number(document["predicted"][name]), interval]
-        if guess:
-            row.append(_number(guess[name]) if name in guess else "")
-        if measured:
-            error = document["error"].get(name)
-            row += [_number(measured[name]), "-" if error is None else f"{error:+.1%}"]
-        rows.append(tuple(row))
+    rows, header = prediction.table(document)
     click.echo(table(rows, header, right=range(1, len(header))))
-    _say_model(predictor)
-    if measured:
-        parting = document["parting"]
-        if parting:
-            say(f"first difference: step {parting['step']:,}, {', '.join(parting['differs'])}")
-        else:
-            say("no difference in any step")
-        say(printable(f"step log of the run: {document['folder']}"))
+    _say(prediction.remarks(document))
+    if "folder" in document:
+        say(printable(f"step log, report.md and {prediction.PICTURE} of the run: {document['folder']}"))
 
 
-def _say_model(predictor: Predictor) -> None:
-    from labkit.predict.steptime import TERMS
-
-    model = predictor.model
-    terms = " + ".join(f"{cost * 1e6:,.1f} for {term}" for cost, term in zip(model.costs, TERMS, strict=True))
+def _say(remarks: Sequence[str]) -> None:
     click.echo()
-    say(f"a step takes, in µs: {terms}; {model.gap * 1e6:,.0f} to the next")
-    noise = f"{model.noise:.1%} ({model.twice:,} steps whose batch shape occurred twice)" if model.twice else "unknown"
-    say(f"noise floor {noise}; the model's median error on the {model.steps:,} recorded steps {model.error:.1%}")
-    say(f"tenths of the recording took {model.fastest:.2f} to {model.slowest:.2f} of the model's time: the interval")
+    for remark in remarks:
+        say(remark)
+
+
+def show_kept(results: Sequence[Path], json_output: bool) -> tuple[Path, ...]:
+    """Show the predictions that results hold beside what was measured; the results that hold none (`compare`)."""
+    from labkit import prediction
+
+    documents = {path: document for path in results if (document := prediction.kept(path))}
+    for path, document in documents.items():
+        if json_output:
+            click.echo(json.dumps(document, indent=2))
+        else:
+            click.echo(printable(f"{path}: {document['set']}") + "\n")
+            _show(document)
+    return tuple(path for path in results if path not in documents)

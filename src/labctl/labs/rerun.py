@@ -18,7 +18,8 @@ from labkit import results
 from labkit.errors import LabError
 from labkit.evidence import steplog
 from labkit.predict.counting import Tokens
-from labkit.predict.recording import MODEL, RECORD, Arrival, Recording, read
+from labkit.predict.lines import MODEL, RECORD
+from labkit.predict.recording import Arrival, Recording, read
 from labkit.records import RequestRecord
 from labkit.workloads import load
 from labkit.workloads.engine_stream import EngineStream
@@ -26,6 +27,7 @@ from labkit.workloads.engine_stream import EngineStream
 LOOK_S = 0.005
 PHASE = "rerun"
 WARM_UP = 4  # requests
+MANY = 100_000  # steps: until every request has ended
 STACKS = {"V1": "static-batching", "inflight_fused_batching": "inflight-batching"}
 KEPT = (  # settings of the recorded server that stay
     "model",
@@ -37,6 +39,8 @@ KEPT = (  # settings of the recorded server that stay
     "max_num_sequences",
     "max_tokens_in_paged_kv_cache",
     "kv_cache_memory_mib",
+    "kv_cache_dtype",
+    "block_size",
     "enable_chunked_context",
     "max_num_tokens",
     "enable_kv_cache_reuse",
@@ -117,8 +121,8 @@ def pinned(
                 records.append(send(stream, arrivals[len(records)], ids[len(records)]))
                 live += 1
                 _await(clock, live, timeout)  # so that they come in this order
-            clock.step(1, MODEL)
-            steps += 1
+            until = arrivals[len(records)].after if len(records) < len(arrivals) else steps + MANY
+            steps += clock.step(until - steps, MODEL).get(MODEL, 0)  # fewer where nothing is left to compute
             live = _left(clock, timeout)
         stream.wait(*records, timeout=timeout)
     return records

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.predict.figures import figures
 from labkit.predict.recording import Arrival, Recording, Row, Settings
-from labkit.predict.replay import Replay, changed, replay
-from labkit.predict.steptime import Contexts, StepTime, features, fit
+from labkit.predict.replay import Played, changed, replay
+from labkit.predict.steptime import StepTime, Timed, fit
 from labkit.slo import Slo
 from labserve.inflight.own import FILE, scheduler_beside
 from labserve.inflight.scheduler import Scheduler
@@ -31,6 +31,7 @@ class Prediction:
     low: Mapping[str, float]
     high: Mapping[str, float]
     rows: Sequence[Row]
+    arrived: Mapping[str, float]  # when each request came, in the seconds of the rows
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,21 @@ class Predictor:
 
     Args:
         in_flight: as :class:`Replay` has it.
-        kind: the scheduler's class.
+        replayed: :func:`labkit.predict.replay.replay`, or another with its arguments.
     """
 
     recording: Recording
     model: StepTime
     in_flight: int = 0
     slo: Slo | None = None
-    kind: type[Scheduler] = Scheduler
+    replayed: Callable[..., Played] = replay
 
     @classmethod
     def of(
-        cls, recording: Recording, in_flight: int = 0, slo: Slo | None = None, kind: type[Scheduler] = Scheduler
+        cls, recording: Recording, in_flight: int = 0, slo: Slo | None = None, replayed: Callable[..., Played] = replay
     ) -> Predictor:
         """With a model fitted on the recording. Raises LabError as :func:`fit` does."""
-        return cls(recording, fit(recording.rows), in_flight, slo, kind)
+        return cls(recording, fit(recording.rows), in_flight, slo, replayed)
 
     def recorded(self) -> dict[str, float]:
         """The figures of the recording itself."""
@@ -68,15 +69,10 @@ class Predictor:
         found, *others = (figures(done.rows, done.arrived, self.slo) for done in (middle, *edges))
         low = {name: min(value, *(other[name] for other in others)) for name, value in found.items()}
         high = {name: max(value, *(other[name] for other in others)) for name, value in found.items()}
-        return Prediction(settings, found, low, high, middle.rows)
+        return Prediction(settings, found, low, high, middle.rows, middle.arrived)
 
-    def _replay(self, recording: Recording, settings: Settings, speed: float = 1.0) -> Replay:
-        contexts = Contexts()
-
-        def seconds(row: Row) -> float:
-            return self.model.seconds(features(row, contexts), speed)
-
-        return replay(recording, settings, seconds, self.in_flight, self.kind)
+    def _replay(self, recording: Recording, settings: Settings, speed: float = 1.0) -> Played:
+        return self.replayed(recording, settings, Timed(self.model, speed), self.in_flight)
 
     # -- the smallest that is enough ----------------------------------------------------------------------------------
 

@@ -1,22 +1,19 @@
-"""A recording of our in-flight scheduler, read from a run's step log: its settings, its requests and its steps."""
+"""A recording of the in-flight scheduler, ours or vLLM's, read from a step log: its settings, requests and steps."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labkit import nofollow
 from labkit.errors import LabError
-from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
+from labkit.evidence.steplog import REQUEST
+from labkit.predict.lines import MODEL, RECORD, readable, served
 
 HASH_BYTES = 3  # labserve.inflight.recording writes as many for each token
-MODEL = "tensorrt_llm"
-RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"
 CANCELLED = ("cancelled", "failed")
 
 
@@ -35,6 +32,10 @@ class Settings:
     @property
     def reuse(self) -> bool:
         return self.words["enable_kv_cache_reuse"].lower() == "true"
+
+    @property
+    def vllm(self) -> bool:
+        return self.words.get("engine") == "vllm"
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,10 @@ def read(result: Path, phase: str = "") -> Recording:
     files = phases(result)
     if phase:
         files = [file for file in files if file.name == f"steps-{phase}.jsonl"]
-    found = {file: lines for file in files if (lines := _lines(file))}
+    found = {file: lines for file in files if (lines := served(file))}
     if not found:
         raise LabError(
-            f"{result} has no recording of our in-flight scheduler",
+            f"{result} has no recording of an in-flight scheduler",
             "its step log has no line of kind 'scheduler' for " + MODEL,
             RECORD,
         )
@@ -151,44 +152,13 @@ def read(result: Path, phase: str = "") -> Recording:
         names = ", ".join(file.name.removeprefix("steps-").removesuffix(".jsonl") for file in found)
         raise LabError(f"{result} has several recordings", names, "name one: --phase NAME")
     ((file, lines),) = found.items()
-    try:
+    with readable(file):
         return _recording(lines, str(file))
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise LabError(f"{file} is damaged", f"a line lacks or misuses {error}", RECORD) from error
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of the last time that the model was loaded and served; [] if the file is no recording."""
-    try:
-        with nofollow.reading(file) as stream:
-            texts = stream.read().splitlines()
-    except OSError as error:
-        raise LabError(f"{file} cannot be read", error.strerror or str(error), RECORD) from error
-    lines, bad = [], 0
-    for number, text in enumerate(texts, 1):
-        if (line := recorded(text)) is not None:
-            lines.append(line)
-        elif text.strip():
-            bad = bad or number
-    lines = [line for line in lines if line["model"] == MODEL]
-    starts = {line["t"]: index for index, line in reversed(list(enumerate(lines))) if line["kind"] == SCHEDULER}
-    if not starts:
-        return []
-    if bad:
-        raise LabError(f"{file} is damaged", f"line {bad} is not a line of a step log", RECORD)
-    if len({(line["instance"], line.get("replica", "")) for line in lines}) > 1:
-        raise LabError(
-            f"{file} holds several instances of {MODEL}", "each has a scheduler of its own", "record with one replica"
-        )
-    edges = [*sorted(starts.values()), len(lines)]
-    spans = [lines[first:last] for first, last in itertools.pairwise(edges)]
-    served = [span for span in spans if any(line["kind"] == REQUEST for line in span)]
-    return served[-1] if served else []
-
-
-def settings_of(head: Mapping[str, Any], source: str) -> Settings:
-    """The settings in a line SCHEDULER of ``source``. Raises LabError: the scheduler is not ours."""
-    settings = Settings(
+def settings_of(head: Mapping[str, Any]) -> Settings:
+    """The settings in a line SCHEDULER."""
+    return Settings(
         {name: str(word) for name, word in head["words"].items()},
         int(head["blocks"]),
         int(head["block_size"]),
@@ -197,16 +167,18 @@ def settings_of(head: Mapping[str, Any], source: str) -> Settings:
         int(head["vocabulary"]),
         str(head["own"]),
     )
-    if settings.words.get("engine") == "vllm":
-        raise LabError(f"{source} is a recording of vLLM", "what is replayed is the scheduler of this project", RECORD)
-    return settings
+
+
+def came(line: Mapping[str, Any]) -> float:
+    """When the request of a line REQUEST came to the model (seconds): a step may be computed before it is received."""
+    return float(line["arrived"]) - float(line.get("waited", 0.0))
 
 
 def arrival_of(line: Mapping[str, Any], name: str, zero: float = 0.0, base: int = 0) -> Arrival:
     """The request of a line REQUEST; ``zero`` (seconds) and ``base`` (steps) are where time begins."""
     return Arrival(
         name,
-        line["arrived"] - zero,
+        came(line) - zero,
         int(line["after"]) - base,
         int(line["prompt"]),
         int(line["limit"]),
@@ -223,7 +195,7 @@ def arrival_of(line: Mapping[str, Any], name: str, zero: float = 0.0, base: int 
 
 
 def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
-    settings = settings_of(lines[0], source)
+    settings = settings_of(lines[0])
     steps = [line for line in lines if line["kind"] == "step" and not line.get("warm_up")]
     told = [line for line in lines if line["kind"] == REQUEST and not line.get("warm_up")]
     told.sort(key=lambda line: line["came"])
@@ -231,7 +203,7 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         raise LabError(f"{source} has no recording", "every step and request in it is of the warm-up", RECORD)
     if gap := next((b["n"] for a, b in itertools.pairwise(steps) if not _follows(a, b, lines)), 0):
         raise LabError(f"{source} is cut off", f"steps are missing before number {gap:,}", RECORD)
-    zero = told[0]["arrived"]
+    zero = came(told[0])
     base = min(line["after"] for line in told)
     arrivals, names = [], set[str]()
     owners: dict[str, list[str]] = {}  # by name in the log: the unique names, in order of arrival

@@ -39,6 +39,10 @@ def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
             "which draft tokens are accepted is the model's answer",
             "record with speculation=none",
         )
+    if settings.vllm:
+        from labkit.predict import vllm
+
+        return vllm.changed(settings, words)
     if words["gpt_model_type"] not in BATCHING:
         raise LabError(
             f"gpt_model_type={words['gpt_model_type']} is unknown", f"it is one of {', '.join(BATCHING)}", WHERE
@@ -68,8 +72,10 @@ def changed(settings: Settings, assignments: dict[str, str]) -> Settings:
 
 
 def scheduler_of(settings: Settings, kind: type[Scheduler] = Scheduler) -> Scheduler:
-    """A scheduler with these settings, over an engine that counts."""
+    """A scheduler with these settings, over an engine that counts. Raises LabError: vLLM's is another."""
     words = settings.words
+    if settings.vllm:
+        raise LabError("vLLM's scheduler is not replayed here", "it needs a process with vLLM", "labctl predict RESULT")
     static = BATCHING[words["gpt_model_type"]]
     policy, _ = effective_policy(words["batch_scheduler_policy"], static)
     batch = int(words["max_num_sequences"] or 16)
@@ -238,14 +244,21 @@ def row_of(step: Step) -> Row:
     )
 
 
+@dataclass(frozen=True)
+class Played:
+    """A replay that has ended: its steps, and when each request came."""
+
+    rows: list[Row]
+    arrived: dict[str, float]
+
+
 def replay(
     recording: Recording,
     settings: Settings,
     seconds: StepTime | None = None,
     in_flight: int = 0,
     kind: type[Scheduler] = Scheduler,
-) -> Replay:
+) -> Played:
     """Replay a recording's requests under ``settings`` to their end. Arguments and errors as of :class:`Replay`."""
     done = Replay(scheduler_of(settings, kind), recording.arrivals, seconds, in_flight)
-    done.run()
-    return done
+    return Played(done.run(), done.arrived)

@@ -1,24 +1,33 @@
-"""How long a step takes: a sum of four costs, fitted on the steps of a recording."""
+"""How long a step takes: a sum of four costs, fitted on the steps of a recording, and corrected for each batch shape.
+
+Errors are relative: a step of decoding counts as much as one with a long prompt. On processors a batch of two may cost
+much more than one of one, and one of eight hardly more than that: no sum of costs says so. So the sum is corrected by
+what the recorded steps of the same shape took, the more the more of them there are.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from labkit.errors import LabError
-from labkit.predict.recording import RECORD, Row
+from labkit.predict.lines import RECORD
+from labkit.predict.recording import Row
 
 TERMS = ("a step", "a decoding request", "a prompt token", "a token of context")
 LEAST = 30  # steps of which a model can be made
 PARTS = 10  # of a recording, whose speeds are compared
 LEAST_PART = 5  # steps of such a part
 ROUND = 64  # tokens of context within which two batches have the same shape
+TRUST = 2  # steps of a shape that count as much as the sum of costs
+PASSES = 5  # of the fit, each of which weighs a step by what the one before said of it
 Array = npt.NDArray[np.float64]
 
 
@@ -58,7 +67,8 @@ class StepTime:
 
     Attributes:
         costs: seconds of each of TERMS.
-        gap: seconds from the end of a step to the beginning of the next while requests are there (median).
+        shapes: by batch shape (:func:`shape_of`), how many times the sum of costs its steps take.
+        gap: seconds from the end of a step to the beginning of the next while requests are there (mean).
         noise: median relative difference of steps with the same batch shape from their shape's median.
         twice: the steps of which that is known.
         error: median relative error of the model on the recorded steps.
@@ -67,6 +77,7 @@ class StepTime:
     """
 
     costs: tuple[float, ...]
+    shapes: Mapping[tuple[int, int], float]
     gap: float
     noise: float
     twice: int
@@ -89,7 +100,8 @@ class StepTime:
                     f"no recorded step had more than {most:,}, and the model does not extrapolate",
                     "record a run in which steps are as large",
                 )
-        return speed * (sum(cost * count for cost, count in zip(self.costs, shape, strict=True)) + self.gap)
+        cost = sum(cost * count for cost, count in zip(self.costs, shape, strict=True))
+        return speed * (cost * self.shapes.get(shape_of(shape), 1.0) + self.gap)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -101,6 +113,18 @@ class StepTime:
             "steps": self.steps,
             "parts": [self.fastest, self.slowest],
         }
+
+
+@dataclass
+class Timed:
+    """The model as a replay asks it, step by step."""
+
+    model: StepTime
+    speed: float = 1.0
+    contexts: Contexts = field(default_factory=Contexts)
+
+    def __call__(self, row: Row) -> float:
+        return self.model.seconds(features(row, self.contexts), self.speed)
 
 
 def fit(rows: Sequence[Row]) -> StepTime:
@@ -115,9 +139,11 @@ def fit(rows: Sequence[Row]) -> StepTime:
         )
     contexts = Contexts()
     x = np.array([features(row, contexts) for row in rows], dtype=np.float64)
-    y = np.array([row.over - row.began for row in rows])
-    costs = non_negative(x, y)
-    said = x @ costs
+    y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
+    costs, said = _relative(x, y)
+    keys = [shape_of(one) for one in x]
+    shapes = _shapes(keys, y / said)
+    said = said * np.array([shapes[key] for key in keys])
     gaps = [row.began - before.over for before, row in itertools.pairwise(rows) if row.busy]
     noise, twice = _noise(x, y)
     parts = [part for part in np.array_split(np.arange(len(rows)), PARTS) if len(part) >= LEAST_PART]
@@ -125,7 +151,8 @@ def fit(rows: Sequence[Row]) -> StepTime:
     most = x.max(axis=0)
     return StepTime(
         tuple(map(float, costs)),
-        float(np.median(gaps)) if gaps else 0.0,
+        shapes,
+        float(np.mean(gaps)) if gaps else 0.0,
         noise,
         twice,
         float(np.median(np.abs(said - y) / y)),
@@ -134,6 +161,29 @@ def fit(rows: Sequence[Row]) -> StepTime:
         (max(len(row.batch) for row in rows), int(most[2]), int(most[3])),
         len(rows),
     )
+
+
+def shape_of(features: Sequence[float]) -> tuple[int, int]:
+    """The batch shape of a step: its decoding requests, and its prompt tokens to the nearest half power of two."""
+    return int(features[1]), round(2 * math.log2(1 + features[2]))
+
+
+def _relative(x: Array, y: Array) -> tuple[Array, Array]:
+    """The costs with the smallest relative errors, and what they say of each step; never less than a tenth of it."""
+    weights = np.ones(len(y))
+    for _ in range(PASSES):
+        costs = non_negative(x * weights[:, None], y * weights)
+        said = np.maximum(x @ costs, y / 10)
+        weights = 1 / said
+    return costs, said
+
+
+def _shapes(keys: Sequence[tuple[int, int]], ratios: Array) -> dict[tuple[int, int], float]:
+    """By shape, the mean of its ratios, among TRUST steps of ratio 1."""
+    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for key, ratio in zip(keys, ratios, strict=True):
+        found[key].append(float(ratio))
+    return {key: (sum(same) + TRUST) / (len(same) + TRUST) for key, same in found.items()}
 
 
 def non_negative(x: Array, y: Array) -> Array:

@@ -26,21 +26,22 @@ class Inbox:
 
     def __init__(self, setup: AnySetup, guard: Guard, answers: Answers, arrived: Callable[[Request], None]) -> None:
         self._scheduler, self._shape = setup.scheduler, setup.shape
-        self._guard, self._answers, self._arrived = guard, answers, arrived
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._guard, self._answers, self._tell = guard, answers, arrived
+        self._queue: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()  # when it was put, and what
+        self._put = 0.0  # when the request was put that is taken now
         self._broken: Exception | None = None
 
     def put(self, sources: Sequence[Any]) -> list[None] | None:
         """Take Triton's requests. Returns what `execute` has to return: responses come later."""
         for source in sources:
-            self._queue.put(source)
+            self._queue.put((time.monotonic(), source))
         if self._broken:
             self._refuse_rest(self._broken)
         return None if self._answers.decoupled else [None] * len(sources)
 
     def close(self) -> None:
         """Let `receive` return False after the requests that are there."""
-        self._queue.put(CLOSE)
+        self._queue.put((0.0, CLOSE))
 
     @contextmanager
     def served(self) -> Iterator[None]:
@@ -56,14 +57,14 @@ class Inbox:
         """Refuse the requests that the scheduler has not received."""
         with suppress(queue.Empty):
             while True:
-                if (item := self._queue.get_nowait()) is not CLOSE:
+                if (item := self._queue.get_nowait()[1]) is not CLOSE:
                     self._guard.refuse(item, error)
 
     def receive(self, wait: bool) -> bool:
         """Submit the requests that have arrived; with `wait`, sleep until there is one. False after `close`."""
         while True:
             try:
-                item = self._queue.get(block=wait)
+                self._put, item = self._queue.get(block=wait)
             except queue.Empty:
                 return True
             if item is CLOSE:
@@ -78,11 +79,11 @@ class Inbox:
         deadline = time.monotonic() + GATHER_S
         while len(self._scheduler.waiting) < self._scheduler.max_running:
             try:
-                item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                self._put, item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 return
             if item is CLOSE:
-                self._queue.put(CLOSE)
+                self.close()
                 return
             self._take(item)
 
@@ -105,6 +106,10 @@ class Inbox:
             self._arrived(request)
         except Exception as error:
             self._answers.refuse(number, error)
+
+    def _arrived(self, request: Request) -> None:
+        request.put = self._put
+        self._tell(request)
 
     def _stop(self, id: str) -> None:
         """Cancel the live requests of that id."""

@@ -5,10 +5,8 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from labserve.inflight.own import FILE
 from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
-from labserve.inflight.setup import AnySetup, Setup
+from labserve.inflight.setup import AnySetup
 from labserve.observe.steplog import StepLog
 
 WORDS = (
@@ -36,7 +34,9 @@ class Recording:
         self.steps = 0
         self._log = log
         self._key = secrets.randbits(60)  # so that nobody can look up a text by the hashes of its tokens
-        self._came: dict[int, tuple[float, int]] = {}  # time and step, by the number of a live request
+        self._came: dict[
+            int, tuple[float, float, int]
+        ] = {}  # time, its wait until then and step, by the number of a live request
         words = {name: word(name) for name in WORDS}
         log.note(
             "scheduler",
@@ -47,18 +47,19 @@ class Recording:
             blocks=setup.kv.blocks,
             block_size=setup.kv.block_size,
             step_tokens=setup.features.max_num_tokens,
-            own=FILE if isinstance(setup, Setup) and type(setup.scheduler) is not Scheduler else "",
+            own=setup.own,
         )
 
     def arrived(self, request: Request) -> None:
         """Note when it came."""
-        self._came[request.number] = time.monotonic(), self.steps
+        now = time.monotonic()
+        self._came[request.number] = now, now - request.put, self.steps
 
     def ended(self, request: Request) -> None:
         """Write the record of a request, whichever way it ended."""
         if request.number not in self._came:
             return
-        arrived, after = self._came.pop(request.number)
+        arrived, waited, after = self._came.pop(request.number)
         if not self._log.open:
             return
         words, output = request.stop_words, request.output
@@ -67,6 +68,7 @@ class Recording:
             name=request.name,
             came=request.came,
             arrived=round(arrived, 6),
+            waited=round(waited, 6),
             after=after,
             prompt=len(request.prompt),
             limit=request.limit,

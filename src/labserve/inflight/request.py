@@ -37,6 +37,7 @@ class Request:
     name: str = ""  # in the step log
     tenant: str = ""  # the user or customer for whom the order `fair` counts tokens
     priority: int = DEFAULT_PRIORITY
+    put: float = 0.0  # monotonic seconds at which Triton handed it over
     came: int = 0  # its place in the order of arrival, from 1
     overtaken: int = 0  # later requests that were admitted before it
     charged: bool = False  # whether its prompt has been counted for its tenant

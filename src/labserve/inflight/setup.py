@@ -9,7 +9,7 @@ from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import order
-from labserve.inflight.own import scheduler_beside
+from labserve.inflight.own import FILE, scheduler_beside
 from labserve.inflight.pace import Pace
 from labserve.inflight.policy import BATCHING, effective_policy
 from labserve.inflight.scheduler import Scheduler
@@ -29,6 +29,11 @@ class Setup:
     scheduler: Scheduler
     asked_policy: str
     reason: str
+
+    @property
+    def own(self) -> str:
+        """The learner's file that takes the scheduler's place; "" if it is the shipped one."""
+        return "" if type(self.scheduler) is Scheduler else FILE
 
     def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
         """For ``labserve.observe.effective``: (name, asked, in force, why where it is not as asked)."""

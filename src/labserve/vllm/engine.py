@@ -37,6 +37,7 @@ class VllmScheduler:
         self.slots = Slots(settings.max_running)
         self._requests: dict[str, Request] = {}  # by vLLM's id; the outputs name requests by our own number
         self._because = Because()
+        self._came = 0  # requests so far
         self._dead = False
         self._vocabulary = engine.vllm_config.model_config.get_vocab_size()
 
@@ -69,6 +70,8 @@ class VllmScheduler:
         except (ValueError, VLLMClientError) as error:
             raise Refusal(f"vLLM refused the request: {error}") from error
         request.handle = id
+        self._came += 1
+        request.came = self._came
         self._requests[id] = request
 
     def cancel(self, request: Request, error: Exception | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.own import class_beside
+from labserve.inflight.own import FILE, class_beside
 from labserve.model_shape import Shape
 from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
@@ -35,6 +35,7 @@ class VllmSetup:
     shape: Shape
     settings: Settings
     scheduler: VllmScheduler
+    own: str = ""  # the learner's files that change vLLM's scheduler or its arguments
 
     @property
     def kv(self) -> KVBudget:
@@ -82,7 +83,8 @@ def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) 
         raise ValueError(f"{ARGUMENTS}: {error}") from error
     if own:
         settings = Settings.of_engine(settings.arguments | own, engine.vllm_config)
-    return VllmSetup(shape, settings, VllmScheduler(engine, settings))
+    files = [name for name in (FILE, ARGUMENTS) if beside and (beside / name).exists()]
+    return VllmSetup(shape, settings, VllmScheduler(engine, settings), ", ".join(files))
 
 
 def arguments_beside(folder: Path | None) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from labkit import nofollow
 from labkit.errors import LabError
 from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
 from labkit.predict.follow import Follower, Pair
-from labkit.predict.recording import MODEL, Settings, settings_of
+from labkit.predict.lines import MODEL
+from labkit.predict.recording import Settings, settings_of
 from labkit.predict.replay import changed
 
 SHARE = 0.05  # seconds of processor time a second, on average
@@ -80,7 +81,7 @@ class WhatIf:
         return steps, self._new
 
     def _settings(self, head: Line) -> Settings:
-        settings = settings_of(head, f"the step log of {self._stack}")
+        settings = settings_of(head)
         if settings.own:
             raise LabError(
                 f"{self._stack} cannot be replayed",

@@ -1,0 +1,117 @@
+"""The lines of a recording: one that cannot have been written is refused where it is read."""
+
+from __future__ import annotations
+
+import binascii
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labkit import nofollow
+from labkit.errors import LabError
+from labkit.evidence.steplog import REQUEST, SCHEDULER, recorded
+
+MODEL = "tensorrt_llm"
+RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"
+DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError, binascii.Error)
+
+NUMBERS = ("blocks", "block_size", "step_tokens", "context", "vocabulary")
+LISTS = ("tokens", "made", "cached")  # of whole numbers, one for each request of the batch
+NAMES = ("ids", "joined", "evicted", "waiting")
+LONGEST_S, MOST = 1e9, 2**31
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Raises LabError for what is raised of damaged lines of ``file``."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise LabError(f"{file} is damaged", f"a line lacks or misuses {error}", RECORD) from error
+
+
+def served(file: Path) -> list[dict[str, Any]]:
+    """The lines of the last time that the model was loaded and served; [] if the file is no recording."""
+    try:
+        with nofollow.reading(file) as stream:
+            texts = stream.read().splitlines()
+    except OSError as error:
+        raise LabError(f"{file} cannot be read", error.strerror or str(error), RECORD) from error
+    lines, bad = [], 0
+    for number, text in enumerate(texts, 1):
+        if (line := recorded(text)) is not None:
+            lines.append(line)
+        elif text.strip():
+            bad = bad or number
+    lines = [line for line in lines if line["model"] == MODEL]
+    starts = {line["t"]: index for index, line in reversed(list(enumerate(lines))) if line.get("kind") == SCHEDULER}
+    if not starts:
+        return []
+    if bad:
+        raise LabError(f"{file} is damaged", f"line {bad} is not a line of a step log", RECORD)
+    if len({(line["instance"], line.get("replica", "")) for line in lines}) > 1:
+        raise LabError(
+            f"{file} holds several instances of {MODEL}", "each has a scheduler of its own", "record with one replica"
+        )
+    edges = [*sorted(starts.values()), len(lines)]
+    spans = [lines[first:last] for first, last in itertools.pairwise(edges)]
+    with_requests = [span for span in spans if any(line.get("kind") == REQUEST for line in span)]
+    found = with_requests[-1] if with_requests else []
+    with readable(file):
+        for line in found:
+            _check(line)
+    return found
+
+
+def _check(line: Mapping[str, Any]) -> None:
+    """Raises ValueError or KeyError, with the field's name, for a line that a recording cannot have."""
+    kind = line["kind"]
+    _seconds(line, "t")
+    if kind == SCHEDULER:
+        _require(isinstance(line["words"], dict), "words")
+        _require(all(_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
+    elif kind == REQUEST:
+        _seconds(line, "arrived")
+        if "waited" in line:
+            _seconds(line, "waited")
+        for name, least in (("came", 1), ("after", 0), ("left", 0), ("prompt", 1), ("limit", 0), ("made", 0)):
+            _require(_whole(line[name], least), name)
+        _require(isinstance(line["prefixes"], str), "prefixes")
+        _require(_whole(line["priority"], -MOST), "priority")
+    elif kind in ("step", "change"):
+        _check_step(line, whole=kind == "step")
+
+
+def _check_step(line: Mapping[str, Any], whole: bool) -> None:
+    _seconds(line, "dur")
+    _require(_whole(line["n"], 1), "n")
+    _require(isinstance(line.get("ended", {}), dict), "ended")
+    for name in NAMES:
+        names = line.get(name, [])
+        _require(isinstance(names, list) and all(isinstance(one, str) for one in names), name)
+    if not whole:
+        return
+    batch = len(line["ids"])
+    _require(line["batch"] == batch and batch > 0, "batch")
+    _require(isinstance(line["phase"], str) and len(line["phase"]) == batch and {*line["phase"]} <= {*"pd"}, "phase")
+    _require(_whole(line["kv_blocks_used"], 0), "kv_blocks_used")
+    for name in LISTS:
+        values = line["tokens"] if name == "tokens" else line.get(name, [0] * batch)
+        good = isinstance(values, list) and len(values) == batch and all(_whole(one, 0) for one in values)
+        _require(good, name)
+
+
+def _whole(value: Any, least: int) -> bool:
+    return type(value) is int and least <= value < MOST
+
+
+def _seconds(line: Mapping[str, Any], name: str) -> None:
+    value = line[name]
+    _require(type(value) in (int, float) and 0 <= value < LONGEST_S, name)
+
+
+def _require(good: bool, name: str) -> None:
+    if not good:
+        raise ValueError(f"'{name}'")

@@ -1,0 +1,115 @@
+"""A prediction beside its measurement: kept by ``labctl predict --run``, shown there, in report.md and by compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit import nofollow
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+from labkit.evidence.steplog import Step
+from labkit.lane import Lane
+from labkit.pictures import batches
+from labkit.predict.lines import MODEL
+from labkit.predict.recording import Row
+from labkit.records import RequestRecord
+from labkit.tables import markdown
+
+FILE, PICTURE, REPORT = "prediction.json", "prediction.png", "report.md"
+
+
+def lane(title: str, rows: Sequence[Row], arrived: Mapping[str, float]) -> Lane:
+    """What :mod:`labkit.pictures.batches` draws of a run, predicted or measured; ``arrived``: seconds, by request."""
+    ended = {name: row.over for row in rows for name in row.ended}
+    records = [
+        RequestRecord(name, MODEL, "", start=start, end=ended[name], id=name)
+        for name, start in arrived.items()
+        if name in ended
+    ]
+    steps = [Step(row.began, row.over, MODEL, "0", tuple(row.batch), {"preempted": len(row.preempted)}) for row in rows]
+    return Lane(title, records, steps)
+
+
+def keep(out: Path, document: Mapping[str, Any], lanes: Sequence[Lane]) -> None:
+    """Write the prediction, its measurement and any guess into a result's folder, with a picture and report.md."""
+    atomic_write(out / FILE, json.dumps(document, indent=1))
+    batches.draw(lanes, out / PICTURE, "predicted and measured")
+    settings = ", ".join(f"`{name}={value}`" for name, value in document["set"].items()) or "the recorded settings"
+    rows, header = table(document)
+    parts = [
+        f"# Predicted and measured: {settings}",
+        markdown(rows, header),
+        *(f"{remark[0].upper()}{remark[1:]}." for remark in remarks(document)),
+        f"![predicted and measured]({PICTURE})",
+    ]
+    atomic_write(out / REPORT, "\n\n".join(parts) + "\n")
+
+
+def kept(path: Path) -> dict[str, Any] | None:
+    """The document of a result's folder that :func:`keep` wrote; None if it has none. Raises LabError: damaged."""
+    file = path / FILE
+    if not file.is_file():
+        return None
+    try:
+        document = nofollow.read_object(file)
+        table(document)
+        remarks(document)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise LabError(
+            f"{file} is damaged", str(error), "labctl predict RESULT --set ... --run makes another"
+        ) from error
+    return document
+
+
+def table(document: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """Rows and header: what was recorded, predicted, guessed and measured, and the error, by figure."""
+    measured, guess = document.get("measured", {}), document["guess"]
+    header = (
+        "",
+        "recorded",
+        "predicted",
+        "interval",
+        *(["guess"] if guess else []),
+        *(["measured", "error"] if measured else []),
+    )
+    rows = []
+    for name, predicted in document["predicted"].items():
+        interval = f"{number(document['low'][name])} to {number(document['high'][name])}"
+        row = [name, number(document["recorded"][name]), number(predicted), interval]
+        if guess:
+            row.append(number(guess[name]) if name in guess else "")
+        if measured:
+            error = document["error"].get(name)
+            row += [number(measured[name]), "-" if error is None else f"{error:+.1%}"]
+        rows.append(tuple(row))
+    return rows, header
+
+
+def remarks(document: Mapping[str, Any]) -> list[str]:
+    """Sentences on the model of a step's time, its noise floor, and where prediction and measurement part."""
+    found = time_remarks(document["step_time"])
+    if "measured" in document:
+        parting = document["parting"]
+        differ = f"first difference: step {parting['step']:,}, {', '.join(parting['differs'])}" if parting else ""
+        found.append(differ or "no difference in any step")
+    return found
+
+
+def time_remarks(model: Mapping[str, Any]) -> list[str]:
+    """The same on the model alone (:meth:`labkit.predict.steptime.StepTime.to_json`)."""
+    terms = " + ".join(f"{cost * 1e6:,.1f} for {term}" for term, cost in model["seconds"].items())
+    twice, (fastest, slowest) = model["same_shape_steps"], model["parts"]
+    noise = f"{model['noise_floor']:.1%} ({twice:,} steps whose batch shape occurred twice)" if twice else "unknown"
+    return [
+        f"a step takes, in µs: {terms}; {model['gap_s'] * 1e6:,.0f} to the next",
+        f"noise floor {noise}; the model's median error on the {model['steps']:,} recorded steps "
+        f"{model['median_error']:.1%}",
+        f"tenths of the recording took {fastest:.2f} to {slowest:.2f} of the model's time: the interval",
+    ]
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"

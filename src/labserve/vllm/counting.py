@@ -1,0 +1,135 @@
+"""vLLM's scheduler over an engine that computes nothing, for `labctl predict`: no weights, no model, no server."""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from labserve.inflight.request import Request
+from labserve.model_shape import Shape
+from labserve.vllm.engine import VllmScheduler
+from labserve.vllm.settings import Settings, Word
+from labserve.vllm.setup import ENVIRONMENT
+from labserve.vllm.watched import watched
+
+HEAD = 64  # numbers of an attention head: any that vLLM takes, for none is computed
+TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HEAD, "intermediate_size": HEAD}
+ONE = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
+
+
+class CountedVllm(VllmScheduler):
+    """The scheduler of `engine=vllm` as a replay drives the labs' own (:class:`labkit.predict.replay.Replay`)."""
+
+    memory = SimpleNamespace(leaving=())  # what is dropped is free at once
+
+    def __init__(self, engine: Any, settings: Settings) -> None:
+        super().__init__(engine, settings)
+        self.features = settings.features
+
+    def submit(self, request: Request) -> None:
+        """`request.sampling` holds the answer that the model will give. Raises as the server's does."""
+        self.engine.answers[str(request.number)], request.sampling = request.sampling, None
+        super().submit(request)
+
+
+class CountingLLM:
+    """In the place of `vllm.LLMEngine`: its step does what `EngineCore.step` does, and computes nothing.
+
+    A request has its next token as soon as the scheduler has shared out all tokens before it.
+    """
+
+    def __init__(self, config: Any, scheduler: Any, hasher: Any) -> None:
+        self.vllm_config, self._scheduler, self._hasher = config, scheduler, hasher
+        self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
+        self.answers: dict[str, Any] = {}  # by the request's id
+        self._came = 0
+
+    def add_request(self, id: str, prompt: dict[str, list[int]], params: Any, priority: int) -> str:
+        from vllm.v1.request import Request as VllmRequest
+
+        answer = self.answers[id]
+        if not answer.word:  # a stop word is found by the caller, as on the server
+            params.max_tokens = len(answer.tokens)
+        self._came += 1
+        request = VllmRequest(
+            id,
+            prompt["prompt_token_ids"],
+            params,
+            None,
+            arrival_time=float(self._came),
+            priority=priority,
+            block_hasher=self._hasher,
+        )
+        self._scheduler.add_request(request)
+        return id
+
+    def abort_request(self, ids: Sequence[str], internal: bool = True) -> None:
+        from vllm.v1.request import RequestStatus
+
+        self._scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+
+    def step(self) -> list[Any]:
+        """What changed, as vLLM's `RequestOutput` has it: one new token for each request that has one."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        output = self._scheduler.schedule()
+        ids = list(output.num_scheduled_tokens)
+        requests = [self._scheduler.requests[id] for id in ids]
+        sampled = [
+            [self.answers[one.request_id].tokens[one.num_output_tokens]]
+            if one.num_computed_tokens >= one.num_tokens  # this step's are counted already
+            else []
+            for one in requests
+        ]
+        places = {id: place for place, id in enumerate(ids)}
+        found = self._scheduler.update_from_output(output, ModelRunnerOutput(ids, places, sampled))
+        return [
+            SimpleNamespace(
+                request_id=one.request_id,
+                outputs=[SimpleNamespace(token_ids=one.new_token_ids, finish_reason=one.finish_reason)],
+                finished=one.finish_reason is not None,
+            )
+            for outputs in found.values()
+            for one in outputs.outputs
+        ]
+
+
+def counted(word: Word, context: int, vocabulary: int) -> CountedVllm:
+    """vLLM's own scheduler with the settings in `word`, for a model of these sizes.
+
+    Raises:
+        ValueError: vLLM cannot do what is asked of it.
+    """
+    os.environ.update(ENVIRONMENT)
+    from vllm import EngineArgs
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    settings = Settings.of(word, Shape(vocabulary, context, 1, head_dim=HEAD))
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = {"vocab_size": vocabulary, "max_position_embeddings": context}
+        (Path(folder) / "config.json").write_text(json.dumps({**TINY, **ONE, **sizes}), encoding="utf-8")
+        arguments = {**settings.arguments, "model": folder, "skip_tokenizer_init": True}
+        config: Any = EngineArgs(**arguments).create_engine_config()
+    blocks, size = settings.kv.blocks + 1, settings.kv.block_size  # with the null block
+    config.cache_config.num_gpu_blocks = blocks
+    spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=HEAD, dtype=config.model_config.dtype)
+    scheduler = watched(Scheduler)(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=size,
+        hash_block_size=size,
+    )
+    hasher = None
+    if settings.features.kv_cache_reuse:
+        algorithm = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
+        init_none_hash(algorithm)
+        hasher = get_request_block_hasher(size, algorithm)
+    return CountedVllm(CountingLLM(config, scheduler, hasher), settings)
