@@ -1,0 +1,29 @@
+"""Each step takes a little longer than the one before, as if something were searched that only grows."""
+
+import time
+
+from labserve.inflight import scheduler
+
+LEAST = 20
+
+
+class Scheduler(scheduler.Scheduler):
+    sleep = staticmethod(time.sleep)
+    count = 0
+
+    def step(self, plan=None):
+        step = super().step(plan)
+        self.count += 1
+        self.sleep(min(0.1, 0.0002 * self.count))
+        return step
+
+
+def shows(steps):
+    """Steps of the second half end late, and most of them later than twice what was usual in the first quarter."""
+    from labkit.predict.signs import late
+
+    quarter = len(steps) // 4
+    usual = sorted(late(step) for step in steps[:quarter])[quarter // 2] if quarter else 0.0
+    second = steps[2 * quarter :]
+    found = [step for step in second if late(step) > max(0.03, 2 * usual)]
+    return found if len(found) > 0.8 * len(second) else []
