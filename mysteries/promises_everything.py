@@ -1,4 +1,4 @@
-"""Each request gets KV blocks for the longest answer that it may have, and nobody else uses them meanwhile.
+"""Each request holds, from its beginning, the KV blocks of the longest answer that it may have.
 
 The policy guaranteed_no_evict of lab 05, where max_utilization is set.
 """

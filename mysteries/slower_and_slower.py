@@ -22,8 +22,12 @@ def shows(steps):
     """Steps of the second half end late, and most of them later than twice what was usual in the first quarter."""
     from labkit.predict.signs import late
 
-    quarter = len(steps) // 4
-    usual = sorted(late(step) for step in steps[:quarter])[quarter // 2] if quarter else 0.0
-    second = steps[2 * quarter :]
-    found = [step for step in second if late(step) > max(0.03, 2 * usual)]
-    return found if len(found) > 0.8 * len(second) else []
+    found = []
+    for replica in {step["replica"] for step in steps}:
+        own = [step for step in steps if step["replica"] == replica]
+        quarter = len(own) // 4
+        usual = sorted(late(step) for step in own[:quarter])[quarter // 2] if quarter else 0.0
+        second = own[2 * quarter :]
+        shown = [step for step in second if late(step) > max(0.03, 2 * usual)]
+        found += shown if len(shown) > 0.8 * len(second) else []
+    return found

@@ -21,13 +21,19 @@ LOOK_S = 0.02
 
 def send(endpoint: str, phases: Sequence[Phase], tell: Tell | None = None) -> None:
     """Send the phases, one after the other. Raises LabError: a request failed, or had no answer in ANSWER_S."""
+    before, whole = 0, sum(len(phase.requests) for phase in phases)
     for phase in phases:
+
+        def say(answered: int, count: int, before: int = before) -> None:
+            if tell:
+                tell(before + answered, whole)
 
         def ask(stream: Any, number: int, phase: Phase = phase) -> RequestRecord:
             arrival = phase.requests[number]
             return _leave(endpoint, arrival) if arrival.cancelled else _ask(stream, arrival)
 
-        load.closed_loop(endpoint, phase.in_flight, len(phase.requests), ask, ANSWER_S, tell, EngineStream)
+        load.closed_loop(endpoint, phase.in_flight, len(phase.requests), ask, ANSWER_S, say, EngineStream)
+        before += len(phase.requests)
 
 
 def _ask(stream: EngineStream, arrival: Arrival) -> RequestRecord:
@@ -42,5 +48,6 @@ def _leave(endpoint: str, arrival: Arrival) -> RequestRecord:
         record = _ask(stream, arrival)
         while record.tokens < arrival.made and not stream.ended(record, LOOK_S):
             stream.check()
-    record.end = record.end or time.monotonic()
+        error = record.error
+    record.end, record.error = record.end or time.monotonic(), error  # that it was cancelled here is none
     return record
