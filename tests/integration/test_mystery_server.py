@@ -70,7 +70,7 @@ def test_a_counter_that_shows_the_fault_is_evidence_and_a_reload_cures_the_serve
 @pytest.mark.usefixtures("engines_made")
 def test_what_a_killed_start_has_left_is_taken_down(own: Path) -> None:
     with started(own, "mystery", "start", *LOCAL) as command:
-        eventually(lambda: (own / ".labs" / case.STACK / "state.json").exists(), seconds=240)
+        eventually((own / ".labs" / case.STACK / "state.json").exists, timeout=240)
         command.send_signal(signal.SIGKILL)
         command.wait()
     labctl("down", case.STACK, root=own)

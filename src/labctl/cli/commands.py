@@ -44,14 +44,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
             ("arena list", "arena run --public fcfs my_policy.py", "arena attack my_policy.py"),
         ),
         "mystery": Listed(
-            "mystery",
-            "Find the fault of a sick server from its telemetry.",
-            (
-                "mystery start",
-                "mystery answer ghosts --evidence step=212",
-                "mystery judge my_detector.py --fault ghosts",
-                "mystery stop",
-            ),
+            "mystery", "Find the fault of a sick server.", ("mystery start", "mystery answer ghosts --evidence step=12")
         ),
         "doctor": Listed("doctor", "Check this machine, and say what to do.", ("doctor", "doctor modern")),
     },

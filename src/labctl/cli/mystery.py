@@ -70,7 +70,7 @@ def start_(code: str, runtime: str, ports: str, replicas: int | None, verbose: b
 
 @mystery_command.command("load")
 def load_() -> None:
-    """Send the sick server one more round of load, and wait for its answers."""
+    """Send the sick server one more load."""
     from labctl.mystery import case
 
     _load(case.current(opt.open_session()))
@@ -85,7 +85,10 @@ def load_() -> None:
 @opt.as_json
 @click.pass_context
 def answer_(ctx: click.Context, name: str | None, evidence: Sequence[str], give_up: bool, json_output: bool) -> None:
-    """Name the fault, with evidence: a step of the log, or a metric, that shows it."""
+    """Name the fault, and what shows it.
+
+    Evidence is a step of the log, or a metric. The command exits with 1 unless the name and all evidence hold.
+    """
     from labctl.mystery import case
 
     pieces = [tuple(piece.partition("=")[::2]) for piece in evidence]
@@ -114,7 +117,11 @@ def answer_(ctx: click.Context, name: str | None, evidence: Sequence[str], give_
 @click.option("--seed", default="", metavar="WORD", help="Of the runs.  [default: a new one each time]")
 @opt.as_json
 def judge_(file: Path, names: Sequence[str], runs: int, seed: str, json_output: bool) -> None:
-    """Judge the function sick(steps) of FILE on recorded runs: how many it finds, and how often it is wrong."""
+    """Judge your detector on recorded runs.
+
+    FILE has a function sick(steps), which returns True or False. The table says how many sick runs it finds, and how
+    many healthy ones it calls sick. No server is needed.
+    """
     import dataclasses
 
     from labctl.mystery import case, detector
@@ -137,7 +144,10 @@ def judge_(file: Path, names: Sequence[str], runs: int, seed: str, json_output: 
 @click.argument("name")
 @click.option("--seed", default="1", show_default=True, metavar="WORD", help="Of the load.")
 def record_(name: str, seed: str) -> None:
-    """Print the steps of a run with the fault NAME, or `healthy`, in virtual time: a line of JSON each."""
+    """Print the steps of a run in virtual time.
+
+    NAME is a fault, or `healthy`. Each step is a line of JSON, as a detector gets it.
+    """
     from labctl.mystery import case
     from labkit.predict import clinic
 
@@ -148,7 +158,10 @@ def record_(name: str, seed: str) -> None:
 @mystery_command.command("code")
 @click.argument("name")
 def code_(name: str) -> None:
-    """Print a code for the fault NAME, for a class: labctl mystery start --code CODE."""
+    """Print a code for the fault NAME.
+
+    With `labctl mystery start --code CODE` all servers of a class have the same fault and load.
+    """
     from labctl.mystery import case
 
     faults = _faults()
