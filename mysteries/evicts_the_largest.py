@@ -1,6 +1,6 @@
-"""When memory runs out, the request with the most tokens is preempted: the most is computed again.
+"""When memory runs out, the largest request is preempted.
 
-A wrong answer of exercise 08a.
+A wrong answer of exercise 08a: the most is computed again.
 """
 
 from labserve.inflight import scheduler

@@ -1,4 +1,4 @@
-"""When memory runs out, the request that has run longest is preempted.
+"""When memory runs out, the oldest request is preempted.
 
 A wrong answer of exercise 05b.
 """

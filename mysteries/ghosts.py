@@ -1,4 +1,4 @@
-"""A running request whose client has gone is computed to its end.
+"""A request whose client has gone is computed to its end.
 
 The museum's server#6739: cancellation is a hand-over.
 """

@@ -1,4 +1,4 @@
-"""The KV blocks of a running request that is cancelled are never free again."""
+"""A cancelled request's KV blocks are never free again."""
 
 from labserve.inflight import scheduler
 

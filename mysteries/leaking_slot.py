@@ -1,4 +1,4 @@
-"""The slot of a running request that is cancelled is never free again.
+"""A cancelled request's slot is never free again.
 
 The museum's iterative-slots, in this scheduler.
 """

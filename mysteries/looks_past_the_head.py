@@ -1,4 +1,4 @@
-"""Where memory is short for the first request that waits, the next one that fits goes before it.
+"""If the first request does not fit, a later one joins.
 
 A wrong answer of exercise 08b: large requests wait as long as small ones come.
 """

@@ -1,6 +1,6 @@
-"""A request joins with the last free KV block, so another one is preempted at once.
+"""A request joins even with the last free KV block.
 
-Exercise 05b, with nothing in reserve.
+Exercise 05b, with nothing in reserve: another request is preempted soon.
 """
 
 from labserve.inflight import scheduler

@@ -1,4 +1,4 @@
-"""No request joins while the prompt of another one is being computed.
+"""No request joins while another's prompt is computed.
 
 Like a wrong answer of exercise 02c, which computes a newcomer alone.
 """

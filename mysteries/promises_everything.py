@@ -1,6 +1,6 @@
-"""Each request holds, from its beginning, the KV blocks of the longest answer that it may have.
+"""A request holds the KV blocks of its longest answer.
 
-The policy guaranteed_no_evict of lab 05, where max_utilization is set.
+The policy guaranteed_no_evict of lab 05, where max_utilization is set; a wrong answer of exercise 05b.
 """
 
 from labserve.inflight import scheduler

@@ -1,6 +1,6 @@
-"""The request with the shortest prompt joins first, however long the others have waited.
+"""The request with the shortest prompt joins first.
 
-The order shortest_first without its patience.
+The order shortest_first without its patience: long prompts wait as long as short ones come.
 """
 
 from labserve.inflight import scheduler

@@ -1,4 +1,4 @@
-"""One of two replicas takes three times as long for each step."""
+"""One of two replicas takes three times as long."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Every step is late: the host does something else for longer than the engine computes."""
+"""Every step ends late: the host does something else."""
 
 import time
 

@@ -1,4 +1,7 @@
-"""Each step takes a little longer than the one before, as if something were searched that only grows."""
+"""Each step takes a little longer than the one before.
+
+As if something were searched that only grows.
+"""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The scheduler uses half of the KV cache that the server has."""
+"""The scheduler uses only half of the KV cache."""
 
 from labserve.inflight import scheduler
 from labserve.inflight.kv_budget import KVBudget

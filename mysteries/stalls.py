@@ -1,4 +1,4 @@
-"""The scheduler stands still for half a second, again and again."""
+"""The scheduler stands still for half a second at times."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The requests of one tenant wait until no other tenant has one."""
+"""One tenant waits until no other tenant has a request."""
 
 from labserve.inflight import scheduler
 
