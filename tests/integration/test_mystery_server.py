@@ -13,7 +13,6 @@ from waiting import eventually
 
 from labctl.mystery import case
 from labctl.workspace import Workspace
-from labkit.evidence import steplog
 from labkit.predict import clinic
 
 pytestmark = pytest.mark.xdist_group("llm")
@@ -21,19 +20,15 @@ FAULTS = case.find_faults(Workspace(ROOT, ROOT / "unused"))
 LOCAL = ("--runtime", "local", "--ports", "auto")
 
 
-def steps_of(root: Path) -> list[clinic.Line]:
-    found = steplog.read(root / ".labs" / case.STACK / "run", case.MODEL)
-    return clinic.whole(
-        [{**one.more, "t": one.ended, "dur": one.ended - one.began, "ids": [*one.ids]} for one in found]
-    )
-
-
 @pytest.mark.usefixtures("engines_made")
 def test_a_mystery_shows_itself_in_the_step_log_and_only_the_right_answer_holds(own: Path) -> None:
     fault = FAULTS["leaking_slot"]
     labctl("mystery", "start", "--code", case.draw_code(FAULTS, fault.name), *LOCAL, root=own)
-    steps = steps_of(own)
+    steps = case.steps_of(Workspace(own, own / "cache"))
     assert fault.sick(steps)
+    own_fields = {"v", "model", "instance"}
+    recorded = clinic.record(fault, "1")[0].keys()
+    assert {*steps[0]} - own_fields == {*recorded}
     exact = {"leaking_slot", "ghosts", "evicts_the_oldest", "last_come_first", "leaking_memory", "counts_blocks_twice"}
     assert [name for name in exact if FAULTS[name].sick(steps)] == [fault.name]
     shown = {step["n"] for step in fault.shows(steps)}

@@ -58,7 +58,7 @@ def start_(code: str, runtime: str, ports: str, replicas: int | None, verbose: b
     from labctl.runtimes.record import UpOptions
 
     session = opt.open_session(verbose)
-    code = code or case.draw_code(_faults(), replicas=replicas or 1)
+    code = code if code == case.HEALTHY else code.upper() or case.draw_code(_faults(), replicas=replicas or 1)
     sick = case.start(session, code, UpOptions(runtime=runtime, ports=ports, replicas=replicas))
     _load(sick)
     name = case.STACK

@@ -121,10 +121,7 @@ class Case:
 
     def steps(self) -> list[Line]:
         """The steps of its log, as detectors get them."""
-        found = steplog.read(self.session.workspace.folder(STACK).run_dir(), MODEL)
-        return clinic.whole(
-            [{**step.more, "t": step.ended, "dur": step.ended - step.began, "ids": [*step.ids]} for step in found]
-        )
+        return steps_of(self.session.workspace)
 
     def judge(self, name: str, evidence: Sequence[tuple[str, str]]) -> list[tuple[str, bool, str]]:
         """What is asked of an answer: the name, then each piece of evidence (``step`` or ``counter``, and which).
@@ -162,6 +159,14 @@ def _step(fault: Fault, steps: Sequence[Line], which: str) -> tuple[bool, str]:
         return False, "the log has no such step"
     shown = any(str(step["n"]) == which for step in fault.shows(steps))
     return shown, f"it {'shows' if shown else 'does not show'} {fault.name}"
+
+
+def steps_of(workspace: Workspace) -> list[Line]:
+    """The steps in the stack's log, as detectors get them."""
+    found = steplog.read(workspace.folder(STACK).run_dir(), MODEL)
+    return clinic.whole(
+        [{**step.more, "t": step.ended, "dur": step.ended - step.began, "ids": [*step.ids]} for step in found]
+    )
 
 
 def start(session: Session, code: str, options: UpOptions) -> Case:

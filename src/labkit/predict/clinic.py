@@ -22,6 +22,7 @@ from labkit.predict.field import Field
 from labkit.predict.recording import Arrival, Row
 from labkit.predict.replay import Replay, line_of, scheduler_of
 from labkit.predict.steptime import Contexts
+from labserve.inflight.account import Account
 from labserve.inflight.pace import Work
 from labserve.inflight.scheduler import Scheduler
 from labserve.inflight.step import Step
@@ -31,7 +32,11 @@ HEALTHY = "healthy"  # the file of that name has no fault
 GROUND = Field(slots=8, blocks=22, block_size=32, step_tokens=128)
 SLOWER = 5.0  # the server's steps take so many times what they take on that GPU
 TENANTS = ("ada", "ada", "bob")  # ada sends two requests for each of bob's
-NONE: Mapping[str, Any] = {"waiting": [], "why": "", "because": {}, "replica": "", "ended": {}}  # what a log leaves out
+NONE: Mapping[str, Any] = {  # what a log leaves out where it is empty
+    **{name: [] for name in ("waiting", "joined", "evicted")},
+    **{name: {} for name in ("because", "ended", "tenants")},
+    **dict.fromkeys(("why", "replica"), ""),
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def load(path: Path) -> Fault:
 
 
 def whole(lines: Sequence[Line]) -> list[Line]:
-    """The steps among the lines of a log, with what it leaves out where nothing waits."""
+    """The steps among the lines of a log, with what it leaves out."""
     return [{**NONE, **line} for line in lines if line.get("kind") == "step"]
 
 
@@ -163,7 +168,16 @@ class _Run:
         engine = {"engine_us": round(self._engine * 1e6), "paced_us": round(self._paced * 1e6)}
         ended = {**gone, **{request.name: request.why for request in step.ended if request.name in self._replay.live}}
         self._gone = {}
-        self.lines.append({**NONE, **line_of(step, self._replay.scheduler), **times, **engine, "ended": ended})
+        scheduler = self._replay.scheduler
+        counts = {
+            "prefill": step.prefill,
+            "decode": len(step.batch) - step.prefill,
+            "admitted": len(step.admitted),
+            "preempted": len(step.preempted),
+            "slots_used": scheduler.slots.used,
+        }
+        line = {**line_of(step, scheduler), **Account(scheduler.features).line(step), **counts}
+        self.lines.append({**line, **times, **engine, "ended": ended})
 
 
 def record(fault: Fault, seed: str) -> list[Line]:

@@ -35,7 +35,7 @@ def overtakings(steps: Sequence[Line]) -> Iterator[Overtaking]:
 
 def late(step: Line) -> float:
     """Seconds that a step took longer than its engine, and than the GPU's model says."""
-    return float(step["dur"]) - max(step["engine_us"], step.get("paced_us", 0)) / 1e6
+    return float(step["dur"] - max(step["engine_us"], step.get("paced_us", 0)) / 1e6)
 
 
 def tenant(name: str) -> str:
