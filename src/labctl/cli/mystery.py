@@ -51,15 +51,18 @@ def list_(json_output: bool) -> None:
 @opt.runtime_option("Run the server in a container, or as a process of this machine.")
 @click.option("--ports", default="8000,8001,8002", show_default=True, metavar="H,G,M|auto", help="As of labctl up.")
 @opt.number_option("--replicas", None, "Start N servers: some faults need two.", click.IntRange(1, 8))
+@click.option(
+    "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
+)
 @opt.verbose
-def start_(code: str, runtime: str, ports: str, replicas: int | None, verbose: bool) -> None:
+def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: bool, verbose: bool) -> None:
     """Bring a sick server up, and send it a first load."""
     from labctl.mystery import case
     from labctl.runtimes.record import UpOptions
 
     session = opt.open_session(verbose)
     code = code if code == case.HEALTHY else code.upper() or case.draw_code(_faults(), replicas=replicas or 1)
-    sick = case.start(session, code, UpOptions(runtime=runtime, ports=ports, replicas=replicas))
+    sick = case.start(session, code, UpOptions(runtime=runtime, ports=ports, replicas=replicas), observed)
     _load(sick)
     name = case.STACK
     say(f"\nThe server is up: stack {name}, code {code}. Look at it with")

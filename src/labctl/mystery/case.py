@@ -16,6 +16,7 @@ from labctl import repository
 from labctl.manifest.schema import Lab
 from labctl.plan import make_plan
 from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.stack import observe
 from labctl.stack.down import down
 from labctl.stack.session import Session
 from labctl.stack.up import up
@@ -169,8 +170,11 @@ def steps_of(workspace: Workspace) -> list[Line]:
     )
 
 
-def start(session: Session, code: str, options: UpOptions) -> Case:
-    """Bring the stack up with the code's fault. Raises LabError: it is up already, or as :func:`up`."""
+def start(session: Session, code: str, options: UpOptions, observed: bool = False) -> Case:
+    """Bring the stack up with the code's fault; ``observed``: with Prometheus.
+
+    Raises LabError: it is up already, or as :func:`up`.
+    """
     if session.find(STACK):
         raise LabError(f"{STACK} is up already", "a sick server is that stack with a fault", f"labctl down {STACK}")
     faults = find_faults(session.workspace)
@@ -181,6 +185,8 @@ def start(session: Session, code: str, options: UpOptions) -> Case:
     lab = _lab_with(session, sealed(fault), options.choices)
     _write(session.workspace, code, 0)
     running = up(session, lab, STACK, options)
+    if observed:
+        observe.start(session, running.runtime, running.record, options)
     return Case(session, running.record, faults, code, 0)
 
 
