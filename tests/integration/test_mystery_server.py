@@ -43,7 +43,7 @@ def test_a_mystery_shows_itself_in_the_step_log_and_only_the_right_answer_holds(
         assert [row["holds"] for row in json.loads(done.stdout)] == held
         assert done.returncode == (0 if all(held) else 1)
     served = own / ".labs" / case.STACK / "repository"
-    assert not any(fault.name in path.read_text() for path in served.rglob("*") if path.is_file())
+    assert not any(fault.name.encode() in path.read_bytes() for path in served.rglob("*") if path.is_file())
     labctl("mystery", "stop", root=own)
     assert leftovers(own, case.STACK) == []
     assert "no sick server is up" in labctl("mystery", "load", root=own, check=False).stderr
