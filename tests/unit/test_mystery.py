@@ -94,8 +94,10 @@ def test_a_sealed_scheduler_has_the_fault_and_does_not_name_it(tmp_path: Path) -
     for fault in SICK:
         text = case.sealed(fault)
         assert fault.name not in text and "def " not in text
-        (tmp_path / "scheduler.py").write_text(text)
-        assert vars(class_beside(tmp_path, Scheduler)).keys() == vars(fault.kind).keys()
+        folder = tmp_path / fault.name
+        folder.mkdir()
+        (folder / "scheduler.py").write_text(text)
+        assert vars(class_beside(folder, Scheduler)).keys() == vars(fault.kind).keys()
 
 
 class Answered(case.Case):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from labkit.predict.clinic import Fault
 
 KINDS = ("step", "counter")
+HEALTHY = "healthy"  # as labkit.predict.clinic has it, which is imported only when a command is called
 
 
 @click.group("mystery")
@@ -61,7 +62,7 @@ def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: 
     from labctl.runtimes.record import UpOptions
 
     session = opt.open_session(verbose)
-    code = code if code == case.HEALTHY else code.upper() or case.draw_code(_faults(), replicas=replicas or 1)
+    code = code if code == HEALTHY else code.upper() or case.draw_code(_faults(), replicas=replicas or 1)
     sick = case.start(session, code, UpOptions(runtime=runtime, ports=ports, replicas=replicas), observed)
     _load(sick)
     name = case.STACK
@@ -133,7 +134,7 @@ def judge_(file: Path, names: Sequence[str], runs: int, seed: str, json_output: 
     chosen = [case.named(faults, name) for name in names] or _sick(faults)
     seed = seed or secrets.token_hex(4)
     scores = detector.judge(
-        file.resolve(), faults[case.HEALTHY], chosen, runs, seed, lambda name: say(f"  ..  {name}", err=True)
+        file.resolve(), faults[HEALTHY], chosen, runs, seed, lambda name: say(f"  ..  {name}", err=True)
     )
     if json_output:
         click.echo(json.dumps({"seed": seed, "scores": [dataclasses.asdict(score) for score in scores]}, indent=1))
@@ -168,7 +169,7 @@ def code_(name: str) -> None:
     from labctl.mystery import case
 
     faults = _faults()
-    click.echo(name if name == case.HEALTHY else case.draw_code(faults, case.named(faults, name).name))
+    click.echo(name if name == HEALTHY else case.draw_code(faults, case.named(faults, name).name))
 
 
 @mystery_command.command("stop")
@@ -189,8 +190,6 @@ def _faults() -> dict[str, Fault]:
 
 
 def _sick(faults: dict[str, Fault]) -> list[Fault]:
-    from labkit.predict.clinic import HEALTHY
-
     return [fault for name, fault in faults.items() if name != HEALTHY]
 
 
