@@ -69,7 +69,8 @@ def start_(code: str, runtime: str, ports: str, replicas: int | None, observed: 
     say(f"\nThe server is up: stack {name}, code {code}. Look at it with")
     for command in (f"watch {name}", f"explain REQUEST {name}", f"metrics {name}", "mystery load", "mystery list"):
         say(f"  labctl {command}")
-    say(f"Its step log is .labs/{name}/run/. Then: labctl mystery answer NAME --evidence step=N")
+    say(f"Its step log is in .labs/{name}/run/. Then answer:")
+    say("  labctl mystery answer NAME --evidence step=N")
 
 
 @mystery_command.command("load")
