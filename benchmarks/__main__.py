@@ -31,6 +31,7 @@ from benchmarks import (
     kills,
     llm,
     load_tools,
+    mystery,
     predict,
     replica_kills,
     replica_start,
@@ -65,6 +66,7 @@ YARDSTICKS = {
 LONG = {
     "engines": engines.run,
     "arena": lambda options: arena.run(options.count or arena.MUTANTS),
+    "mystery": lambda options: mystery.run(options.count or mystery.RUNS),
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "fuzz": fuzz.run,
@@ -91,6 +93,7 @@ def main() -> None:
         "--count",
         type=int,
         help="kills, replica-kills: how often (1000, 100); fuzz, door-fuzz: requests (10000); arena: policies (200); "
+        "mystery: runs (100); "
         "exercises: seeds (200)",
     )
     answers.options(parser)

@@ -45,13 +45,14 @@ ROOMS = {
         "pages/live/page/whatif.js",
     ),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
+    "mystery": ("mystery/*.py", "cli/mystery.py"),
 }
 ROOM_LINES, PAGE_WORDS = 1_500, 900
 # Their pages, each at most PAGE_WORDS.
 PAGES = (
     *(
         f"docs/guide/{name}.md"
-        for name in ("vllm", "openai", "load-tools", "prediction", "museum", "arena", "disaggregation")
+        for name in ("vllm", "openai", "load-tools", "prediction", "museum", "arena", "disaggregation", "mystery")
     ),
     "docs/guide/questions/*.md",  # these at most 200 each
     "docs/develop/figures.md",

@@ -38,6 +38,7 @@ PARTS = (
     "model_repos",
     "models",
     "museum",
+    "mysteries",
     "observe",
     "pyproject.toml",
     "requirements",

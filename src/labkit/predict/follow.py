@@ -15,7 +15,7 @@ from typing import Any
 
 from labkit.evidence.steplog import REQUEST
 from labkit.predict.recording import CANCELLED, Settings, arrival_of
-from labkit.predict.replay import MOST_WAITING, Replay, scheduler_of
+from labkit.predict.replay import Replay, line_of, scheduler_of
 from labserve.inflight.step import Step
 
 Line = Mapping[str, Any]
@@ -132,32 +132,14 @@ class Follower:
     def _replayed(self, step: Step, real: Line | None, first: bool) -> Line:
         self._last = max(self._last + 1, real["n"] if real and first else 0)
         self._t = max(self._t + STEP_S, real["t"] if real else 0.0)
-        made = {request.number: len(tokens) for request, tokens in step.produced}
         ids = [request.name for request in step.batch]
         ended = {name: "cancelled" for name in self._shown if name not in self._replay.live}
         ended |= {request.name: request.why for request in step.ended}
         self._shown = (self._shown | {*ids}) - {*ended}
-        scheduler = self._replay.scheduler
         return {
-            "kind": "step",
+            **line_of(step, self._replay.scheduler),
             "n": self._last,
             "t": self._t,
             "dur": real["dur"] if real else 0.0,
-            "ids": ids,
-            "rows": list(step.slots),
-            "phase": step.phase,
-            "tokens": list(step.computed),
-            "made": [made.get(request.number, 0) for request in step.batch],
-            "blocks": list(step.claims),
-            "joined": [request.name for request in step.admitted],
-            "evicted": [request.name for request in step.preempted],
             "ended": ended,
-            "waiting": [request.name for request in step.waiting[:MOST_WAITING]],
-            "queue": len(step.waiting),
-            "why": step.plan.because.why,
-            "because": step.plan.because.numbers(),
-            "slots": scheduler.max_running,
-            "seats": list(scheduler.slots.names),
-            "kv_blocks": scheduler.kv.blocks,
-            "kv_blocks_used": step.blocks,
         }

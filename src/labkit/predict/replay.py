@@ -252,6 +252,31 @@ class Played:
     arrived: dict[str, float]
 
 
+def line_of(step: Step, scheduler: Scheduler) -> dict[str, Any]:
+    """A computed step as a line of the step log, without its number, its times and the requests that ended."""
+    made = {request.number: len(tokens) for request, tokens in step.produced}
+    return {
+        "kind": "step",
+        "batch": len(step.batch),
+        "ids": [request.name for request in step.batch],
+        "rows": list(step.slots),
+        "phase": step.phase,
+        "tokens": list(step.computed),
+        "made": [made.get(request.number, 0) for request in step.batch],
+        "blocks": list(step.claims),
+        "joined": [request.name for request in step.admitted],
+        "evicted": [request.name for request in step.preempted],
+        "waiting": [request.name for request in step.waiting[:MOST_WAITING]],
+        "queue": len(step.waiting),
+        "why": step.plan.because.why,
+        "because": step.plan.because.numbers(),
+        "slots": scheduler.max_running,
+        "seats": list(scheduler.slots.names),
+        "kv_blocks": scheduler.kv.blocks,
+        "kv_blocks_used": step.blocks,
+    }
+
+
 def replay(
     recording: Recording,
     settings: Settings,

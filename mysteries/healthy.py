@@ -1,0 +1,7 @@
+"""Nothing is wrong."""
+
+from labserve.inflight import scheduler
+
+
+class Scheduler(scheduler.Scheduler):
+    pass

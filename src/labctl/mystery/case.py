@@ -1,0 +1,243 @@
+"""A sick server: which fault a code stands for, how the server gets it, and what is said of an answer."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import secrets
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from labctl import repository
+from labctl.manifest.schema import Lab
+from labctl.plan import make_plan
+from labctl.runtimes.record import Choices, Record, UpOptions
+from labctl.stack import observe
+from labctl.stack.down import down
+from labctl.stack.session import Session
+from labctl.stack.up import up
+from labctl.unfinished import replace_dir
+from labctl.workspace import Workspace
+from labkit import nofollow
+from labkit.clients.base import Tell
+from labkit.disk import atomic_write
+from labkit.errors import LabError
+from labkit.evidence import metrics, steplog
+from labkit.predict import clinic
+from labkit.predict.clinic import GROUND, HEALTHY, SLOWER, Fault, Line
+from labkit.predict.recording import MODEL
+from labkit.workloads import clinic as clients
+
+STACK = "inflight-batching"
+NAME = "mystery"  # of the folder below .labs/
+FILE = f"{MODEL}/1/scheduler.py"
+SETTINGS = {
+    "model": "random:tiny-llama",
+    "decoupled_mode": "true",
+    "batch_scheduler_policy": "max_utilization",
+    "max_num_sequences": str(GROUND.slots),
+    "max_tokens_in_paged_kv_cache": str(GROUND.blocks * GROUND.block_size),
+    "max_num_tokens": str(GROUND.step_tokens),
+    "pace": "h100",
+    "pace_slower": f"{SLOWER:g}",
+}
+LETTERS, LENGTH = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789", 6
+SEALED = '''"""What this scheduler does is yours to find out: labctl mystery answer."""
+
+import base64
+import zlib
+
+exec(zlib.decompress(base64.b85decode("{text}")))
+'''
+START = "labctl mystery start"
+
+
+def find_faults(workspace: Workspace) -> dict[str, Fault]:
+    """Every file of ``mysteries/``, by name; HEALTHY too. Raises LabError: one cannot be loaded."""
+    found = {}
+    for path in sorted((workspace.root / "mysteries").glob("*.py")):
+        try:
+            found[path.stem] = clinic.load(path)
+        except Exception as error:  # the file is executed
+            why = f"{type(error).__name__}: {error}"
+            raise LabError(f"{path} is no mystery", why, "see docs/guide/mystery.md") from error
+    return found
+
+
+def named(faults: Mapping[str, Fault], name: str) -> Fault:
+    """Raises LabError: there is no such fault."""
+    if name not in faults:
+        raise LabError(f"there is no fault {name}", "", "labctl mystery list")
+    return faults[name]
+
+
+def fault_of(code: str, faults: Mapping[str, Fault]) -> Fault:
+    """The fault of a code: each name draws a number, and the highest wins. So a new file changes few codes."""
+    if code == HEALTHY:
+        return faults[HEALTHY]
+    sick = [name for name in faults if name != HEALTHY]
+    return faults[max(sick, key=lambda name: hashlib.blake2b(f"{code} {name}".encode()).digest())]
+
+
+def draw_code(faults: Mapping[str, Fault], name: str = "", replicas: int = 1) -> str:
+    """A new code: of that fault, or of any that so many replicas show."""
+    while True:
+        code = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
+        fault = fault_of(code, faults)
+        if fault.name == name or (not name and fault.replicas <= replicas):
+            return code
+
+
+def sealed(fault: Fault) -> str:
+    """A ``scheduler.py`` with the fault, which does not say at a glance what it is."""
+    served = fault.source.partition("\ndef shows")[0]
+    text = base64.b85encode(zlib.compress(served.encode(), 9)).decode()
+    return SEALED.format(text=text)
+
+
+@dataclass(frozen=True)
+class Case:
+    """The sick server that is up."""
+
+    session: Session
+    record: Record
+    faults: Mapping[str, Fault]
+    code: str
+    rounds: int  # of load that were sent
+
+    @property
+    def fault(self) -> Fault:
+        return fault_of(self.code, self.faults)
+
+    def load(self, tell: Tell | None = None) -> int:
+        """Send one more round of load. Returns its number of requests. Raises LabError: a request failed."""
+        phases = clinic.requests(f"{self.code} {self.rounds}")
+        _write(self.session.workspace, self.code, self.rounds + 1)
+        clients.send(self.record.endpoints.grpc, phases, tell)
+        return sum(len(phase.requests) for phase in phases)
+
+    def steps(self) -> list[Line]:
+        """The steps of its log, as detectors get them."""
+        return steps_of(self.session.workspace)
+
+    def judge(self, name: str, evidence: Sequence[tuple[str, str]]) -> list[tuple[str, bool, str]]:
+        """What is asked of an answer: the name, then each piece of evidence (``step`` or ``counter``, and which).
+
+        Each with whether it holds, and why in words. Evidence is judged for the fault that is named. Raises LabError.
+        """
+        fault = named(self.faults, name)
+        right = fault.name == self.fault.name
+        rows = [("name", right, "that is its fault" if right else "its fault is another one")]
+        steps = self.steps()
+        for kind, which in evidence:
+            holds, why = _step(fault, steps, which) if kind == "step" else self._counter(fault, which)
+            rows.append((f"{kind} {which}", holds, why))
+        return rows
+
+    def _counter(self, fault: Fault, which: str) -> tuple[bool, str]:
+        if which not in fault.counters:
+            return False, f"{which} cannot tell {fault.name} from other faults"
+        snapshot = metrics.scrape(self.record.scrape_endpoints["metrics"])
+        key = MODEL, which
+        if key in snapshot.histograms:
+            value, what = snapshot.histograms[key].mean, "on average"
+        else:
+            value, what = snapshot.own[key] / max(1.0, snapshot.own[MODEL, "labs_steps_total"]), "a step"
+        bounds = " and ".join(
+            f"at {word} {bound:g}"
+            for word, bound in zip(("least", "most"), fault.counters[which], strict=True)
+            if bound is not None
+        )
+        return fault.within(which, value), f"{value:.3g} {what}; it shows the fault with {bounds}"
+
+
+def _step(fault: Fault, steps: Sequence[Line], which: str) -> tuple[bool, str]:
+    if not any(str(step["n"]) == which for step in steps):
+        return False, "the log has no such step"
+    shown = any(str(step["n"]) == which for step in fault.shows(steps))
+    return shown, f"it {'shows' if shown else 'does not show'} {fault.name}"
+
+
+def steps_of(workspace: Workspace) -> list[Line]:
+    """The steps in the stack's log, as detectors get them."""
+    found = steplog.read(workspace.folder(STACK).run_dir(), MODEL)
+    return clinic.whole(
+        [{**step.more, "t": step.ended, "dur": step.ended - step.began, "ids": [*step.ids]} for step in found]
+    )
+
+
+def start(session: Session, code: str, options: UpOptions, observed: bool = False) -> Case:
+    """Bring the stack up with the code's fault; ``observed``: with Prometheus.
+
+    Raises LabError: it is up already, or as :func:`up`.
+    """
+    if session.find(STACK):
+        raise LabError(f"{STACK} is up already", "a sick server is that stack with a fault", f"labctl down {STACK}")
+    faults = find_faults(session.workspace)
+    fault = fault_of(code, faults)
+    options = replace(options, choices=Choices(set=SETTINGS))
+    if (options.replicas or 1) < fault.replicas:
+        options = replace(options, replicas=fault.replicas)
+    lab = _lab_with(session, sealed(fault), options.choices)
+    _write(session.workspace, code, 0)
+    running = up(session, lab, STACK, options)
+    if observed:
+        observe.start(session, running.runtime, running.record, options)
+    return Case(session, running.record, faults, code, 0)
+
+
+def current(session: Session) -> Case:
+    """The sick server that is up. Raises LabError: there is none, or it was loaded again without the fault."""
+    folder = session.workspace.folder(NAME)
+    there = session.find(STACK)
+    try:
+        state = nofollow.read_object(folder.purpose_file)
+        code, rounds = str(state["code"]), int(state["rounds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        there = None
+    if there is None:
+        raise LabError("no sick server is up", "", START)
+    faults = find_faults(session.workspace)
+    try:
+        served = nofollow.read_text(session.workspace.folder(STACK).repository / FILE)
+    except OSError:
+        served = ""
+    if served != sealed(fault_of(code, faults)):
+        why = "it was reloaded or restarted, or is another one"
+        raise LabError(f"{STACK} is up without the fault", why, f"labctl down {STACK}, then {START}")
+    return Case(session, there[1], faults, code, rounds)
+
+
+def stop(session: Session) -> bool:
+    """Take the sick server down, and forget its code; False where there was none."""
+    folder, there = session.workspace.folder(NAME), False
+    with contextlib.suppress(LabError):
+        there = bool(current(session)) and down(session, STACK)
+    folder.purpose_file.unlink(missing_ok=True)
+    shutil.rmtree(folder.overlay, ignore_errors=True)
+    return there
+
+
+def _write(workspace: Workspace, code: str, rounds: int) -> None:
+    atomic_write(workspace.folder(NAME).purpose_file, json.dumps({"code": code, "rounds": rounds}))
+
+
+def _lab_with(session: Session, scheduler: str, choices: Choices) -> Lab:
+    """The stack's lab with a ``scheduler.py`` laid over its templates."""
+    workspace = session.workspace
+    lab, _ = session.catalog.stack(STACK)
+    request = make_plan(workspace, lab, STACK, choices, str).request
+    overlay = workspace.folder(NAME).overlay
+    with replace_dir(overlay) as fresh:
+        for place, origin in repository.origins(request).items():
+            if place.startswith(f"{MODEL}/"):
+                (fresh / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(origin, fresh / place)
+        (fresh / FILE).write_text(scheduler, encoding="utf-8")
+    stack = lab.stacks[STACK]
+    own = stack.model_copy(update={"repository": [*stack.repository, str(overlay)]})
+    return lab.model_copy(update={"stacks": {**lab.stacks, STACK: own}})
