@@ -41,7 +41,7 @@ ROOMS = {
         "pages/live/whatif.py",
         "pages/live/page/whatif.js",
     ),
-    "anywhere": ("cli/new.py", "bundle/folder.py", "pages/live/arrivals.py", "learn/scenario.py"),
+    "anywhere": ("cli/new.py", "bundle/folder.py", "doctor/system.py", "pages/live/arrivals.py", "learn/scenario.py"),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
 }
 ROOM_LINES, PAGE_WORDS = 1_500, 900
