@@ -6,12 +6,14 @@ let worker = null, hints = 0;
 
 for (const { id, title } of exercises) $("which").append(new Option(id === "arena" ? title : `${id} ${title}`, id));
 
+const made = (tag, textContent) => Object.assign(document.createElement(tag), { textContent });
 const chosen = () => exercises[$("which").selectedIndex];
 
 function show() {
   const one = chosen();
   hints = 0;
-  $("task").textContent = one.task;
+  const task = one.task.trim().replace(/([^\n])\n(?=[^\n\s\d-])/g, "$1 "); // a paragraph is one line
+  $("task").replaceChildren(...task.split("`").map((part, i) => (i % 2 ? made("code", part) : part)));
   $("file").textContent = one.file;
   $("source").value = texts.get(one.id) ?? one.starter;
   $("hint").disabled = !one.hints.length;
@@ -22,9 +24,9 @@ function say(text, columns = [], rows = []) {
   $("said").textContent = text;
   $("found").hidden = !rows.length;
   const row = (cells, tag) => {
-    const made = document.createElement("tr");
-    made.append(...cells.map((cell) => Object.assign(document.createElement(tag), { textContent: cell })));
-    return made;
+    const line = document.createElement("tr");
+    line.append(...cells.map((cell) => made(tag, cell)));
+    return line;
   };
   $("found").tHead.replaceChildren(...(rows.length ? [row(columns, "th")] : []));
   $("found").tBodies[0].replaceChildren(...rows.map((cells) => row(cells, "td")));
