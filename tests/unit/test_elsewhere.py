@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -130,14 +131,14 @@ def test_doctor_knows_the_system(
 
 
 def test_a_process_is_known_again_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     mine = record.Proc.current()
     assert mine.alive() and not record.Proc(mine.pid, mine.started - 10).alive()
 
 
 def test_ports_are_picked_where_no_socket_has_an_abstract_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports.sys, "platform", "darwin")
-    monkeypatch.setattr(ports.socket.socket, "bind", lambda self, address: None if address[0] != "\0" else 1 / 0)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(socket.socket, "bind", lambda self, address: None if address[0] != "\0" else 1 / 0)
     assert len(set(ports.free_ports("127.0.0.1", 3))) == 3
 
 

@@ -6,9 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 from exercise_cases import EXERCISES, ROOT
+
+from labctl.learn.exercise import Exercise
+from labkit.predict import games, referee
 
 PACK = ROOT / "scripts" / "site" / "practice" / "pack.py"
 SCHEDULER = "from labserve.inflight import scheduler\n\nclass Scheduler(scheduler.Scheduler):\n"
@@ -54,21 +59,21 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(pack: Path, function: str, *arguments: str, packages: str = "") -> dict[str, object]:
+def asked(pack: Path, function: str, *arguments: str, packages: str = "") -> dict[str, Any]:
     command = [sys.executable, "-S", "-I", "-c", RUN, pack / "unpacked", function, json.dumps(arguments)]
     done = subprocess.run([*command, *([packages] if packages else [])], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said: dict[str, object] = json.loads(done.stdout)
+    said: dict[str, Any] = json.loads(done.stdout)
     return said
 
 
 @pytest.mark.parametrize(("one", "answer", "sentence"), CASES)
 def test_an_answer_is_judged_with_the_sentence_that_the_server_gives(
-    pack: Path, one: object, answer: str, sentence: str
+    pack: Path, one: Exercise, answer: str, sentence: str
 ) -> None:
-    (name,) = one.manifest.files  # type: ignore[attr-defined]
-    source = (one.folder / answer / name).read_text()  # type: ignore[attr-defined]
-    said = asked(pack, "check", one.id, source)  # type: ignore[attr-defined]
+    (name,) = one.manifest.files
+    source = (one.folder / answer / name).read_text()
+    said = asked(pack, "check", one.id, source)
     assert said["passed"] == (answer == "solution"), said["verdict"]
     assert sentence in str(said["verdict"])
 
@@ -86,20 +91,18 @@ def test_a_scheduler_that_admits_nobody_ends_with_a_sentence(pack: Path) -> None
 
 
 def test_a_policy_plays_in_the_arena_as_labctl_plays_it(pack: Path) -> None:
-    from labkit.predict import games, referee
-
     path = ROOT / "arena" / "shortest_prompt.py"
-    packages = str(Path(__import__("numpy").__file__).parents[1])
+    packages = str(Path(numpy.__file__).parents[1])
     said = asked(pack, "arena", path.read_text(), packages=packages)
     real = referee.judge(path, games.public())
     assert said["columns"] == ["policy", *referee.COLUMNS]
-    mine, plain = said["rows"]  # type: ignore[misc]
+    mine, plain = said["rows"]
     assert mine == ["yours", *(round(real.figure(column), 1) for column in referee.COLUMNS)]
     assert plain[0] == "fcfs" and plain[1:] != mine[1:]
 
 
 def test_a_policy_that_breaks_a_rule_is_told_which(pack: Path) -> None:
-    packages = str(Path(__import__("numpy").__file__).parents[1])
+    packages = str(Path(numpy.__file__).parents[1])
     said = asked(pack, "arena", "def places(view):\n    return 10**6\n", packages=packages)
     assert str(said["foul"]).startswith("disqualified (places): it gives 1000000 places")
 
