@@ -60,8 +60,8 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(pack: Path, function: str, *arguments: str, packages: str = "") -> dict[str, Any]:
-    command = [sys.executable, "-S", "-I", "-c", RUN, pack / "unpacked", function, json.dumps(arguments)]
-    done = subprocess.run([*command, *([packages] if packages else [])], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-S", "-I", "-c", RUN, str(pack / "unpacked"), function, json.dumps(arguments)]
+    done = subprocess.run([*command, *filter(None, [packages])], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     return said
