@@ -44,6 +44,7 @@ ROOMS = {
         "pages/live/whatif.py",
         "pages/live/page/whatif.js",
     ),
+    "anywhere": ("cli/new.py", "bundle/folder.py", "doctor/system.py", "pages/live/arrivals.py", "learn/scenario.py"),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
     "mystery": ("mystery/*.py", "cli/mystery.py"),
 }
@@ -52,7 +53,17 @@ ROOM_LINES, PAGE_WORDS = 1_500, 900
 PAGES = (
     *(
         f"docs/guide/{name}.md"
-        for name in ("vllm", "openai", "load-tools", "prediction", "museum", "arena", "disaggregation", "mystery")
+        for name in (
+            "vllm",
+            "openai",
+            "load-tools",
+            "prediction",
+            "museum",
+            "arena",
+            "disaggregation",
+            "mystery",
+            "anywhere",
+        )
     ),
     "docs/guide/questions/*.md",  # these at most 200 each
     "docs/develop/figures.md",

@@ -190,3 +190,29 @@ def each(lines: list[Line]) -> Iterator[tuple[tuple[str, str], Line]]:
     """Each line with its model and instance."""
     for line in lines:
         yield (line["model"], line["instance"]), line
+
+
+def write_run(folder: Path) -> None:
+    """A run's folder: request 1 makes 374 tokens, and request 2, which was sent meanwhile, waits for all of them."""
+    names = ["1"] * 374 + ["2"] * 2
+    last = {374: {"1": "length"}, 376: {"2": "length"}}
+    lines = [
+        {
+            "t": 100 + n / 10,
+            "dur": 0.1,
+            "model": "m",
+            "instance": "0",
+            "kind": "step",
+            "ids": [name],
+            "made": [1],
+            "n": n,
+        }
+        | ({"ended": last[n]} if n in last else {})
+        for n, name in enumerate(names, start=1)
+    ]
+    (folder / "steps-a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sent = [
+        {"phase": "a", "id": "1", "label": "", "start": 99.9},
+        {"phase": "a", "id": "2", "label": "", "start": 100.05},
+    ]
+    (folder / "requests.jsonl").write_text("".join(json.dumps(one) + "\n" for one in sent))

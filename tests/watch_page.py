@@ -6,12 +6,19 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from labctl.pages.live.feed import Feed
+from labctl.pages.live.page import document
+
 TIMEOUT_MS = 30_000
+LAPTOP = {"width": 1280, "height": 800}
+TITLE = "Lab 02: Iterative scheduling with GPT-2"
 
 
 @contextmanager
@@ -95,3 +102,78 @@ class Visitor:
 
     def over(self, name: str) -> None:
         self.page.locator(f".request:has(b:text-is('{name}')):not([data-state='sent'])").wait_for()
+
+
+class Shown:
+    """The page without a server: told what one would tell it, and what it calls is written down."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.feed = Feed()
+        self.n = 0
+        page.evaluate("""() => {
+            window.called = [];
+            watching.send = async (what, body) => window.called.push([what, body]);
+        }""")
+        self.take([{"k": "clock", "paused": False, "slow": 1, "until": None}])
+
+    def take(self, events: Sequence[Mapping[str, Any]]) -> None:
+        self.page.evaluate("(events) => watching.take(events)", events)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let it draw what has changed, until nothing does any more."""
+        self.page.evaluate("""() => new Promise((settled) => {
+            watching.stale = true;
+            const drawn = () => watching.stale ? requestAnimationFrame(drawn) : settled();
+            requestAnimationFrame(drawn);
+        })""")
+
+    def head(self, title: str = TITLE, *models: str) -> None:
+        head = {"k": "head", "title": title, "stack": "s", "models": list(models), "send": list(models), "into": {}}
+        self.take([head])
+
+    def step(self, model: str, ids: list[str], slots: int = 4, **more: Any) -> None:
+        self.take(self.feed.events([self.line(model, ids, slots, **more)]))
+
+    def line(self, model: str, ids: list[str], slots: int = 4, **more: Any) -> dict[str, Any]:
+        """The next step as a line of the log."""
+        self.n += 1
+        return {
+            "n": self.n,
+            "t": 100 + self.n / 10,
+            "dur": 0.05,
+            "model": model,
+            "instance": "0",
+            "kind": "step",
+            "ids": ids,
+            "slots": slots,
+            "seats": [*ids, *[""] * (slots - len(ids))],
+            **more,
+        }
+
+    def asks(self, name: str, model: str, **more: Any) -> None:
+        event = {"k": "ask", "n": name, "name": name, "model": model, "prompt": "I have", "at": 1e9, "state": "sent"}
+        self.take([{**event, **more}])
+
+    def facts(self, model: str) -> str:
+        return str(self.page.locator(f".lane[data-lane='{model}'] .facts").inner_text())
+
+    def cut(self, selector: str) -> list[str]:
+        """The texts of those that are wider than they are shown, or that have more than a line."""
+        return list(
+            self.page.eval_on_selector_all(
+                selector,
+                """(all) => all.filter((one) =>
+            one.scrollWidth > one.clientWidth + 1 || one.getClientRects().length > 1).map((one) => one.textContent)""",
+            )
+        )
+
+
+@pytest.fixture
+def shown(browser: Any, tmp_path: Path) -> Iterator[Shown]:
+    (tmp_path / "page.html").write_text(document(), encoding="utf-8")
+    page = browser.new_page(viewport=LAPTOP, bypass_csp=True)
+    page.goto((tmp_path / "page.html").as_uri())
+    yield Shown(page)
+    page.close()

@@ -109,7 +109,27 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] += "\n" + "\n".join(contents()) + "\n"
 
 
+# What axe-core finds in the pages that Furo writes, and the same with it mended.
+ACCESSIBLE = (
+    ('role="heading"', 'role="heading" aria-level="2"'),  # the captions of the table of contents
+    ('<aside class="sidebar-drawer', '<aside aria-label="All pages" class="sidebar-drawer'),
+    ('<aside class="toc-drawer', '<aside aria-label="This page" class="toc-drawer'),
+    ("<pre>", '<pre tabindex="0">'),  # one that is too wide is scrolled by its keys
+    ('<th class="head"><p></p></th>', "<td></td>"),
+    ('<div id="search-results">', '<h1>Search</h1><div id="search-results">'),
+)
+
+
+def _end(app: Sphinx, exception: Exception | None) -> None:
+    for path in Path(app.outdir).rglob("*.html") if exception is None else ():
+        text = path.read_text(encoding="utf-8")
+        for found, mended in ACCESSIBLE:
+            text = text.replace(found, mended)
+        path.write_text(text, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     app.connect("builder-inited", _begin)
+    app.connect("build-finished", _end)
     app.connect("source-read", _read)
     app.add_transform(SourceLinks)

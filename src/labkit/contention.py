@@ -26,7 +26,7 @@ def share_taken_by_others(seconds: float = SAMPLE_S) -> float:
     Returns:
         0.0 (nothing else runs) to 1.0.
     """
-    processors = len(os.sched_getaffinity(0))
+    processors = own_processors()
 
     def compute(_: int) -> float:
         began, received = time.monotonic(), time.thread_time()
@@ -37,6 +37,11 @@ def share_taken_by_others(seconds: float = SAMPLE_S) -> float:
     with ThreadPoolExecutor(processors) as threads:
         received = sum(threads.map(compute, range(processors))) / processors
     return min(max(1.0 - received, 0.0), 1.0)
+
+
+def own_processors() -> int:
+    """How many processors this process may use; where the system does not say it (macOS), how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Patience:

@@ -2,94 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
+from watch_page import LAPTOP, TITLE, Shown, shown
 
-from labctl.pages.live.feed import Feed
-from labctl.pages.live.page import document
-
-LAPTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+__all__ = ["shown"]
+PHONE = {"width": 390, "height": 844}
 TITLES = (
-    "Lab 02: Iterative scheduling with GPT-2",
+    TITLE,
     "Lab 05: Static against in-flight batching, and two ways to share the KV cache",
     "Lab 06: A title of another length, which nearly fits on one line of it",
 )
 LONG = "p128-7e59"
-
-
-class Shown:
-    """The page without a server: told what one would tell it, and what it calls is written down."""
-
-    def __init__(self, page: Any) -> None:
-        self.page = page
-        self.feed = Feed()
-        self.n = 0
-        page.evaluate("""() => {
-            window.called = [];
-            watching.send = async (what, body) => window.called.push([what, body]);
-        }""")
-        self.take([{"k": "clock", "paused": False, "slow": 1, "until": None}])
-
-    def take(self, events: Sequence[Mapping[str, Any]]) -> None:
-        self.page.evaluate("(events) => watching.take(events)", events)
-        self.settle()
-
-    def settle(self) -> None:
-        """Let it draw what has changed, until nothing does any more."""
-        self.page.evaluate("""() => new Promise((settled) => {
-            watching.stale = true;
-            const drawn = () => watching.stale ? requestAnimationFrame(drawn) : settled();
-            requestAnimationFrame(drawn);
-        })""")
-
-    def head(self, title: str = TITLES[0], *models: str) -> None:
-        head = {"k": "head", "title": title, "stack": "s", "models": list(models), "send": list(models), "into": {}}
-        self.take([head])
-
-    def step(self, model: str, ids: list[str], slots: int = 4, **more: Any) -> None:
-        self.n += 1
-        line = {
-            "n": self.n,
-            "t": 100 + self.n / 10,
-            "dur": 0.05,
-            "model": model,
-            "instance": "0",
-            "kind": "step",
-            "ids": ids,
-            "slots": slots,
-            "seats": [*ids, *[""] * (slots - len(ids))],
-            **more,
-        }
-        self.take(self.feed.events([line]))
-
-    def asks(self, name: str, model: str, **more: Any) -> None:
-        event = {"k": "ask", "n": name, "name": name, "model": model, "prompt": "I have", "at": 1e9, "state": "sent"}
-        self.take([{**event, **more}])
-
-    def facts(self, model: str) -> str:
-        return str(self.page.locator(f".lane[data-lane='{model}'] .facts").inner_text())
-
-    def cut(self, selector: str) -> list[str]:
-        """The texts of those that are wider than they are shown, or that have more than a line."""
-        return list(
-            self.page.eval_on_selector_all(
-                selector,
-                """(all) => all.filter((one) =>
-            one.scrollWidth > one.clientWidth + 1 || one.getClientRects().length > 1).map((one) => one.textContent)""",
-            )
-        )
-
-
-@pytest.fixture
-def shown(browser: Any, tmp_path: Path) -> Iterator[Shown]:
-    (tmp_path / "page.html").write_text(document(), encoding="utf-8")
-    page = browser.new_page(viewport=LAPTOP, bypass_csp=True)
-    page.goto((tmp_path / "page.html").as_uri())
-    yield Shown(page)
-    page.close()
 
 
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from labctl.cli.main import cli
 from labctl.pages import address as page_address
+from labctl.pages import gate
 from labctl.pages.live.page import document
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -91,6 +92,22 @@ def test_fault_30_a_call_from_another_page_is_refused(address: str) -> None:
     host = address.removeprefix("http://").partition("/")[0]
     status, said = call(address, "POST", "send", good, Origin=f"http://{host}", **JSON)
     assert (status, json.loads(said)) == (200, {"sent": ["m a 3"]})
+
+
+def test_a_forwarded_name_is_answered_only_where_it_was_named() -> None:
+    name = "space-7861.app.example"
+    for headers in ({"host": name}, {"host": "localhost:7861", "origin": f"https://{name}"}):
+        assert gate.objection(headers, exposed=False)
+        assert gate.objection(headers, exposed=False, forwarded="other.example")
+        assert not gate.objection(headers, exposed=False, forwarded=name)
+    assert gate.objection({"host": name, "origin": "https://evil.example"}, exposed=False, forwarded=name)
+    assert gate.objection({"host": f"evil.{name}"}, exposed=False, forwarded=name)
+    assert gate.objection({}, exposed=False, forwarded="")
+
+
+def test_a_forwarded_name_that_is_an_address_is_refused_by_its_option() -> None:
+    done = CliRunner().invoke(cli, ["watch", "iterative", "--forwarded-host", "https://space.example/"])
+    assert done.exit_code == 2 and "--forwarded-host takes a name" in done.output
 
 
 def test_a_form_of_another_page_cannot_send_anything(address: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from labctl import unfinished, workspace
 from labctl.bundle.pack import FOLDER, checkout_files
+from labctl.runtimes import leftovers
 from labkit import nofollow
 from labkit.disk import disk_errors, need_space
 from labkit.errors import LabError
@@ -29,6 +30,7 @@ def make_folder(target: Path) -> int:
     need_space(target, sum((source / path).stat().st_size for path in files))
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
+        leftovers.sweep_beside(target, lambda left: None)  # of a labctl that was killed
         with unfinished.making(target) as fresh:
             fresh.chmod(0o755)  # a server in a container may be another user
             for path in files:

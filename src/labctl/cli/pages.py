@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -57,6 +58,13 @@ def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> N
 @opt.page_port(PORTS[WATCH])
 @opt.expose_option
 @opt.replica_option
+@click.option(
+    "--forwarded-host",
+    "forwarded",
+    default="",
+    metavar="NAME",
+    help="Also answer under this name, at which the page's port is forwarded (Codespaces).",
+)
 @click.option("--terminal", is_flag=True, help="Show it here, without a page; q ends it.")
 @click.option(
     "--what-if",
@@ -66,7 +74,13 @@ def chat_command(stack: str, port: int | None, endpoint: str, expose: bool) -> N
     help="Also show what another setting of the scheduler would do with the same requests; may be repeated.",
 )
 def watch_command(
-    stack: str, port: int | None, expose: bool, replica: int | None, terminal: bool, other: tuple[str, ...]
+    stack: str,
+    port: int | None,
+    expose: bool,
+    replica: int | None,
+    forwarded: str,
+    terminal: bool,
+    other: tuple[str, ...],
 ) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
@@ -74,6 +88,8 @@ def watch_command(
     """
     from labctl.manifest.settings import parse_assignments
 
+    if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?)?", forwarded):
+        raise click.UsageError(f"--forwarded-host takes a name as an address has it, and no {forwarded!r}")
     assignments = parse_assignments(other, "--what-if")
     if terminal:
         from labctl.cli.watch_screen import WatchScreen
@@ -99,6 +115,7 @@ def watch_command(
         session, lab, name = opt.open_stack(stack)
         workspace, record = session.workspace, session.require_up(name)[1].one(replica)
         page = server.page_of_stack(workspace, lab, record, expose, assignments)
+    page.forwarded = forwarded.lower()
     with (
         page.serving(port) as address,
         publish_address(workspace, name, WATCH, address) if workspace else nullcontext(),
@@ -106,4 +123,6 @@ def watch_command(
         if expose:
             click.echo(f"--expose: whoever reaches this machine and has this whole address can {MAY}", err=True)
         click.echo(f"{name}: {address}  (Ctrl-C ends it)")
+        if forwarded:
+            click.echo(f"forwarded: https://{page.forwarded}/{page.token}/")
         threading.Event().wait()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from labctl.doctor.gpu import gpu_checks
 from labctl.doctor.machine import Check, from_error, machine_checks
+from labctl.doctor.system import system_check
 from labctl.plan import Plan
 from labctl.runtimes import wheel
 from labctl.runtimes.base import Runtime
@@ -32,7 +33,7 @@ def checklist(
         expose: also check what a stack needs that listens beyond loopback.
         workshop: also measure this machine's room, memory and speed (takes about ``workshop.BUDGET_S`` seconds).
     """
-    checks = machine_checks(workspace.cache)
+    checks = [system_check(), *machine_checks(workspace.cache)]
     names = ("compose",) if plan and plan.release else ("local", "compose")
     runtimes = [_check_runtime(runtime_named(name), profile) for name in names]
     if any(check.state == "ok" for check in runtimes):  # one of them is enough

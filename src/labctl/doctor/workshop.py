@@ -7,7 +7,6 @@ many short rounds the best counts, so that other work on the machine disturbs li
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import psutil
 
 from labctl.doctor.machine import Check
+from labkit.contention import own_processors
 from labkit.disk import free_bytes
 
 REFERENCE_S = 0.006  # the yardstick on the EPYC of docs/develop/measurements.md
@@ -30,7 +30,7 @@ MEMORY = 4e9
 
 def checks(root: Path, docker: bool) -> list[Check]:
     """What ``labctl doctor --workshop`` asks beside the usual. ``docker``: an engine answers here."""
-    available, free, cores = psutil.virtual_memory().available, free_bytes(root), len(os.sched_getaffinity(0))
+    available, free, cores = psutil.virtual_memory().available, free_bytes(root), own_processors()
     room = SETUP_DISK + (IMAGES_DISK if docker else 0)
     close = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB"
     clear = f"free some space: {room / 1e9:.0f} GB are needed" + (" with Docker's images" if docker else "")

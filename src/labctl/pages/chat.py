@@ -28,8 +28,18 @@ History = list[dict[str, str]]
 CSS = """
 .message code, .message pre {white-space: pre-wrap !important; background: none !important}
 .message pre {padding: 0 30px 0 0 !important} .message code {padding: 0 !important}
+.prose h1 {font-size: 1.3em !important} .dark #scheduler {color: #a5b4fc}
+@media (prefers-reduced-motion: reduce) {* {animation: none !important; transition: none !important}}
 """
 TEXTS = "max(160px, calc(100vh - 440px))"  # the button below the texts is in the window
+# Colours of the theme that are too near to their background otherwise: a contrast of less than 4.5.
+CONTRAST = {
+    "block_title_text_color": "*primary_700",
+    "body_text_color_subdued": "*neutral_600",
+    "button_primary_background_fill": "*primary_600",
+    "button_primary_background_fill_hover": "*primary_700",
+    "button_primary_background_fill_dark": "*primary_600",
+}
 FONTS = ["system-ui", "sans-serif"]  # of the machine: the page asks no other server
 Dial = tuple[str, float, float, float, float]  # label, least, most, step, at first
 TOKENS: Dial = ("Tokens at most", 1, 512, 1, 64)
@@ -97,7 +107,7 @@ class Page:
             return gr.Slider(least, most, usual, step=step, label=label, elem_id=name)
 
         with gr.Blocks(title=self.title, analytics_enabled=False) as blocks:
-            gr.Markdown(f"## {self.title}")
+            gr.Markdown(f"# {self.title}")
             if self.scheduler:
                 gr.HTML(
                     f'<a id="scheduler" href="{SCHEDULER}" target="_blank" rel="noopener">The scheduler at work</a>'
@@ -198,7 +208,7 @@ def serve(page: Page, address: str, port: int | None = None) -> Iterator[str]:
     blocks = page.build()
     functions = [function["id"] for function in blocks.config["dependencies"] if function["backend_fn"]]
     gate = Middleware(Gate, page=page, functions=functions, exposed=address != "127.0.0.1")
-    theme = gr.themes.Soft(font=FONTS, font_mono=["monospace"])
+    theme = gr.themes.Soft(font=FONTS, font_mono=["monospace"]).set(**CONTRAST)
     blocks.queue(default_concurrency_limit=8).launch(
         server_name=address,
         server_port=port,

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 
-def objection(headers: Mapping[str, str], exposed: bool) -> str:
+def objection(headers: Mapping[str, str], exposed: bool, forwarded: str = "") -> str:
     """Why a request with these headers (names in lower case) is refused; "" where it is not.
 
-    ``exposed``: the page listens on every address of the machine, not only on loopback.
+    ``exposed``: the page listens on every address of the machine, not only on loopback. ``forwarded``: another name,
+    under which a person has forwarded the page's port.
     """
     host = headers.get("host", "")
-    if not is_own(host, exposed):
+    if not is_own(host, exposed) and not (forwarded and host == forwarded):
         return f"this page is not at {host[:100]!r}"
     origin = headers.get("origin")
-    if origin is not None and _place(origin) != host:
+    if origin is not None and _place(origin) not in (host, forwarded or host):
         return "this page takes no calls from other pages"
     return ""
 

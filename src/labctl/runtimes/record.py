@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -280,6 +281,8 @@ class Proc:
 
 
 def _started(pid: int) -> float:
-    """When a process was started. Raises OSError where there is none."""
+    """When a process was started. Raises OSError, or psutil's error, where there is none."""
+    if sys.platform != "linux":
+        return float(psutil.Process(pid).create_time())
     after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return int(after_name[19]) / os.sysconf("SC_CLK_TCK")

@@ -7,6 +7,7 @@ import itertools
 import random
 import re
 import socket
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -98,8 +99,11 @@ def free_ports(bind: str, count: int) -> list[int]:
 def _reserve(port: int) -> bool:
     """Keep the port from every other labctl of this machine until this process ends; False where one has it.
 
-    An abstract socket's name (unix(7)) is a lock of the same network namespace as the port, and leaves no file.
+    An abstract socket's name (unix(7)) is a lock of the same network namespace as the port, and leaves no file. Other
+    systems than Linux have none: there two commands that pick the same port find out when a server starts.
     """
+    if sys.platform != "linux":
+        return True
     holder = socket.socket(socket.AF_UNIX)
     try:
         holder.bind(f"\0triton-labs-port-{port}")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from labctl.pages.live.arrivals import Arrival, arrivals
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.lines import read
 from labctl.pages.live.packing import Packing
@@ -24,7 +25,7 @@ def recording(folder: Path) -> dict[str, Any]:
 
     Raises LabError: the run has left no step log.
     """
-    feed, packing, lines = Feed(), Packing(), 0
+    feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
     shift, end = 0.0, 0.0
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
@@ -36,6 +37,7 @@ def recording(folder: Path) -> dict[str, Any]:
                 break
             if first:
                 shift, first = end + BETWEEN_S - (line["t"] - line["dur"]), False
+                sent += arrivals(folder, phase, shift)
             end = line["t"] + shift
             lines += 1
             whose = [*named, f"replica {line['replica']}"] if "replica" in line else named
@@ -48,7 +50,7 @@ def recording(folder: Path) -> dict[str, Any]:
     head = {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}
     if not packing.texts:
         head["note"] = NO_TEXTS
-    return {"head": head, **packing.document()}
+    return {"head": head, **packing.document(), "sent": sent}
 
 
 def page(folder: Path) -> str:

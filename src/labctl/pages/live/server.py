@@ -48,12 +48,13 @@ class WatchServer:
     """Serves one page below an address that holds a secret of its own; whoever does not know it gets nothing.
 
     ``hub`` tells it what happens (None for a run that is over); ``acts`` are what can be done, by name, each given the
-    call's JSON object; ``exposed``: it listens on every address of the machine.
+    call's JSON object; ``exposed``: it listens on every address of the machine. ``forwarded``: another name for
+    it, if it has one.
     """
 
     def __init__(self, html: str, hub: Hub | None, acts: Mapping[str, Act], exposed: bool) -> None:
         self._html, self._hub, self._acts, self._exposed = html, hub, acts, exposed
-        self.token = secrets.token_urlsafe(16)
+        self.token, self.forwarded = secrets.token_urlsafe(16), ""
         routes = [Route("/", self._page), Route("/events", self._events), Route("/{act}", self._act, methods=["POST"])]
         self._app = Starlette(routes=routes, lifespan=self._life)
 
@@ -63,7 +64,7 @@ class WatchServer:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        why, status = gate.objection(Headers(scope=scope), self._exposed), 403
+        why, status = gate.objection(Headers(scope=scope), self._exposed, self.forwarded), 403
         first, _, rest = scope["path"].lstrip("/").partition("/")
         if not why and not secrets.compare_digest(first.encode(), self.token.encode()):
             why, status = "there is nothing here: the whole address of the page is in the terminal", 404

@@ -9,7 +9,17 @@ import json
 from importlib.resources import files
 from typing import Any
 
-SCRIPTS = ("store.js", "strip.js", "lane.js", "quiz.js", "panels.js", "controls.js", "whatif.js", "watch.js")
+SCRIPTS = (
+    "store.js",
+    "strip.js",
+    "words.js",
+    "lane.js",
+    "quiz.js",
+    "panels.js",
+    "controls.js",
+    "whatif.js",
+    "watch.js",
+)
 
 
 def document(recording: Any = None) -> str:

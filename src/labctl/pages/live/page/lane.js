@@ -5,6 +5,17 @@ function el(tag, properties = {}, ...children) {
   return made;
 }
 
+/** Make the children of a box again where what they say has changed: who has the focus on one keeps it. */
+function renew(box, items, make) {
+  const said = JSON.stringify(items);
+  if (box.said === said) return;
+  box.said = said;
+  const at = [...box.children].findIndex((child) => child.contains(document.activeElement));
+  const held = at < 0 ? null : document.activeElement.dataset.request;
+  box.replaceChildren(...items.map(make));
+  if (held) [...box.querySelectorAll("[data-request]")].find((one) => one.dataset.request === held)?.focus();
+}
+
 class LaneView {
   constructor(store, index, page) {
     Object.assign(this, { store, index, page, cells: null, mapped: 0, hovered: null });
@@ -17,9 +28,14 @@ class LaneView {
     this.seats = el("div", { className: "seats" });
     this.canvas = el("canvas", { className: "strip", tabIndex: 0 });
     this.canvas.setAttribute("role", "img");
+    this.told = el("ul", { className: "told", hidden: true });
+    this.teller = el("button", { className: "teller", type: "button", textContent: "in words", onclick: () => this.tell() });
+    this.teller.setAttribute("aria-expanded", "false");
+    this.teller.setAttribute("aria-label", `${lane.name}: the steps in words`);
     this.batch = el("span");
     this.kv = el("span");
     this.map = el("canvas");
+    this.map.setAttribute("aria-hidden", "true"); // the owners below say it
     this.owners = el("p", { className: "owners" });
     this.mapBox = el("div", { className: "map", hidden: true },
       this.caption = el("div", { className: "caption" }),
@@ -30,7 +46,8 @@ class LaneView {
         el("div", { className: "waiting" }, this.waitingTitle, this.queue),
         el("div", {}, this.seated, this.seats,
           el("div", { className: "under" }, this.batch, this.kv)),
-        el("div", {}, el("div", { className: "caption", textContent: "steps" }), this.canvas)),
+        el("div", {}, el("div", { className: "caption" }, "steps ", this.teller), this.canvas)),
+      this.told,
       this.mapBox);
     this.root.dataset.lane = lane.name;
     this.whatIf = page.whatIf.is(lane);
@@ -84,6 +101,12 @@ class LaneView {
       return;
     }
     this.explain(place, seat, { left: event.clientX + 14, top: event.clientY + 14 });
+  }
+
+  tell() {
+    this.told.hidden = !this.told.hidden;
+    this.teller.setAttribute("aria-expanded", String(!this.told.hidden));
+    this.page.stale = true;
   }
 
   explain(place, seat, where) {
@@ -160,29 +183,34 @@ class LaneView {
     this.kv.style.marginTop = `${GAP + this.strip.kvHigh - 14}px`;
     this.canvas.setAttribute("aria-label", `${lane.name}: ${lane.end - lane.first} steps, the last with a batch of ${size}`);
     this.blocks(place, now);
+    if (!this.told.hidden) {
+      const said = inWords(page, this.index, place);
+      renew(this.told, said.length ? said : ["No request has had a step yet."], (textContent) => el("li", { textContent }));
+    }
     if (this.whatIf) page.whatIf.show(this);
   }
 
   waits(now, unseen) {
-    const store = this.store, count = now.waiting.length + now.more + unseen.length;
+    const { store, page } = this, count = now.waiting.length + now.more + unseen.length;
     this.waitingTitle.textContent = count ? `waiting: ${count}` : "no request waits";
     const most = Math.max(6, Math.floor((this.page.rowHeight(this.lane) * this.lane.rows + 60) / 26));
     const chips = now.waiting.slice(0, most).map((request, i) => {
       const why = Array.isArray(now.why) ? now.why[i] : now.why;
-      return this.chip(store.name(request), why, store.color(request).fill, request);
+      return [store.name(request), why, store.color(request).fill, request];
     });
-    const unseenChip = (asked) => this.chip(asked.name, "in Triton's queue", store.colorOf(asked.name).fill, asked.name);
+    const unseenChip = (asked) => [asked.name, "in Triton's queue", store.colorOf(asked.name).fill, asked.name];
     chips.push(...unseen.slice(0, Math.max(0, most - chips.length)).map(unseenChip));
     const rest = count - chips.length;
-    if (rest > 0) chips.push(el("small", { textContent: `and ${rest} more` }));
-    this.queue.replaceChildren(...chips.map((chip) => el("li", {}, chip)));
+    const shown = chips.map((chip) => [...chip, page.picked(this.index, chip[0])]);
+    renew(this.queue, [...shown, ...(rest > 0 ? [rest] : [])], (chip) =>
+      el("li", {}, typeof chip === "number" ? el("small", { textContent: `and ${chip} more` }) : this.chip(...chip)));
   }
 
-  chip(name, why, color, key) {
+  chip(name, why, color, key, picked) {
     const chip = el("button", { className: "chip", type: "button", title: why, onclick: () => this.page.pick(this.index, name) },
       el("b", { textContent: `${name} ` }), el("small", { textContent: why }));
     if (color) chip.style.borderLeftColor = color;
-    chip.classList.toggle("picked", this.page.picked(this.index, name));
+    chip.setAttribute("aria-pressed", String(picked));
     chip.dataset.request = key;
     return chip;
   }
@@ -203,7 +231,8 @@ class LaneView {
       entry.button.style.height = `${row}px`;
       entry.button.style.fontSize = row < 16 ? "9px" : "";
       entry.button.classList.toggle("empty", !here);
-      entry.button.classList.toggle("picked", here && this.page.picked(this.index, store.name(request)));
+      entry.button.setAttribute("aria-pressed", String(here && this.page.picked(this.index, store.name(request))));
+      entry.button.setAttribute("aria-label", here ? `slot ${seat + 1}: request ${store.name(request)}` : `slot ${seat + 1}: empty`);
       if (here) entry.button.dataset.request = store.name(request);
       else delete entry.button.dataset.request;
       entry.mark.style.background = here ? store.color(request).fill : "";

@@ -75,7 +75,7 @@ function showCounters(page) {
   $("counters").hidden = !page.store.counters.length;
   $("counted").replaceChildren(...page.store.counters.map((row) => {
     const table = el("table", {}, el("caption", { textContent: row.model }),
-      el("tr", {}, el("th"), el("th", { textContent: "Triton" }), el("th", { textContent: "the model" })),
+      el("tr", {}, el("td"), el("th", { textContent: "Triton" }), el("th", { textContent: "the model" })),
       ...row.facts.map(([what, triton, really]) =>
         el("tr", {}, el("th", { textContent: what }), el("td", { textContent: triton }), el("td", { textContent: really }))));
     return el("div", {}, table, ...row.notes.map((note) => el("p", { textContent: note })));

@@ -66,11 +66,12 @@ class Lane {
 class Store {
   constructor() {
     this.lanes = [];
-    // {id, label, lane, t: first seen, at: places of its steps, text, cuts: how long the text was after each, waited,
-    // why, end}
+    // {id, label, lane, t: first seen, from: the place where it first waited, at: places of its steps, text, cuts: how
+    // long the text was after each, waited, out: places where it was preempted, why, end}
     this.requests = [];
     this.asked = new Map(); // what this page's server has sent: number -> {model, prompt, state, text, ...}
     this.colors = new Map();
+    this.sent = new Map(); // when requests were sent, by name: of this page's, or those that a recording knows
     this.counters = [];
     this.clock = null;
     this.zero = null;
@@ -89,6 +90,16 @@ class Store {
   ask(event) {
     this.asked.set(event.n, { ...this.asked.get(event.n), ...event });
     if (event.name) this.colorOf(event.name);
+    if (event.name && event.at) this.send(event.name, event.at);
+  }
+
+  send(name, at) {
+    if (!this.sent.get(name)?.push(at)) this.sent.set(name, [at]);
+  }
+
+  /** When a request of that name was sent that had its first step at a time; undefined where nobody knows. */
+  arrived(name, by) {
+    return this.sent.get(name)?.findLast((at) => at <= by);
   }
 
   /** Who waits now, where the server tells so between two steps. */
@@ -102,7 +113,8 @@ class Store {
   }
 
   /** A run that is over, as labctl.pages.live.packing has written it. */
-  open({ lanes, requests, texts }) {
+  open({ lanes, requests, texts, sent }) {
+    for (const [name, at] of sent || []) this.send(name, at);
     requests.forEach(([lane, id, label], index) => this.request(index, id, label, lane, 0));
     lanes.forEach((columns, m) => {
       const { name, model, t, d, now, ...changes } = columns;
@@ -130,7 +142,7 @@ class Store {
   }
 
   request(index, id, label, lane, t) {
-    this.requests[index] = { id, label, lane, t, at: [], text: "", cuts: [], waited: 0, why: "", end: "" };
+    this.requests[index] = { id, label, lane, t, at: [], text: "", cuts: [], waited: 0, out: [], why: "", end: "" };
     this.colorOf(id);
   }
 
@@ -162,9 +174,11 @@ class Store {
     }
     (step.w || []).forEach((index, i) => {
       const request = this.requests[index];
+      if (!request.at.length) request.from ??= place;
       request.waited++;
       request.why = Array.isArray(step.y) ? step.y[i] : step.y || "";
     });
+    for (const index of step.v || []) this.requests[index].out.push(place);
     for (const [index, why] of step.e || []) Object.assign(this.requests[index], { end: why, endedAt: place });
     if (this.zero === null) this.zero = step.t - step.d;
     this.last = Math.max(this.last, step.t);

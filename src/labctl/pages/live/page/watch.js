@@ -1,6 +1,9 @@
 // The page itself: what it hears (a server, or a recording inside it), what it shows of it, and what a person does.
 const $ = (id) => document.getElementById(id);
 
+// Who wants less motion: what moves by itself moves once a second.
+const CALM = matchMedia("(prefers-reduced-motion: reduce)");
+
 class Page {
   constructor() {
     this.store = new Store();
@@ -65,7 +68,8 @@ class Page {
       $("lanes").insertBefore(view.root, after ? after.root : null);
       this.quiz.lane(view.lane.name, view.whatIf);
     }
-    this.dirty = this.stale = true;
+    this.stale = true;
+    if (!CALM.matches) this.dirty = true;
     this.quiz.look();
   }
 
@@ -221,7 +225,7 @@ class Page {
       if (this.now >= this.store.last) play(this, false);
     }
     this.before = at;
-    if (this.stale && (!this.updated || at - this.updated > 90)) {
+    if (this.stale && (!this.updated || at - this.updated > (CALM.matches ? 1000 : 90))) {
       this.updated = at;
       this.stale = false;
       this.views.forEach((view) => view.update());

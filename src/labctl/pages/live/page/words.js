@@ -1,0 +1,55 @@
+// A lane's timeline in words, for people who do not see the strip: what became of each of its newest requests.
+const TOLD = 12; // requests
+const NAMED = 3; // of those that another one waited for
+
+/** A sentence for each request that the lane had before a place, the newest first. */
+function inWords(page, index, before) {
+  const { store } = page, lane = store.lanes[index], found = [];
+  for (const ask of page.unseen(lane)) found.push(sentence(store, lane, { id: ask.name, at: [], out: [], why: "in Triton's queue" }, before));
+  for (let i = store.requests.length - 1; i >= 0 && found.length < TOLD; i--) {
+    const request = store.requests[i];
+    if (!request || request.lane !== index || Math.min(request.from ?? Infinity, request.at[0] ?? Infinity) >= before) continue;
+    found.push(sentence(store, lane, request, before));
+  }
+  return found;
+}
+
+function sentence(store, lane, request, before) {
+  const steps = request.at.filter((place) => place < before), begun = steps.length ? steps[0] : before;
+  const parts = [`request ${request.id} ${waitOf(store, lane, request, begun, steps.length > 0)}`];
+  if (steps.length) {
+    const row = (place) => lane.at(place).r, last = steps.at(-1), own = (r) => member({ r }, store.requests.indexOf(request)) * FIELDS;
+    const kept = steps.filter((place) => place >= lane.first);
+    const made = kept.reduce((sum, place) => sum + row(place)[own(row(place)) + 3], 0);
+    const where = kept.length > 1 ? `steps ${lane.at(kept[0]).n} to ${lane.at(last).n}` : `step ${lane.at(last).n}`;
+    parts.push(`${made ? `${count(made, "token")} in ` : ""}${where}, slot ${row(last)[own(row(last)) + 1] + 1}`);
+  }
+  const out = request.out.filter((place) => place < before).length;
+  if (out) parts.push(`preempted ${count(out, "time")}`);
+  if (request.endedAt < before) parts.push(`ended: ${request.end}`);
+  return parts.join("; ");
+}
+
+/** "waited 374 tokens for request 1": what the others got between its arrival, as far as that is known, and its first step. */
+function waitOf(store, lane, request, begun, over) {
+  const came = store.arrived(request.id, begun > lane.first && begun < lane.end ? lane.at(begun).t : Infinity);
+  const from = Math.max(lane.first, Math.min(request.from ?? begun, came === undefined ? begun : lane.placeAt(came)));
+  const others = new Set();
+  let tokens = 0;
+  for (let place = from; place < begun; place++) {
+    const { r } = lane.at(place);
+    for (let k = 0; k < r.length; k += FIELDS) {
+      others.add(store.name(r[k]));
+      tokens += r[k + 3];
+    }
+  }
+  const why = request.why ? ` (${request.why})` : "";
+  if (!others.size) return over ? "did not wait" : `waits${why}`;
+  const names = [...others], more = names.length - NAMED;
+  const listed = more > 0 ? `${names.slice(0, NAMED).join(", ")} and ${more} more` : names.join(" and ");
+  return `${over ? "waited" : "has waited"} ${tokens ? count(tokens, "token") : count(begun - from, "step")} for request${names.length > 1 ? "s" : ""} ${listed}${why}`;
+}
+
+function count(number, what) {
+  return `${number} ${what}${number === 1 ? "" : "s"}`;
+}
