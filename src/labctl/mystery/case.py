@@ -29,7 +29,7 @@ from labkit.errors import LabError
 from labkit.evidence import metrics, steplog
 from labkit.predict import clinic
 from labkit.predict.clinic import GROUND, HEALTHY, SLOWER, Fault, Line
-from labkit.predict.recording import MODEL
+from labkit.predict.lines import MODEL
 from labkit.workloads import clinic as clients
 
 STACK = "inflight-batching"

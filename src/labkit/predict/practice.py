@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 from labkit.errors import LabError
 from labkit.evidence.steplog import Step as LoggedStep
-from labkit.predict.recording import MODEL, Arrival, Row, Settings
+from labkit.predict.lines import MODEL
+from labkit.predict.recording import Arrival, Row, Settings
 from labkit.predict.replay import Replay, scheduler_of
 from labserve.inflight.own import FILE, scheduler_beside
 from labserve.inflight.step import Step
