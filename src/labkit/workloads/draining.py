@@ -105,8 +105,9 @@ class Draining:
     def cancel(self, key: str) -> None:
         """The client has gone: the server need not go on."""
         with self._lock:
-            stream, _ = self._answers.pop(key)
-        stream.__exit__(None, None, None)
+            found = self._answers.pop(key, None)
+        if found:
+            found[0].__exit__(None, None, None)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -118,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if what == "generate":
             with contextlib.suppress(OSError):
-                self._generate(user, body)
+                self._generate(name, user, body)
             return
         if what == "sleep":
             user.clock += max(0.0, float(body))
@@ -129,8 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(told).encode())
 
-    def _generate(self, user: User, request: dict[str, Any]) -> None:
-        key, after = self.headers["Idempotency-Key"], int(self.headers["Last-Event-ID"])
+    def _generate(self, name: str, user: User, request: dict[str, Any]) -> None:
+        key, after = f"{name}/{self.headers['Idempotency-Key']}", int(self.headers["Last-Event-ID"])
         act = user.script[len(user.tries)] if len(user.tries) < len(user.script) else Act()
         user.tries.append(Try(user.clock, key, after))
         if act.status != 200:
@@ -150,6 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
             if self._gone():
                 user.closed = True
                 self.gateway.cancel(key)
+                return
+            if len(record.responses) <= number:  # the server failed: the connection ends
                 return
             self.wfile.write(json.dumps(record.responses[number][1]).encode() + b"\n")
         if act.cut is None:
