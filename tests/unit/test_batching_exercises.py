@@ -19,6 +19,9 @@ from benchmarks import gate
 from labctl.learn.exercise import Exercise, find_all
 from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
+from labkit.predict.counting import Answer
+from labkit.predict.recording import Settings
+from labkit.predict.replay import scheduler_of
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.own import scheduler_beside, with_line
 from labserve.inflight.policy import Policy
@@ -32,6 +35,15 @@ EXERCISES = [e for e in find_all(WORKSPACE, load(WORKSPACE)) if e.lab.number == 
 ATTEMPTS = [(exercise, attempt) for exercise in EXERCISES for attempt in gate.attempts(exercise)]
 SEEDS = range(1, 1 + int(os.environ.get("LABS_SEEDS", "3")))
 POLICY, BLOCKS = "batch_scheduler_policy", "max_tokens_in_paged_kv_cache"
+WORDS = {  # what config.pbtxt says where an exercise sets nothing
+    POLICY: "guaranteed_no_evict",
+    "engine": "openvino",
+    "gpt_model_type": "inflight_fused_batching",
+    "max_num_tokens": "256",
+    "enable_chunked_context": "true",
+    "enable_kv_cache_reuse": "false",
+    "scheduling": "fcfs",
+}
 
 
 def module(path: Path) -> Any:
@@ -104,14 +116,14 @@ class CountingTrial:
     def __init__(self, exercise: Exercise, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.checks: list[tuple[bool, str]] = []
-        self.folder, self._set = folder, {POLICY: "guaranteed_no_evict"} | exercise.manifest.settings
+        self.folder, self._set = folder, WORDS | {key: str(word) for key, word in exercise.manifest.settings.items()}
         self._count = 0
         self._load()
 
     def _load(self) -> None:
-        kv, places = KVBudget(int(self._set[BLOCKS]) // 32, 32), self._set["max_num_sequences"]
-        kind = scheduler_beside(self.folder)
-        self._scheduler = kind(CountingEngine(), kv, Policy(self._set[POLICY]), places, static=False)
+        blocks, step_tokens = int(self._set[BLOCKS]) // 32, int(self._set["max_num_tokens"])
+        settings = Settings(self._set, blocks, 32, step_tokens, 2048, 2000)
+        self._scheduler = scheduler_of(settings, scheduler_beside(self.folder))
 
     def send_queued(
         self, requests: Sequence[Any], later: Sequence[tuple[int, Any]] = ()
@@ -124,7 +136,9 @@ class CountingTrial:
 
     def _job(self, request: Any) -> Request:
         self._count += 1
-        job = Request(str(self._count), list(request[0]), request[1])
+        prompt, limit = list(request[0]), request[1]
+        answer: Any = Answer([*range(len(prompt), len(prompt) + limit)], word=False, resumable=True)
+        job = Request(str(self._count), prompt, limit, answer)
         job.tenant = request[2]["tenant"] if len(request) > 2 else ""
         return job
 
@@ -132,7 +146,7 @@ class CountingTrial:
         return json.loads(json.dumps(getattr(module(self.folder / script), function)(*arguments)))
 
     def parameters(self, model: str) -> dict[str, str]:
-        return {POLICY: self._set[POLICY], BLOCKS: str(self._set[BLOCKS])}
+        return dict(self._set)
 
     def load_with(self, model: str, **parameters: str) -> None:
         self._set |= parameters

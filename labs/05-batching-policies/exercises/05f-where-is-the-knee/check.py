@@ -1,0 +1,123 @@
+"""The learner's knee, replayed on the server just below it and just above: which requests are within the limits?
+
+Time is counted from the server's steps, so that a busy machine changes nothing of it.
+"""
+
+from itertools import accumulate
+
+from labkit.predict.counted_time import Batch, Cost, good_share, latencies, replayed
+from labkit.stats import Slo
+
+MODEL, REQUESTS, SLOTS = "tensorrt_llm", 60, 8
+GOOD = 0.9  # of the requests
+NEAR = 0.05  # the knee may lie so far from the learner's
+HALVINGS, HIGHEST = 14, 100.0  # requests per second
+SAME = 0.004  # two knees that are found by halving differ by less
+LOW = "a higher rate is within the limits too: requests that run together share the fixed cost of their steps."
+HIGH = "at that rate too many first tokens are late: long before the throughput is at its peak, requests queue."
+LIKELY = {
+    "even gaps": "requests do not come in equal gaps: a crowd has to wait, however low the mean rate is.",
+    "free prompts": "prompts take time too: while one is computed, every running request waits for it.",
+    "the mean": "a mean within the limit hides the late ones: count the requests that are within both limits.",
+}
+
+
+def check(trial):
+    load = Load(trial.parameters(MODEL), trial.rng)
+    while not load.tells_apart:
+        load = Load(trial.parameters(MODEL), trial.rng)
+    said = trial.call("predict.py", "knee", load.recording)
+    number = isinstance(said, int | float) and said > 0
+    if not trial.expect("knee returns", "a rate", said, number, "knee returns a number: requests per second."):
+        return
+    for times, enough in ((1 - NEAR, True), (1 + NEAR, False)):
+        share = served(trial, load, times * said)
+        trial.expect(
+            f"within the limits at {times:.2f} of your {said:.2f} requests per second",
+            f"at least {GOOD:.0%}" if enough else f"less than {GOOD:.0%}",
+            f"{share:.0%}",
+            (share >= GOOD) == enough,
+            LOW if not enough else "" if share >= GOOD else load.likely(said),
+        )
+
+
+class Load:
+    """A recording, and what its knee would be with each likely mistake, by the replay of the server's scheduler."""
+
+    def __init__(self, words, rng):
+        self.words = words
+        self.lengths = [(rng.randint(40, 160), rng.randint(10, 40)) for _ in range(REQUESTS)]
+        self.gaps = gaps_of(rng)
+        self.cost = cost = Cost(rng.uniform(15, 30), rng.uniform(1, 3), rng.uniform(0.3, 0.6))
+        crowd, full = cost.of("p" * SLOTS, [100] * SLOTS), cost.of("d" * SLOTS, [1] * SLOTS)
+        self.slo = Slo(ttft=round(rng.uniform(1.8, 2.3) * crowd), tpot=round(2.5 * full))
+        even = [1.0] * REQUESTS
+        self.knees = {
+            "even gaps": knee(lambda rate: self.share(rate, gaps=even) >= GOOD),
+            "the mean": knee(lambda rate: sum(ttft for ttft, _ in self.replayed(rate)[1]) <= REQUESTS * self.slo.ttft),
+        }
+
+    @property
+    def tells_apart(self):
+        """Whether each mistake has a knee of its own, beyond the tolerance."""
+        one, other = sorted(self.knees.values())
+        return other > one * (1 + 2 * SAME) and self.share((1 - NEAR) * one) < GOOD
+
+    @property
+    def recording(self):
+        return {
+            "slots": SLOTS,
+            "requests": self.lengths,
+            "gaps": self.gaps,
+            "step_ms": self.cost.step,
+            "decode_ms": self.cost.decode,
+            "prompt_token_ms": self.cost.prompt,
+            "ttft_ms": self.slo.ttft,
+            "tpot_ms": self.slo.tpot,
+        }
+
+    def times(self, rate, gaps=None):
+        """When each request arrives, in milliseconds."""
+        return [1000 * at / rate for at in accumulate(gaps or self.gaps)]
+
+    def replayed(self, rate, gaps=None, cost=None):
+        return replayed(self.words, self.lengths, self.times(rate, gaps), cost or self.cost)
+
+    def share(self, rate, **other):
+        return good_share(self.replayed(rate, **other)[1], self.slo)
+
+    def likely(self, said):
+        """The mistake whose knee is the one that was said, which is too high."""
+        free = Cost(self.cost.step, self.cost.decode, 0.0)
+        self.knees["free prompts"] = knee(lambda rate: self.share(rate, cost=free) >= GOOD)
+        off = {name: abs(value / said - 1) for name, value in self.knees.items()}
+        nearest = min(off, key=off.get)
+        return LIKELY[nearest] if off[nearest] < SAME else HIGH
+
+
+def served(trial, load, rate):
+    """The share of the requests that the server answers within the limits."""
+    after, _ = load.replayed(rate)
+    requests = [([trial.rng.randint(5, 2000) for _ in range(prompt)], answer) for prompt, answer in load.lengths]
+    first = after.count(0)
+    records, steps = trial.send_queued(requests[:first], list(zip(after, requests, strict=True))[first:])
+    ids = [record.id for record in records]
+    return good_share(latencies([Batch.of(step) for step in steps], ids, load.times(rate), load.cost), load.slo)
+
+
+def knee(within):
+    low, high = 0.0, HIGHEST
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
+
+
+def gaps_of(rng):
+    """The time before each request, 1 on average: some come alone, and some as a crowd."""
+    gaps = []
+    while len(gaps) < REQUESTS:
+        crowd = rng.choice((1, 1, 1, 2, 7, 8))
+        gaps += [crowd * rng.uniform(0.7, 1.3), *(0.01 * rng.random() for _ in range(crowd - 1))]
+    mean = sum(gaps[:REQUESTS]) / REQUESTS
+    return [gap / mean for gap in gaps[:REQUESTS]]

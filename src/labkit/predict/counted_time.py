@@ -1,0 +1,114 @@
+"""Time that is counted from steps, in milliseconds of a stated cost: requests at such times, and how long they took.
+
+A busy machine changes nothing of it. The replay says after how many steps each request arrives, the server is sent the
+requests after as many, and its step log says when each token was there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from labkit.predict.recording import Arrival, Row, Settings
+from labkit.predict.replay import Replay, scheduler_of
+from labkit.stats import Slo
+
+BLOCK_SIZE = 32
+BLOCKS = "max_tokens_in_paged_kv_cache"
+
+
+class AnyStep(Protocol):
+    """A step of the step log: the names of its requests, and for each of them what ``more`` says."""
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+
+    @property
+    def more(self) -> Mapping[str, Any]: ...
+
+
+class Batch(NamedTuple):
+    """What one step computed: for each request its name, a letter ("d" decodes), its computed and its new tokens."""
+
+    ids: Sequence[str]
+    phase: str
+    tokens: Sequence[int]
+    made: Sequence[int]
+
+    @classmethod
+    def of(cls, step: AnyStep) -> Batch:
+        return cls(step.ids, step.more["phase"], step.more["tokens"], step.more["made"])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds of a step: of any step, and more for each decoding request and each token of a prompt."""
+
+    step: float
+    decode: float
+    prompt: float
+
+    def of(self, phase: str, tokens: Sequence[int]) -> float:
+        """Milliseconds of a step; a letter ("d" decodes) and the computed tokens of each request."""
+        prompts = sum(count for letter, count in zip(phase, tokens, strict=True) if letter == "p")
+        return self.step + self.decode * phase.count("d") + self.prompt * prompts
+
+
+def replayed(
+    words: Mapping[str, str], requests: Sequence[tuple[int, int]], times: Sequence[float], cost: Cost
+) -> tuple[list[int], list[tuple[float, float]]]:
+    """After how many steps each request arrives if steps take as long as ``cost`` says; its TTFT and TPOT then.
+
+    Args:
+        words: the parameters of ``tensorrt_llm``, as its config.pbtxt has them; max_num_tokens and the cache are given.
+        requests: tokens of each prompt and answer, in order of arrival.
+        times: milliseconds at which each arrives.
+
+    Raises:
+        LabError: a request can never be admitted.
+    """
+    settings = Settings(words, int(words[BLOCKS]) // BLOCK_SIZE, BLOCK_SIZE, int(words["max_num_tokens"]), 0, 0)
+    arrivals = [
+        Arrival(str(number), at, 0, prompt, limit, limit, "length")
+        for number, ((prompt, limit), at) in enumerate(zip(requests, times, strict=True))
+    ]
+
+    def milliseconds(row: Row) -> float:
+        return cost.of(row.phase, row.tokens)
+
+    done = Replay(scheduler_of(settings), arrivals, milliseconds)
+    rows = done.run()
+    names = [arrival.name for arrival in arrivals]
+    begins = [row.began for row in rows]
+    after = [bisect_left(begins, at) for at in times]
+    return after, latencies([Batch(row.batch, row.phase, row.tokens, row.made) for row in rows], names, times, cost)
+
+
+def latencies(
+    batches: Sequence[Batch], ids: Sequence[str], times: Sequence[float], cost: Cost
+) -> list[tuple[float, float]]:
+    """TTFT and TPOT of each request in counted milliseconds; TPOT is 0 for an answer of one token.
+
+    Args:
+        batches: all steps of these requests, in order.
+        ids: their names in the steps, in the order of ``times``.
+        times: milliseconds at which each arrives.
+    """
+    arrived = dict(zip(ids, times, strict=True))
+    came: dict[str, list[float]] = {id: [] for id in ids}
+    now = 0.0
+    for batch in batches:
+        now = max(now, min(arrived[id] for id in batch.ids)) + cost.of(batch.phase, batch.tokens)
+        for id, made in zip(batch.ids, batch.made, strict=True):
+            came[id] += [now] * made
+    return [
+        (tokens[0] - arrived[id], (tokens[-1] - tokens[0]) / (len(tokens) - 1) if len(tokens) > 1 else 0.0)
+        for id, tokens in came.items()
+    ]
+
+
+def good_share(found: Sequence[tuple[float, float]], slo: Slo) -> float:
+    """The share of requests whose TTFT and TPOT are within the limits: goodput over all requests."""
+    return sum(slo.is_met(ttft, tpot) for ttft, tpot in found) / len(found)

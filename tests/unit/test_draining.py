@@ -1,0 +1,151 @@
+"""Exercise 07e without a server: its gateway, and each answer judged as foreseen."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import runpy
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, Self
+
+import pytest
+from machinery import ROOT
+
+from benchmarks import gate
+from labctl.learn.exercise import find_all, find_exercise
+from labctl.manifest.catalog import load
+from labctl.workspace import Workspace
+from labkit.clients.gateway import Cut, Gateway, Refused
+from labkit.records import RequestRecord
+from labkit.workloads import draining
+from labkit.workloads.draining import Act, Draining, User
+
+EXERCISE = find_exercise(find_all(Workspace(ROOT, ROOT), load(Workspace(ROOT, ROOT))), "07e")
+ATTEMPTS = list(gate.attempts(EXERCISE))
+REQUEST = {"prompt": "one two three four", "tokens": 4}
+
+
+class Stream:
+    """A stream to a server that makes a word every few milliseconds; its step log is ``log``."""
+
+    log: ClassVar[list[Any]] = []
+
+    def __init__(self, endpoint: str) -> None:
+        self.over = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.over.set()
+
+    def answer(self, record: RequestRecord, words: list[str], tokens: int) -> None:
+        for number in range(tokens):
+            if self.over.wait(0.005):
+                return
+            Stream.log.append(SimpleNamespace(ids=[record.id], batch=1))
+            record.responses.append((time.monotonic(), f"{words[number % len(words)]} "))
+        record.end = time.monotonic()
+
+
+class Model:
+    @classmethod
+    def of(cls, endpoint: str, name: str) -> Model:
+        return cls()
+
+    def send(self, stream: Stream, prompt: str, tokens: int) -> RequestRecord:
+        record = RequestRecord("streams", "streams", prompt, {}, id=str(random.getrandbits(60)))
+        threading.Thread(target=stream.answer, args=(record, prompt.split(), tokens), daemon=True).start()
+        return record
+
+
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "TextStream", Stream)
+    monkeypatch.setattr(draining, "TextModel", Model)
+    monkeypatch.setattr(Stream, "log", [])
+
+
+class Trial:
+    """What the check uses of a trial."""
+
+    endpoints = SimpleNamespace(grpc="")
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.rng = folder, random.Random(seed)
+        self.failed: list[str] = []
+
+    def call(self, script: str, function: str, *arguments: Any) -> Any:
+        spec = importlib.util.spec_from_file_location("of_the_exercise", self.folder / script)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return getattr(module, function)(*arguments)
+
+    def steps(self, model: str) -> list[Any]:
+        return Stream.log
+
+    def expect(self, name: str, expected: object, measured: object, ok: bool, sentence: str) -> bool:
+        self.failed += [] if ok else [sentence]
+        return ok
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
+def test_every_answer_is_judged_as_foreseen(attempt: gate.Attempt) -> None:
+    trial = Trial(attempt.folder, 1)
+    runpy.run_path(str(EXERCISE.folder / "check.py"))["check"](trial)
+    assert trial.failed[:1] == ([attempt.says] if attempt.says else [])
+
+
+def gateway(user: User) -> Draining:
+    return Draining("", "streams", {"user": user})
+
+
+def test_a_refusal_says_when_to_come_back_or_nothing() -> None:
+    with gateway(User([Act(503, retry_after=7), Act(400)])) as door:
+        client = Gateway(door.url("user"))
+        refusals = []
+        for _ in range(2):
+            with pytest.raises(Refused) as refused:
+                client.post(REQUEST, "key")
+            refusals.append((refused.value.status, refused.value.retry_after))
+    assert refusals == [(503, 7.0), (400, None)]
+    assert door.computed == 0
+
+
+def test_an_answer_that_was_cut_goes_on_and_is_computed_once() -> None:
+    with gateway(User([Act(cut=0), Act(cut=2)])) as door:
+        client, tokens = Gateway(door.url("user")), []
+        with pytest.raises(Cut):
+            client.post(REQUEST, "key")
+        with pytest.raises(Cut):
+            tokens += [*client.post(REQUEST, "key")]
+        for token in client.post(REQUEST, "key", after=2):
+            tokens.append(token)
+    assert tokens == ["three ", "four "]
+    assert door.computed == 1
+
+
+def test_only_sleep_moves_the_clock() -> None:
+    with gateway(User()) as door:
+        client = Gateway(door.url("user"))
+        client.sleep(2.5)
+        client.sleep(0.5)
+        assert client.now() == 3.0
+
+
+def test_a_client_that_closes_its_answer_stops_the_server() -> None:
+    user = User(leaves=2)
+    with gateway(user) as door:
+        client = Gateway(door.url("user"))
+        answer = client.post({"prompt": "one", "tokens": 10_000}, "key")
+        there = [client.show(token) for token, _ in zip(answer, range(2), strict=False)]
+        answer.close()
+        deadline = time.monotonic() + 20
+        while not user.closed and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert there == [True, False]
+    assert user.closed and len(Stream.log) < 10_000
