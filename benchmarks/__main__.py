@@ -29,6 +29,7 @@ from benchmarks import (
     iterative,
     kills,
     llm,
+    museum,
     predict,
     replica_kills,
     replica_start,
@@ -62,13 +63,14 @@ YARDSTICKS = {
 # They look for faults, or need vLLM, and take long: only by name.
 LONG = {
     "engines": engines.run,
-    "arena": lambda options: arena.run(options.count or arena.MUTANTS),
+    "arena": arena.run,
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
     "fuzz": fuzz.run,
     "door-fuzz": door_fuzz.run,
     "door-upstream": door_upstream.run,
     "exercises": exercises.run,
+    "museum": museum.run,
     "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
@@ -90,10 +92,12 @@ def main() -> None:
         "exercises: seeds (200)",
     )
     answers.options(parser)
+    arena.options(parser)
     decode.options(parser)
     door_upstream.options(parser)
     engines.options(parser)
     fuzz.options(parser)
+    museum.options(parser)
     predict.options(parser)
     start_up.options(parser)
     options = parser.parse_args()

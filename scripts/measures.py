@@ -41,7 +41,7 @@ ROOMS = {
         "pages/live/whatif.py",
         "pages/live/page/whatif.js",
     ),
-    "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
+    "museum and arena": ("museum/*.py", "runtimes/bare.py", "labs/arena.py", "cli/reproduce.py", "cli/arena.py"),
 }
 ROOM_LINES, PAGE_WORDS = 1_500, 900
 # Their pages, each at most PAGE_WORDS.
