@@ -75,10 +75,13 @@ def run_(policies: Sequence[str], seed: str, public: bool, real: bool, only: Seq
     if unknown := [name for name in only if name not in traces]:
         raise LabError(f"there is no trace {unknown[0]}", f"there are {', '.join(traces)}", "")
     traces = {name: trace for name, trace in traces.items() if name in (only or traces)}
-    standings = [] if real and policies else _judged(paths, traces)
+    if real and policies:
+        _run_real(paths, traces, json_output)
+        return
+    standings = _judged(paths, traces)
     if real:
         best = sorted((one for one in standings if not one.foul), key=lambda one: -one.figure("goodput_per_s"))
-        _run_real(paths if policies else [_path(one.name) for one in best[:BEST]], traces, json_output)
+        _run_real([_path(one.name) for one in best[:BEST]], traces, json_output)
         return
     if json_output:
         found = [
@@ -159,7 +162,9 @@ def _run_real(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], js
         click.echo(json.dumps([arena.to_json(pair) for pair in pairs], indent=1))
         return
     sides = [(pair, name, side) for pair in pairs for name, side in (("replay", pair.replay), ("Triton", pair.server))]
-    rows = [[side.name, name, *_figures(side)] for _, name, side in sides if side.games]
+    rows = [
+        [side.name, name, *_figures(side)] for pair, name, side in sides if not (pair.replay.foul or pair.server.foul)
+    ]
     if rows:
         click.echo(table(rows, ["policy", "", *HEADER[1:]], right=range(2, len(HEADER) + 1)))
     for pair in pairs:
