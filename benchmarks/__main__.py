@@ -31,6 +31,7 @@ from benchmarks import (
     kills,
     llm,
     load_tools,
+    museum,
     mystery,
     predict,
     replica_kills,
@@ -65,7 +66,7 @@ YARDSTICKS = {
 # They look for faults, or need vLLM, and take long: only by name.
 LONG = {
     "engines": engines.run,
-    "arena": lambda options: arena.run(options.count or arena.MUTANTS),
+    "arena": arena.run,
     "mystery": lambda options: mystery.run(options.count or mystery.RUNS),
     "kills": lambda options: kills.run(options.count or 1000),
     "replica-kills": lambda options: replica_kills.run(options.count or 100),
@@ -75,6 +76,7 @@ LONG = {
     "door-upstream": door_upstream.run,
     "load-tools": load_tools.run,
     "exercises": exercises.run,
+    "museum": museum.run,
     "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
@@ -97,12 +99,14 @@ def main() -> None:
         "exercises: seeds (200)",
     )
     answers.options(parser)
+    arena.options(parser)
     decode.options(parser)
     door_slow.options(parser)
     door_upstream.options(parser)
     engines.options(parser)
     fuzz.options(parser)
     load_tools.options(parser)
+    museum.options(parser)
     predict.options(parser)
     start_up.options(parser)
     options = parser.parse_args()

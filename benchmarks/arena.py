@@ -1,20 +1,27 @@
 """The arena: does the referee outlive damaged policies, how do the victim rules of vLLM's RFC #54644 rank, and how far
-are the shipped policies from the best schedule?
+are the shipped policies from the best schedule? And do a replay and Triton rank the policies alike?
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import itertools
 import random
 import statistics
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import optimum
+from labctl.labs import arena as on_servers
+from labctl.listener import Silent
+from labctl.stack.session import Session
 from labkit.predict import games, referee
+from labkit.predict.recording import Arrival
 from labkit.tables import table
 
 POLICIES = Path(__file__).resolve().parents[1] / "arena"
@@ -25,6 +32,8 @@ RULES = {
     "random": "victim_random",
     "most computed": "victim_most_computed",
 }
+TRACES = ("chat", "bursts", "flood", "documents", "thrash")  # of the ranks
+RANKED = ("goodput_per_s", "ttft_p99_ms", "recomputed_tokens", "steps")
 CHANGED = 0.06  # of the nodes of a policy's syntax tree
 NAMES = ("id", "came", "made", "limit", "prompt", "cached", "tenant", "waiting", "running", "served", "blocks", "none")
 
@@ -57,8 +66,68 @@ def mutant(text: str, rng: random.Random) -> str:
     return ast.unparse(ast.fix_missing_locations(Mutate(rng).visit(ast.parse(text))))
 
 
-def run(count: int) -> dict[str, Any]:
-    """All three measurements; ``count`` is the number of mutated policies. An exception of the referee ends the run."""
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--part", choices=("referee", "ranks"), default="referee", help="arena: ranks needs servers")
+    parser.add_argument("--requests-each", type=int, default=48, help="arena: requests of each trace on a server")
+
+
+def run(asked: argparse.Namespace) -> dict[str, Any]:
+    """An exception of the referee ends the run; ``--count`` is the number of mutated policies."""
+    return ranks(asked.requests_each) if asked.part == "ranks" else of_the_referee(asked.count or MUTANTS)
+
+
+def ranks(requests: int) -> dict[str, Any]:
+    """Every shipped policy on a replay and on Triton: the pairs of policies that both rank alike, by column."""
+    paths = [path for path in sorted(POLICIES.glob("*.py")) if not path.stem.startswith("wrong")]
+    traces = {name: _made(name, requests) for name in TRACES}
+    began = time.monotonic()
+    pairs = on_servers.play(
+        Session.open(Silent()), paths, traces, lambda policy, trace: print(policy, trace, flush=True)
+    )
+    out = [
+        f"{pair.replay.name}: {side.foul} {side.why}"
+        for pair in pairs
+        for side in (pair.replay, pair.server)
+        if side.foul
+    ]
+    same = sum(found is None for pair in pairs for found in pair.partings.values())
+    found: dict[str, Any] = {"games": sum(len(pair.partings) for pair in pairs), "same": same, "disqualified": out}
+    rows = []
+    for trace in traces:
+        for column in RANKED:
+            alike, count = _alike([pair for pair in pairs if trace in pair.server.games], trace, column)
+            found[f"{trace} {column}"] = alike, count
+            rows.append([trace, column, f"{alike} of {count}", f"{alike / max(1, count):.1%}"])
+    for column in RANKED:
+        sums = [found[f"{trace} {column}"] for trace in traces]
+        alike, count = sum(one[0] for one in sums), sum(one[1] for one in sums)
+        found[column] = alike, count
+        rows.append(["all", column, f"{alike} of {count}", f"{alike / max(1, count):.1%}"])
+    print(table(rows, ["trace", "column", "pairs ranked alike", "share"], right=[2, 3]))
+    print(
+        f"{same} of {found['games']} games are the same step by step; {time.monotonic() - began:.0f} s", *out, sep="\n"
+    )
+    return found
+
+
+def _made(name: str, requests: int) -> list[Arrival]:
+    maker = next(one for one in (*games.PUBLIC, *games.ADVERSARIAL) if one.__name__ == name)
+    return maker(random.Random(f"ranks {name}"), requests)
+
+
+def _alike(pairs: Sequence[on_servers.Pair], trace: str, column: str) -> tuple[int, int]:
+    """How many pairs of policies both sides rank alike, ties too, and of how many."""
+    values = [(pair.replay.games[trace][column], pair.server.games[trace][column]) for pair in pairs]
+    both = list(itertools.combinations(values, 2))
+    return sum(_sign(a[0] - b[0]) == _sign(a[1] - b[1]) for a, b in both), len(both)
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)
+
+
+def of_the_referee(count: int) -> dict[str, Any]:
+    """All measurements that need no server."""
     ends = _mutants(count)
     print(table([[word, str(number)] for word, number in ends.most_common()], ["mutated policies", "count"], right=[1]))
     lost = {name: [_recomputed(file, seed) for seed in range(SEEDS)] for name, file in RULES.items()}

@@ -45,7 +45,7 @@ ROOMS = {
         "pages/live/page/whatif.js",
     ),
     "anywhere": ("cli/new.py", "bundle/folder.py", "doctor/system.py", "pages/live/arrivals.py", "learn/scenario.py"),
-    "museum and arena": ("museum/*.py", "runtimes/bare.py", "cli/reproduce.py", "cli/arena.py"),
+    "museum and arena": ("museum/*.py", "runtimes/bare.py", "labs/arena.py", "cli/reproduce.py", "cli/arena.py"),
     "mystery": ("mystery/*.py", "cli/mystery.py"),
 }
 ROOM_LINES, PAGE_WORDS = 1_500, 900

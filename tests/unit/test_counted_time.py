@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.predict.counted_time import Batch, Cost, good_share, latencies, replayed
-from labkit.stats import Slo
+from labkit.slo import Slo
 
 WORDS = {
     "engine": "openvino",

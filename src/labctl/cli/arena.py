@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from labkit.predict.recording import Arrival
     from labkit.predict.referee import Standing
 
+BEST = 3
+HEADER = (
+    "policy",
+    "goodput /s",
+    "TTFT p99 ms",
+    "recomputed tokens",
+    "cached tokens",
+    "service gap",
+    "worst slowdown",
+    "steps",
+)
 FIGURES = ("recomputed_tokens", "service_gap", "worst_slowdown", "ttft_p99_ms")  # of labkit.predict.attack.LEAST
 
 
@@ -48,21 +59,30 @@ def list_(json_output: bool) -> None:
 @click.argument("policies", nargs=-1, metavar="[POLICY]...")
 @click.option("--seed", default="1", metavar="WORD", help="Of the hidden traces; an instructor keeps one.")
 @click.option("--public", is_flag=True, help="Only the six traces that everybody sees.")
+@click.option("--real", is_flag=True, help="Play on Triton too, by default the three that were best in virtual time.")
+@click.option("--trace", "only", multiple=True, metavar="NAME", help="Only this trace; may be repeated.")
 @opt.as_json
-def run_(policies: Sequence[str], seed: str, public: bool, json_output: bool) -> None:
+def run_(policies: Sequence[str], seed: str, public: bool, real: bool, only: Sequence[str], json_output: bool) -> None:
     """Play each POLICY, or all shipped ones, on 6 public and 20 hidden traces.
 
     There is no score: goodput is the mean over the traces, recomputed and cached tokens and steps are sums, and
     the others are the worst of all traces.
     """
-    from labkit.predict import games, referee
+    from labkit.predict import games
 
     paths = [_path(name) for name in policies] or sorted(_folder().glob("*.py"))
     traces = {**games.public(), **({} if public else games.hidden(seed))}
-    standings = []
-    for path in paths:
-        say(f"  ..  {path.stem}: {len(traces)} traces", err=True)
-        standings.append(referee.judge(path, traces))
+    if unknown := [name for name in only if name not in traces]:
+        raise LabError(f"there is no trace {unknown[0]}", f"there are {', '.join(traces)}", "")
+    traces = {name: trace for name, trace in traces.items() if name in (only or traces)}
+    if real and policies:
+        _run_real(paths, traces, json_output)
+        return
+    standings = _judged(paths, traces)
+    if real:
+        best = sorted((one for one in standings if not one.foul), key=lambda one: -one.figure("goodput_per_s"))
+        _run_real([_path(one.name) for one in best[:BEST]], traces, json_output)
+        return
     if json_output:
         found = [
             {"policy": one.name, "disqualified": one.foul, "why": one.why, "trace": one.trace, "games": dict(one.games)}
@@ -114,6 +134,51 @@ def attack_(
         click.echo(f"{figure}: {policy} {found.figure:g}, {against} {found.reference:g}")
 
 
+def show_class(files: Sequence[Path], seed: str) -> None:
+    """Print the table of a class: each file is a policy, and it is played on the public traces and those of a seed."""
+    from labkit.predict import games
+
+    _show(_judged([_path(str(file)) for file in files], {**games.public(), **games.hidden(seed)}))
+
+
+def _judged(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]]) -> list[Standing]:
+    from labkit.predict import referee
+
+    standings = []
+    for standing in referee.judge_all(paths, traces):
+        standings.append(standing)
+        say(f"  ..  {standing.name}: {len(traces)} traces ({len(standings)} of {len(paths)})", err=True)
+    return standings
+
+
+def _run_real(paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], json_output: bool) -> None:
+    from labctl.labs import arena
+
+    def tell(policy: str, trace: str) -> None:
+        say(f"  ..  {policy}: {trace}, in virtual time and on Triton", err=True)
+
+    pairs = arena.play(opt.open_session(), paths, traces, tell)
+    if json_output:
+        click.echo(json.dumps([arena.to_json(pair) for pair in pairs], indent=1))
+        return
+    sides = [(pair, name, side) for pair in pairs for name, side in (("replay", pair.replay), ("Triton", pair.server))]
+    rows = [
+        [side.name, name, *_figures(side)] for pair, name, side in sides if not (pair.replay.foul or pair.server.foul)
+    ]
+    if rows:
+        click.echo(table(rows, ["policy", "", *HEADER[1:]], right=range(2, len(HEADER) + 1)))
+    for pair in pairs:
+        for name, found in pair.partings.items():
+            if found:
+                what = "; ".join(f"{key} {here} and {there}" for key, (here, there) in found[1].items())
+                say(f"\n{pair.replay.name}, {name}: replay and Triton part at step {found[0]:,}: {printable(what)}")
+    same = sum(found is None for pair in pairs for found in pair.partings.values())
+    say(f"\n{same} of {sum(len(pair.partings) for pair in pairs)} games are the same on both sides, step by step")
+    for _, name, side in sides:
+        if side.foul:
+            say(f"\ndisqualified ({name}): {side.name} ({side.foul}), trace {side.trace}: {printable(side.why)}")
+
+
 def _fields(one: Arrival) -> dict[str, str | int | float]:
     return {
         "at ms": round(one.at * 1e3),
@@ -125,16 +190,17 @@ def _fields(one: Arrival) -> dict[str, str | int | float]:
     }
 
 
-def _show(standings: Sequence[Standing]) -> None:
+def _figures(one: Standing) -> list[str]:
     from labkit.predict.referee import COLUMNS
 
+    return [_number(one.figure(column)) for column in COLUMNS]
+
+
+def _show(standings: Sequence[Standing]) -> None:
     played = [one for one in standings if not one.foul]
     played.sort(key=lambda one: -one.figure("goodput_per_s"))
-    counts = ["recomputed tokens", "cached tokens", "service gap", "worst slowdown", "steps"]
-    header = ["policy", "goodput /s", "TTFT p99 ms", *counts]
-    rows = [[one.name, *(_number(one.figure(column)) for column in COLUMNS)] for one in played]
-    if rows:
-        click.echo(table(rows, header, right=range(1, len(header))))
+    if rows := [[one.name, *_figures(one)] for one in played]:
+        click.echo(table(rows, HEADER, right=range(1, len(HEADER))))
     for one in standings:
         if one.foul:
             say(f"\ndisqualified: {one.name} ({one.foul}), trace {one.trace}: {printable(one.why)}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from labctl.cli import options as opt
+from labctl.cli.arena import show_class
 from labctl.labs.bundle import create
 from labctl.learn import group
 from labkit.errors import LabError
@@ -42,11 +43,16 @@ def workshop_command() -> None:
 
 @workshop_command.command("report")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-def report_command(files: tuple[Path, ...]) -> None:
-    """Show the progress of a group as one table.
+@click.option("--seed", default="1", metavar="WORD", help="Of the arena's hidden traces.")
+def report_command(files: tuple[Path, ...], seed: str) -> None:
+    """Show the progress of a group, or a round of the arena, as one table.
 
     FILES are what `labctl exercise list --json` printed on each machine, named after its owner: ada.json, bo.json.
+    Or each is a policy of the arena: ada.py, bo.py.
     """
+    if all(path.suffix == ".py" for path in files):
+        show_class(files, seed)
+        return
     learners, bad = group.read(files)
     for sentence in bad:
         click.echo(f"left out: {sentence}", err=True)

@@ -97,18 +97,32 @@ def timed(
     return records
 
 
-def send(stream: EngineStream, arrival: Arrival, ids: Sequence[int]) -> RequestRecord:
-    """Send one request with its recorded tenant and priority."""
-    more = {"tenant": arrival.tenant} if arrival.tenant else {}
-    return stream.ask(ids, arrival.limit, "", request_priority=arrival.priority, **more)
+def send(
+    stream: EngineStream, arrival: Arrival, ids: Sequence[int], answer: Sequence[int] = (), **more: str
+) -> RequestRecord:
+    """Send one request with its recorded tenant and priority; it stops after ``answer``, if that is given."""
+    if arrival.tenant:
+        more["tenant"] = arrival.tenant
+    return stream.ask(ids, arrival.limit, "", answer, request_priority=arrival.priority, **more)
 
 
 def pinned(
-    endpoint: str, run_dir: Path, arrivals: Sequence[Arrival], vocabulary: int, timeout: float = PATIENCE_S
+    endpoint: str,
+    run_dir: Path,
+    arrivals: Sequence[Arrival],
+    vocabulary: int,
+    timeout: float = PATIENCE_S,
+    answers: Mapping[str, Sequence[int]] | None = None,
 ) -> list[RequestRecord]:
     """Send each request before the step that its ``after`` names, while the clock stands still, and step to the end.
 
     Where nothing is left to compute before that step, the next request comes at once, as in a replay.
+
+    Args:
+        answers: the model's answer to a request whose answer ends before its limit, by the request's name. Requests
+            then have their names as ids.
+
+    Raises LabError: a request failed.
     """
     ids = prompts(arrivals, vocabulary)
     records: list[RequestRecord] = []
@@ -118,12 +132,15 @@ def pinned(
             if not live:
                 steps = max(steps, arrivals[len(records)].after)
             while len(records) < len(arrivals) and arrivals[len(records)].after <= steps:
-                records.append(send(stream, arrivals[len(records)], ids[len(records)]))
+                one, number = arrivals[len(records)], len(records)
+                named: dict[str, Any] = {} if answers is None else {"answer": answers.get(one.name, ()), "id": one.name}
+                records.append(send(stream, one, ids[number], **named))
                 live += 1
-                _await(clock, live, timeout)  # so that they come in this order
+                _await(clock, live, timeout, stream, records)  # so that they come in this order
             until = arrivals[len(records)].after if len(records) < len(arrivals) else steps + MANY
-            steps += clock.step(until - steps, MODEL).get(MODEL, 0)  # fewer where nothing is left to compute
+            steps += clock.step(until - steps, MODEL).get(MODEL, 0)
             live = _left(clock, timeout)
+            _check(stream, records)
         stream.wait(*records, timeout=timeout)
     return records
 
@@ -152,9 +169,17 @@ def _left(clock: Clock, timeout: float) -> int:
     raise LabError(f"{MODEL} has not ended a step within {timeout:g} s", "", "labctl logs STACK")
 
 
-def _await(clock: Clock, live: int, timeout: float) -> None:
+def _check(stream: EngineStream, records: Sequence[RequestRecord]) -> None:
+    """Raise LabError if a request has failed."""
+    if failed := [record for record in records if record.error]:
+        stream.wait(*failed, timeout=0.0)
+    stream.check()
+
+
+def _await(clock: Clock, live: int, timeout: float, stream: EngineStream, records: Sequence[RequestRecord]) -> None:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
+        _check(stream, records)
         if any(state["state"] == "held" and _requests(state) == live for state in clock.states(MODEL)):
             return
         time.sleep(LOOK_S)

@@ -5,27 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 
 from labkit.predict.field import Field
 from labkit.predict.policy import Foul, Player
 from labkit.predict.recording import Arrival
 from labkit.predict.referee import play
+from labkit.predict.smallest import Found, smallest
 
 GROUND = Field(slots=3, blocks=16, block_size=4, step_tokens=16)  # so small that few requests fill it
 MOST = 10  # requests
 LEAST = {"recomputed_tokens": 8.0, "service_gap": 64.0, "worst_slowdown": 2.0, "ttft_p99_ms": 20.0}  # worth a word
-
-
-@dataclass(frozen=True)
-class Found:
-    """A trace, and the figure of both policies on it. ``foul`` is why the policy was disqualified, if it was."""
-
-    trace: Sequence[Arrival]
-    figure: float
-    reference: float
-    foul: str = ""
 
 
 def attack(
@@ -55,20 +45,13 @@ def attack(
         return Found(trace, own, other) if own > max(times * other, LEAST[figure]) else None
 
     rng, until = random.Random(seed), time.monotonic() + seconds
-    found = None
     for number in itertools.count(1):
         if found := refuted(_random(rng)):
-            break
+            return smallest(found, lambda trace: refuted(trace) if policy.alive else None)
         tell(number)
         if time.monotonic() > until:
-            return None
-    assert found
-    while policy.alive:  # the first smaller one that still does it, until none does
-        smaller = next((better for trace in _smaller(found.trace) if (better := refuted(trace))), None)
-        if smaller is None:
             break
-        found = smaller
-    return found
+    return None
 
 
 def _random(rng: random.Random) -> list[Arrival]:
@@ -92,22 +75,3 @@ def _random(rng: random.Random) -> list[Arrival]:
         )
         at += rng.choice((0.0, 0.0, 0.004, 0.03))
     return found
-
-
-def _smaller(trace: Sequence[Arrival]) -> Iterator[list[Arrival]]:
-    """The same trace with one request less, or one that is simpler."""
-    if len(trace) > 1:
-        for place in range(len(trace)):
-            yield [*trace[:place], *trace[place + 1 :]]
-    for place, one in enumerate(trace):
-        for other in (
-            replace(one, made=one.limit, word=False, why="length"),
-            replace(one, prompt=one.prompt // 2),
-            replace(one, limit=one.limit // 2, made=min(one.made, one.limit // 2)),
-            replace(one, at=0.0),
-            replace(one, priority=2),
-            replace(one, tenant="a"),
-        ):
-            if other != one and other.prompt >= 1 and other.limit >= 1:
-                whole = [*trace[:place], replace(other, word=other.made < other.limit), *trace[place + 1 :]]
-                yield sorted(whole, key=lambda request: request.at)

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.predict.contexts import Contexts
 from labkit.predict.field import Field
 from labkit.predict.recording import Arrival, Row
 from labkit.predict.replay import Replay, line_of, scheduler_of
-from labkit.predict.steptime import Contexts
 from labserve.inflight.account import Account
 from labserve.inflight.pace import Work
 from labserve.inflight.scheduler import Scheduler

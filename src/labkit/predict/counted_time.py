@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from labkit.predict.recording import Arrival, Row, Settings
 from labkit.predict.replay import Replay, scheduler_of
-from labkit.stats import Slo
+from labkit.slo import Slo
 
 BLOCK_SIZE = 32
 BLOCKS = "max_tokens_in_paged_kv_cache"

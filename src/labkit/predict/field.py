@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from labkit.predict.recording import Arrival, Settings
+from labkit.predict.contexts import Contexts
+from labkit.predict.recording import Arrival, Row, Settings
 from labserve.inflight.pace import DEVICES, SHAPES, Pace, Work
 
 
@@ -32,6 +33,16 @@ class Field:
         }
         return Settings(words, self.blocks, self.block_size, self.step_tokens, 10**6, 10**6)
 
+    def step_time(self) -> Callable[[Row], float]:
+        """The seconds of a step on the GPU; to be called for every step of a game, in order."""
+        contexts = Contexts()
+
+        def seconds(row: Row) -> float:
+            work = zip(row.tokens, contexts.each(row), strict=True)
+            return self.pace.seconds([Work(tokens, seen) for tokens, seen in work])
+
+        return seconds
+
     def alone(self, arrival: Arrival) -> tuple[int, float]:
         """Steps and seconds that a request takes with the server to itself."""
         pieces = [
@@ -43,3 +54,4 @@ class Field:
 
 
 FIELD = Field()
+SERVED = Field(blocks=80, block_size=32)  # the same on the labs' engine, whose blocks have 32 tokens

@@ -26,10 +26,10 @@ class Foul(Exception):
 
 
 class Player:
-    """The policy's process. Closed by ``with``."""
+    """The policy's process, run by ``python``. Closed by ``with``."""
 
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-I", str(Path(script.__file__)), str(path)]
+    def __init__(self, path: Path, python: str = sys.executable) -> None:
+        command = [python, "-I", str(Path(script.__file__)), str(path)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={}
         )

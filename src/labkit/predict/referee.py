@@ -7,28 +7,29 @@ among them. The time of a step is that of the model of a GPU (:mod:`labserve.inf
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labkit.errors import LabError
-from labkit.predict.audit import ANSWER, PROMPT, audit, service_gap, worst_slowdown
+from labkit.predict.audit import audit, service_gap, worst_slowdown
 from labkit.predict.field import FIELD, Field
 from labkit.predict.figures import figures
 from labkit.predict.policy import Foul, Player
 from labkit.predict.recording import Arrival, Row
+from labkit.predict.refereed import Refereed
 from labkit.predict.replay import Replay, scheduler_of
-from labkit.predict.steptime import Contexts
 from labkit.slo import Slo
-from labserve.inflight.pace import Work
-from labserve.inflight.request import Request
-from labserve.inflight.scheduler import Scheduler
 
 STEP_S = 1e-3  # processor time that a policy may take for a step, on average
 LONGEST = 30  # steps, as a multiple of what one request after the other would take
+TOO_LONG = "it is not done after {:,} steps; one request after the other needs fewer"
 SLO = Slo.parse("ttft<1000ms,tpot<50ms")
 COLUMNS = (
     "goodput_per_s",
@@ -41,134 +42,71 @@ COLUMNS = (
 )
 
 
-class Refereed(Scheduler):
-    """The scheduler with a policy's answers, each checked: nothing is lost, and no memory or slot is made up."""
+@dataclass(frozen=True)
+class Game:
+    """A game that was played to its end. ``after``: how many steps were over when each request came."""
 
-    player: Player
-    replay: Replay
-    served: dict[str, int]
-    again: dict[str, int]  # how often each request was preempted
-
-    def begin(self, player: Player, replay: Replay) -> None:
-        self.player, self.replay = player, replay
-        self.served, self.again = defaultdict(int), defaultdict(int)
-        self._line: list[Request] | None = None
-
-    def plan(self) -> Any:
-        self._line = None
-        return super().plan()
-
-    @property
-    def places(self) -> int:
-        free = super().places
-        if "places" not in self.player.answers:
-            return free
-        found = self._number("places")
-        if found > free:
-            raise Foul("places", f"it gives {found} places, and {free} are free")
-        return found
-
-    def line(self) -> list[Request]:
-        if "line" not in self.player.answers:
-            return super().line()
-        if self._line is None:  # asked once a step: who has joined since is left out
-            names = self._ask("line")
-            by_name = {request.name: request for request in self.waiting}
-            if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
-                raise Foul("line", "it is no list of names (request.id)")
-            if len(set(names)) < len(names):
-                raise Foul("line", "a request stands in it twice")
-            if strange := [name for name in names if name not in by_name]:
-                raise Foul("line", f"request {strange[0]} does not wait")
-            first = [by_name[name] for name in names]
-            self._line = [*first, *(request for request in self.waiting if request.name not in set(names))]
-        return [request for request in self._line if request in self.waiting]
-
-    def reserve(self) -> int:
-        return self._number("reserve") if "reserve" in self.player.answers else super().reserve()
-
-    def victim(self) -> Request:
-        if "victim" not in self.player.answers:
-            return super().victim()
-        name = self._ask("victim")
-        for request in self.running:
-            if request.name == name:
-                return request
-        raise Foul("victim", f"request {name} does not run")
-
-    def _number(self, question: str) -> int:
-        found = self._ask(question)
-        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise Foul(question, f"{found!r} is no whole number of at least 0")
-        return found
-
-    def _ask(self, question: str) -> Any:
-        memory = self.memory  # a request that joins in this plan has the tokens that it finds
-        view = {
-            "step": self.replay.steps,
-            "ms": self.replay.now * 1e3,
-            "waiting": [self._copy(request, memory.cached_tokens(request)) for request in self.waiting],
-            "running": [self._copy(request, request.tokens - memory.left(request)) for request in self.running],
-            "slots": self.max_running,
-            "blocks": self.kv.blocks,
-            "blocks_used": self.blocks_used,
-            "block_size": self.kv.block_size,
-            "step_tokens": self.engine.step_tokens,
-            "served": dict(self.served),
-        }
-        return self.player.ask(question, view)
-
-    def _copy(self, request: Request, cached: int) -> dict[str, Any]:
-        return {
-            "id": request.name,
-            "tenant": request.tenant,
-            "priority": request.priority,
-            "prompt": len(request.prompt),
-            "limit": request.limit,
-            "made": len(request.output),
-            "cached": cached,
-            "came": request.came,
-            "came_ms": self.replay.arrived.get(request.name, self.replay.now) * 1e3,
-            "overtaken": request.overtaken,
-            "preempted": self.again[request.name],
-        }
+    rows: Sequence[Row]
+    after: Mapping[str, int]
+    figures: dict[str, float]
 
 
 def play(policy: Player, arrivals: Sequence[Arrival], ground: Field = FIELD) -> dict[str, float]:
-    """One game. Returns the figures of COLUMNS and those of :func:`figures`.
+    """The figures of one game. See :func:`game`."""
+    return game(policy, arrivals, ground).figures
+
+
+def game(policy: Player, arrivals: Sequence[Arrival], ground: Field = FIELD) -> Game:
+    """One game in virtual time.
 
     Raises:
         Foul: the policy is disqualified.
     """
-    settings = ground.settings(arrivals)
-    scheduler = scheduler_of(settings, Refereed)
+    scheduler = scheduler_of(ground.settings(arrivals), Refereed)
     assert isinstance(scheduler, Refereed)
-    contexts, tenants = Contexts(), {arrival.name: arrival.tenant for arrival in arrivals}
-    most = LONGEST + LONGEST * sum(ground.alone(arrival)[0] for arrival in arrivals)
-    asked = policy.seconds
+    most, time, asked = most_steps(arrivals, ground), ground.step_time(), policy.seconds
 
     def seconds(row: Row) -> float:
-        if len(game.rows) > most:
-            raise Foul("starves", f"it is not done after {most:,} steps; one request after the other needs fewer")
-        for name in row.preempted:
-            scheduler.again[name] += 1
-        for name, letter, tokens, made in zip(row.batch, row.phase, row.tokens, row.made, strict=True):
-            scheduler.served[tenants[name]] += PROMPT * tokens * (letter == "p") + ANSWER * made
-        work = [Work(tokens, seen) for tokens, seen in zip(row.tokens, contexts.each(row), strict=True)]
-        return ground.pace.seconds(work)
+        if len(course.rows) > most:
+            raise Foul("starves", TOO_LONG.format(most))
+        return time(row)
 
-    game = Replay(scheduler, arrivals, seconds)
-    scheduler.begin(policy, game)
+    course = Replay(scheduler, arrivals, seconds)
+    scheduler.begin(policy, course)
     try:
-        game.run()
+        course.run()
     except LabError as error:
         raise Foul("starves", str(error)) from error
-    audit(game.rows, arrivals, ground)
-    if (mean := (policy.seconds - asked) / len(game.rows)) > STEP_S:
+    found = verdict(course.rows, arrivals, ground, policy.seconds - asked)
+    return Game(course.rows, course.after, found)
+
+
+def retimed(rows: Sequence[Row], arrivals: Sequence[Arrival], ground: Field) -> None:
+    """Give the steps of a server the times that they take on the GPU, and begin each after its requests came."""
+    at, time, now = {arrival.name: arrival.at for arrival in arrivals}, ground.step_time(), 0.0
+    for row in rows:
+        row.began = max([now, *(at[name] for name in (*row.joined, *row.waiting))])
+        row.over = now = row.began + time(row)
+
+
+def most_steps(arrivals: Sequence[Arrival], ground: Field) -> int:
+    """After so many steps a game is not waited for."""
+    return LONGEST + LONGEST * sum(ground.alone(arrival)[0] for arrival in arrivals)
+
+
+def verdict(rows: Sequence[Row], arrivals: Sequence[Arrival], ground: Field, seconds: float) -> dict[str, float]:
+    """The figures of COLUMNS and those of :func:`figures`; ``seconds``: processor time that the policy took.
+
+    Raises:
+        Foul: the policy is disqualified for what it did in the whole game.
+    """
+    audit(rows, arrivals, ground)
+    if (mean := seconds / len(rows)) > STEP_S:
         raise Foul("slow", f"it takes {mean * 1e3:.1f} ms of a step, of at most {STEP_S * 1e3:g}")
-    found = figures(game.rows, game.arrived, SLO)
-    found["service_gap"] = service_gap(game.rows, tenants)
-    found["worst_slowdown"] = worst_slowdown(game.rows, game.arrived, arrivals, ground)
+    arrived = {arrival.name: arrival.at for arrival in arrivals}
+    found = figures(rows, arrived, SLO)
+    found["service_gap"] = service_gap(rows, {arrival.name: arrival.tenant for arrival in arrivals})
+    found["worst_slowdown"] = worst_slowdown(rows, arrived, arrivals, ground)
     return found
 
 
@@ -210,3 +148,16 @@ def judge(
     except Foul as foul:
         return Standing(path.stem, games, foul.word, str(foul), name)
     return Standing(path.stem, games)
+
+
+def judge_all(
+    paths: Sequence[Path], traces: Mapping[str, Sequence[Arrival]], ground: Field = FIELD
+) -> Iterator[Standing]:
+    """The standing of each policy, in order; as many are judged at a time as there are processors.
+
+    Raises:
+        LabError: there is no such file.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        yield from pool.map(functools.partial(judge, traces=traces, ground=ground), paths)

@@ -106,6 +106,7 @@ class Replay:
     seen: Callable[[Step], None] | None = None
     rows: list[Row] = field(default_factory=list)
     arrived: dict[str, float] = field(default_factory=dict)  # when each request came, in this replay
+    after: dict[str, int] = field(default_factory=dict)  # and how many steps were over then
     now: float = 0.0
     steps: int = 0
 
@@ -195,6 +196,7 @@ class Replay:
         except Exception as error:  # BadInput; or an order of the learner's own fails
             raise LabError(f"request {arrival.name} would be refused", str(error), "other settings") from error
         self.live[arrival.name] = request, arrival
+        self.after[arrival.name] = self.steps
         self.arrived[arrival.name] = self.now if self.in_flight or self.seconds is None else arrival.at
 
     def _leave(self) -> None:

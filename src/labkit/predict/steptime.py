@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.errors import LabError
+from labkit.predict.contexts import Contexts
 from labkit.predict.lines import RECORD
 from labkit.predict.recording import Row
 
@@ -29,30 +30,6 @@ ROUND = 64  # tokens of context within which two batches have the same shape
 TRUST = 2  # steps of a shape that count as much as the sum of costs
 PASSES = 5  # of the fit, each of which weighs a step by what the one before said of it
 Array = npt.NDArray[np.float64]
-
-
-class Contexts:
-    """How many tokens of each request are in the KV cache, followed from step to step."""
-
-    def __init__(self) -> None:
-        self._tokens: dict[str, int] = {}
-
-    def of(self, row: Row) -> int:
-        """The tokens whose keys and values a step reads or writes, over its batch."""
-        return sum(self.each(row))
-
-    def each(self, row: Row) -> list[int]:
-        """The same for each request of the batch."""
-        for name in row.preempted:
-            self._tokens.pop(name, None)
-        seen = []
-        for name, tokens, cached in zip(row.batch, row.tokens, row.cached, strict=True):
-            before = cached if name in row.joined else self._tokens.get(name, 0)
-            self._tokens[name] = before + tokens
-            seen.append(before + tokens)
-        for name in row.ended:
-            self._tokens.pop(name, None)
-        return seen
 
 
 def features(row: Row, contexts: Contexts) -> tuple[int, int, int, int]:

@@ -36,13 +36,23 @@ class EngineStream(TextStream):
         super().__init__(endpoint)
         self._length = kind_of(endpoint, trtllm.MODEL, trtllm.OUTPUT_LENGTH)
 
-    def ask(self, ids: Sequence[int], tokens: int, name: str = "", **more: Any) -> RequestRecord:
-        """Send a prompt for exactly ``tokens`` tokens. ``more``: a priority, or parameters of the request."""
+    def ask(
+        self, ids: Sequence[int], tokens: int, name: str = "", stop: Sequence[int] = (), **more: Any
+    ) -> RequestRecord:
+        """Send a prompt for exactly ``tokens`` tokens, or up to those of ``stop``.
+
+        ``more``: an id, a priority, or parameters of the request.
+        """
         inputs = [
             tensor(trtllm.PROMPT, list(ids), np.int32),
             tensor(trtllm.PROMPT_LENGTH, len(ids), np.int32),
             tensor(trtllm.OUTPUT_LENGTH, tokens, self._length),
             tensor(trtllm.STREAMED, True, np.bool_),
+            *(
+                [tensor(trtllm.STOP_WORDS, [list(stop), [len(stop)] + [-1] * (len(stop) - 1)], np.int32)]
+                if stop
+                else []
+            ),
         ]
         return self.send_inputs(trtllm.MODEL, name, inputs, trtllm.ANSWER, **more)
 

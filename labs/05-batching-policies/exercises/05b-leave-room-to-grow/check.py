@@ -1,11 +1,13 @@
 """Requests in a small and in a large cache: few evictions, the right ones, a fair batch, and each request answered.
 
 Two sizes, because a number that is right for one of them is not a rule: in the small cache two or three requests run at
-a time, in the large one eight.
+a time, in the large one eight. Caches of other sizes are tried on an engine that counts, until one refutes the rule.
 """
 
 from itertools import pairwise
 from typing import NamedTuple
+
+from labkit.predict import bounds
 
 MODEL, BLOCKS = "tensorrt_llm", "max_tokens_in_paged_kv_cache"
 BLOCK_SIZE = 32
@@ -16,6 +18,10 @@ THRASHES = (
 UNFAIR = "a request was evicted while a later one stayed: the last one admitted makes room."
 IDLE = "hardly any request runs: so much is kept free that the cache is idle."
 SHORT = "an answer has too few tokens: an evicted request must come back."
+NO_RULE = (
+    "it holds for the caches of 8 and 32 blocks and not for another size, on the requests shown: what must stay free "
+    "depends on how many requests run."
+)
 
 
 class Cache(NamedTuple):
@@ -59,6 +65,21 @@ def check(trial):
         trial.expect(
             f"answered whole, {cache.blocks} blocks", f"{cache.requests}", whole, whole == cache.requests, SHORT
         )
+    found = trial.call(bounds.__file__, "search", str(trial.folder), "grows", trial.rng.randrange(10**6))
+    trial.expect("a cache of another size that refutes it", "none", told(found), found is None, NO_RULE)
+
+
+def told(found):
+    """What the search found, in words."""
+    if not found or "error" in found:
+        return found["error"] if found else "none"
+    what = {
+        bounds.STUCK: "nothing runs any more",
+        bounds.EVICTIONS: "{measured} evictions, of at most {most:g}",
+        bounds.STEPS: "{measured} steps, of at most {most:g}",
+    }[found["what"]].format(**found)
+    requests = ", ".join(f"{prompt}+{answer}" for _, prompt, answer in found["requests"])
+    return f"{found['blocks']} blocks, {what}\n{len(found['requests'])} requests (prompt+answer): {requests}"
 
 
 def requests_of(rng, cache):

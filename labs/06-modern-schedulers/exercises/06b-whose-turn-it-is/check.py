@@ -1,11 +1,13 @@
 """Two tenants at a time: while both wait, both are served alike, whatever their requests look like and when they come.
 
 Each part is one way of being unfair. Requests are there before the first of them joins, or arrive after a number of
-steps, so that a seed decides every step.
+steps, so that a seed decides every step. The last part looks for a way of its own, on an engine that counts.
 """
 
 import ast
 from typing import NamedTuple
+
+from labkit.predict import bounds
 
 SHIPPED = {"Fair", "ORDERS", "order"}
 OWN = "the order that does the work here comes from labserve: write the four methods of `Fair` yourself."
@@ -19,6 +21,10 @@ SAVED = (
 WIPED = (
     "a tenant that sends one request after the other goes before all others: a new request must not wipe out what "
     "its tenant has been served."
+)
+BOUND = (
+    "on the requests shown, with one slot, two tenants get further apart than twice a longest request: no tenant may "
+    "go before another one that has been served less."
 )
 
 
@@ -64,6 +70,18 @@ def check(trial):
     later = [(5 * number, request) for number, request in enumerate(ask(trial, drip, SHORT, 20), 1)]
     _, ahead = apart(trial, crowd, drip, first, later)
     expect(trial, "one request after the other", ahead, WIPED)
+
+    found = trial.call(bounds.__file__, "search", str(trial.folder), "fair", trial.rng.randrange(10**6))
+    trial.expect("requests on which it is unfair, searched for", "none", told(found), found is None, BOUND)
+
+
+def told(found):
+    """What the search found, in words."""
+    if not found or "error" in found:
+        return found["error"] if found else "none"
+    requests = ", ".join(f"{tenant} {prompt}+{answer}" for tenant, prompt, answer in found["requests"])
+    apart = f"{found['measured']:g} tokens apart, of at most {found['most']:g}"
+    return f"{apart}\n{len(found['requests'])} requests (tenant prompt+answer): {requests}"
 
 
 def expect(trial, name, requests, sentence, most=1.0):

@@ -1,0 +1,193 @@
+"""Policies of the arena on a real server: each game in virtual time first, then the same requests on Triton."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from labctl import repository
+from labctl.clock.clock import PATIENCE_S
+from labctl.labs import rerun
+from labctl.labs.servers import ephemeral
+from labctl.manifest.settings import parse_assignments
+from labctl.plan import make_plan
+from labctl.runtimes.record import Choices, UpOptions
+from labctl.stack.session import Session
+from labctl.triton import server_api
+from labctl.unfinished import replace_dir
+from labkit.errors import LabError
+from labkit.predict import recording, served
+from labkit.predict.field import SERVED
+from labkit.predict.figures import parting
+from labkit.predict.lines import MODEL
+from labkit.predict.policy import Foul, Player
+from labkit.predict.recording import Arrival, Row
+from labkit.predict.referee import Game, Standing, game, most_steps, retimed, verdict
+
+STACK, HOME = "inflight-batching", "arena"
+VOCABULARY, CONTEXT = 3000, 2048  # of random:tiny-llama
+IN_FLIGHT = 8  # requests whose answers are asked for at a time
+LOAD_S = 120.0
+SETTINGS = {
+    "model": "random:tiny-llama",
+    "exact": "true",
+    "decoupled_mode": "true",
+    "batch_scheduler_policy": "max_utilization",
+    "enable_chunked_context": "true",
+    "max_num_sequences": str(SERVED.slots),
+    "max_num_tokens": str(SERVED.step_tokens),
+    "max_tokens_in_paged_kv_cache": str(SERVED.blocks * SERVED.block_size),
+}
+
+
+Answers = Mapping[str, Sequence[int]]  # token ids, by the request's name
+
+
+@dataclass
+class Pair:
+    """A policy in virtual time and on the server. ``partings``: by trace, the first step at which they part, if any."""
+
+    replay: Standing
+    server: Standing
+    partings: dict[str, tuple[int, dict[str, tuple[Any, Any]]] | None] = field(default_factory=dict)
+
+
+def play(
+    session: Session,
+    policies: Sequence[Path],
+    traces: Mapping[str, Sequence[Arrival]],
+    tell: Callable[[str, str], object],
+) -> list[Pair]:
+    """Play every policy on every trace, until it is disqualified. ``tell`` gets the names of both before each game.
+
+    Raises LabError: the server cannot be brought up, or fails for a reason that is no policy's.
+    """
+    pairs = [Pair(Standing(path.stem, {}), Standing(path.stem, {})) for path in policies]
+    for reuse in (False, True):  # of the KV cache, which is a setting of the server
+        some = {name: cut(trace) for name, trace in traces.items() if any(one.prefixes for one in trace) == reuse}
+        if not some:
+            continue
+        with _serving(session, reuse) as server:
+            answers = {name: server.answers(arrivals) for name, arrivals in some.items()}
+            for place, path in enumerate(policies):
+                for name, arrivals in some.items():
+                    if not (pairs[place].replay.foul or pairs[place].server.foul):
+                        tell(path.stem, name)
+                        _play_both(server, path, name, arrivals, answers[name], pairs[place])
+    return pairs
+
+
+def to_json(pair: Pair) -> dict[str, Any]:
+    """A pair as JSON knows it."""
+    sides = {"replay": pair.replay, "triton": pair.server}
+    return {
+        "policy": pair.replay.name,
+        **{
+            name: {"disqualified": side.foul, "why": side.why, "trace": side.trace, "games": dict(side.games)}
+            for name, side in sides.items()
+        },
+        "part_at_step": {name: found[0] if found else None for name, found in pair.partings.items()},
+    }
+
+
+def cut(trace: Sequence[Arrival]) -> list[Arrival]:
+    """The requests as the model can take them: with numbers for names, and prompts that leave room for the answer."""
+    return [
+        replace(one, name=str(number), prompt=min(one.prompt, CONTEXT - 1 - one.limit))
+        for number, one in enumerate(trace, 1)
+    ]
+
+
+def _play_both(
+    server: _Server, path: Path, name: str, arrivals: Sequence[Arrival], answers: Answers, pair: Pair
+) -> None:
+    try:
+        with Player(path) as policy:
+            replayed = game(policy, arrivals, SERVED)
+    except Foul as foul:
+        pair.replay = replace(pair.replay, foul=foul.word, why=str(foul), trace=name)
+        return
+    pair.replay = replace(pair.replay, games={**pair.replay.games, name: replayed.figures})
+    try:
+        rows, figures = server.play(path, arrivals, answers, replayed)
+    except Foul as foul:
+        pair.server = replace(pair.server, foul=foul.word, why=str(foul), trace=name)
+        return
+    pair.server = replace(pair.server, games={**pair.server.games, name: figures})
+    pair.partings[name] = parting(replayed.rows, rows)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The server with the arena's scheduler beside its model; ``folder`` is where that looks for its game."""
+
+    http: str
+    grpc: str
+    key: str
+    run_dir: Path
+    folder: Path
+
+    def answers(self, arrivals: Sequence[Arrival]) -> dict[str, list[int]]:
+        """What the model answers where an answer is to end before its limit: the whole of it is the stop word then."""
+        lengths = rerun.as_sent(arrivals)
+        records = rerun.timed(self.grpc, lengths, VOCABULARY, IN_FLIGHT, 10 * PATIENCE_S)
+        return {
+            one.name: [int(token) for _, text in record.responses for token in text.split()]
+            for one, record in zip(arrivals, records, strict=True)
+            if one.word
+        }
+
+    def play(
+        self, path: Path, arrivals: Sequence[Arrival], answers: Answers, replayed: Game
+    ) -> tuple[Sequence[Row], dict[str, float]]:
+        """One game: its steps and figures. Raises Foul."""
+        at = {one.name: one.at for one in arrivals}
+        most = most_steps(arrivals, SERVED)
+        served.GameFile(str(path), sys.executable, most, at, replayed.after).write(self.folder)
+        server_api.unload_model(self.http, MODEL, LOAD_S, self.key)
+        server_api.load_model(self.http, MODEL, LOAD_S, self.key)
+        pins, began = [replace(one, after=replayed.after[one.name]) for one in arrivals], time.monotonic()
+        try:
+            records = rerun.pinned(self.grpc, self.run_dir, pins, VOCABULARY, answers=answers)
+        except LabError:
+            if (ended := served.Outcome.read(self.folder)) and ended.foul:
+                raise Foul(ended.foul, ended.why) from None
+            raise
+        ended = served.Outcome.read(self.folder)
+        assert ended, "every request was answered"
+        rows = (
+            recording.read(rerun.log_of(self.run_dir, self.folder / "steps-game.jsonl", began, records)).numbered().rows
+        )
+        retimed(rows, arrivals, SERVED)
+        return rows, verdict(rows, arrivals, SERVED, ended.seconds)
+
+
+@contextmanager
+def _serving(session: Session, reuse: bool) -> Iterator[_Server]:
+    lab, stack = session.catalog.stack(STACK)
+    words = {**SETTINGS, "enable_kv_cache_reuse": str(reuse).lower()}
+    choices = Choices("cpu", parse_assignments(tuple(f"{name}={value}" for name, value in words.items())))
+    home = session.workspace.folder(HOME)
+    home.path.mkdir(parents=True, exist_ok=True)
+    (home.path / served.GAME).unlink(missing_ok=True)
+    request = make_plan(session.workspace, lab, stack, choices, str).request
+    with replace_dir(home.overlay) as fresh:
+        for place, origin in repository.origins(request).items():
+            if place.startswith(f"{MODEL}/"):
+                (fresh / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(origin, fresh / place)
+        beside = served.BESIDE.format(folder=str(home.path))
+        (fresh / MODEL / "1" / "scheduler.py").write_text(beside, encoding="utf-8")
+    manifest = lab.stacks[stack]
+    manifest = manifest.model_copy(update={"repository": [*manifest.repository, str(home.overlay)]})
+    lab = lab.model_copy(update={"stacks": {**lab.stacks, stack: manifest}})
+    # In a container the models cannot import the referee.
+    with ephemeral(session, lab, stack, UpOptions(choices, "local", ports="auto")) as up:
+        folder, endpoints = session.workspace.folder(stack), up.record.scrape_endpoints
+        yield _Server(up.record.endpoints.http, endpoints["grpc"], folder.read_secret(), folder.run_dir(), home.path)

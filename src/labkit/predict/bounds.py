@@ -1,0 +1,115 @@
+"""What every right answer to an exercise keeps, and a search for the smallest trace on which a scheduler breaks it.
+
+The scheduler is a learner's ``scheduler.py``. It runs in virtual time over an engine that counts, so an exercise calls
+these functions in a process of their own. All requests are there before the first step, and answers are as long as
+their limits: what is refuted here happens on a server too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.predict.audit import ANSWER, PROMPT, service_gap
+from labkit.predict.field import Field
+from labkit.predict.recording import Arrival, Row
+from labkit.predict.replay import Replay, scheduler_of
+from labkit.predict.smallest import Found, fewer_requests, smallest
+from labserve.inflight.own import scheduler_beside, with_line
+from labserve.inflight.scheduler import Scheduler
+
+FAIR_TRACES, TRIES = 150, 40  # of a search; smaller traces with thousands of steps that are tried
+ROOMY = Field(slots=1, blocks=10_000, block_size=32, step_tokens=256)  # one slot: small traces show what is unfair
+PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
+CACHES, LONGEST = (6, 12, 20, 48), (40, 100)  # blocks; tokens of an answer
+MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # of what one block for each running request comes to
+SOME_EVICTIONS, SOME_STEPS = 6, 60  # at least so many more; and an eviction for each eighth request
+EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
+Kind = type[Scheduler]
+
+
+def search(folder: str, bound: str, seed: int) -> dict[str, Any] | None:
+    """What :func:`fair` or :func:`grows` finds, or the ``error`` of the learner's own file."""
+    try:
+        return {"fair": fair, "grows": grows}[bound](folder, seed)
+    except Exception as error:
+        return {"error": str(with_line(error, Path(folder)))}
+
+
+def fair(folder: str, seed: int) -> dict[str, Any] | None:
+    """The smallest trace on which two tenants get further apart than VTC allows (Sheng et al., OSDI 2024); None: none.
+
+    The bound is twice what a tenant can be ahead: a longest prompt, and the answers of all slots.
+    """
+    kind, rng = scheduler_beside(Path(folder)), random.Random(seed)
+
+    def refuted(trace: Sequence[Arrival]) -> Found | None:
+        answers = ROOMY.slots * max(one.limit for one in trace)
+        bound = 2 * (PROMPT * max(one.prompt for one in trace) + ANSWER * answers)
+        gap = service_gap(_played(kind, trace, ROOMY), {one.name: one.tenant for one in trace})
+        return Found(trace, gap, bound) if gap > bound else None
+
+    for _ in range(FAIR_TRACES):
+        if found := refuted(_tenants(rng)):
+            return _told(smallest(found, refuted))
+    return None
+
+
+def grows(folder: str, seed: int) -> dict[str, Any] | None:
+    """The smallest trace found on which far more is preempted, or far less runs, than with the shipped `reserve`."""
+    kind, rng = scheduler_beside(Path(folder)), random.Random(seed)
+    for blocks, longest in itertools.product(CACHES, LONGEST):
+        ground = Field(slots=64, blocks=blocks, block_size=32, step_tokens=256)
+
+        def refuted(trace: Sequence[Arrival], ground: Field = ground) -> Found | None:
+            reference = _played(Scheduler, trace, ground)
+            try:
+                own = _played(kind, trace, ground)
+            except LabError:  # of the replay: nothing moves any more
+                return Found(trace, 0, 0, STUCK)
+            lost, least = (sum(len(row.preempted) for row in rows) for rows in (own, reference))
+            if lost > (most := max(MORE_EVICTIONS * least, least + max(SOME_EVICTIONS, len(trace) / 8))):
+                return Found(trace, lost, most, EVICTIONS)
+            if len(own) > (most := max(MORE_STEPS * len(reference), len(reference) + SOME_STEPS)):
+                return Found(trace, len(own), most, STEPS)
+            return None
+
+        if found := refuted(_growing(rng, 3 * blocks // 2, longest)):
+            return {**_told(smallest(found, refuted, fewer_requests, TRIES)), "blocks": blocks}
+    return None
+
+
+def _told(found: Found) -> dict[str, Any]:
+    requests = [[one.tenant, one.prompt, one.limit] for one in found.trace]
+    return {"requests": requests, "measured": found.figure, "most": found.reference, "what": found.foul}
+
+
+def _tenants(rng: random.Random) -> list[Arrival]:
+    names = rng.choice(("ab", "abc"))
+    alike = {tenant: (rng.choice(PROMPTS), rng.choice(ANSWERS)) for tenant in names}
+    mixed, found = rng.random() < 0.5, []
+    for number in range(1, rng.randint(4, 40) + 1):
+        tenant = rng.choice(names)
+        prompt, limit = (rng.choice(PROMPTS), rng.choice(ANSWERS)) if mixed else alike[tenant]
+        found.append(_arrival(number, prompt, limit, tenant))
+    return found
+
+
+def _growing(rng: random.Random, count: int, longest: int) -> list[Arrival]:
+    """Requests whose prompts fill some of a block, and whose answers take one to four more."""
+    return [
+        _arrival(number, rng.randint(16, 28), longest + rng.randint(0, 8), "a")
+        for number in range(1, min(60, count) + 1)
+    ]
+
+
+def _arrival(number: int, prompt: int, limit: int, tenant: str) -> Arrival:
+    return Arrival(str(number), 0.0, 0, prompt, limit, limit, "length", tenant=tenant)
+
+
+def _played(kind: Kind, trace: Sequence[Arrival], ground: Field) -> list[Row]:
+    return Replay(scheduler_of(ground.settings(trace), kind), trace).run()

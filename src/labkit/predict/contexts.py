@@ -1,0 +1,29 @@
+"""How much of each request is in the KV cache, by the steps so far."""
+
+from __future__ import annotations
+
+from labkit.predict.recording import Row
+
+
+class Contexts:
+    """How many tokens of each request are in the KV cache, followed from step to step."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+
+    def of(self, row: Row) -> int:
+        """The tokens whose keys and values a step reads or writes, over its batch."""
+        return sum(self.each(row))
+
+    def each(self, row: Row) -> list[int]:
+        """The same for each request of the batch."""
+        for name in row.preempted:
+            self._tokens.pop(name, None)
+        seen = []
+        for name, tokens, cached in zip(row.batch, row.tokens, row.cached, strict=True):
+            before = cached if name in row.joined else self._tokens.get(name, 0)
+            self._tokens[name] = before + tokens
+            seen.append(before + tokens)
+        for name in row.ended:
+            self._tokens.pop(name, None)
+        return seen
