@@ -56,6 +56,7 @@ PAGES = (
         for name in (
             "vllm",
             "openai",
+            "structured-output",
             "load-tools",
             "prediction",
             "museum",

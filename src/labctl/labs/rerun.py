@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from labctl.clock.clock import PATIENCE_S, Clock, State
 from labctl.labs.run import results_folder

@@ -28,6 +28,8 @@ LIMIT = "max_tokens"  # how the name of an optional limit ends
 _WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
 END_ID = "end_id"
 LOGPROBS = "logprobs"  # parameter and output, as vLLM calls them
+STRUCTURED = "structured_outputs"  # parameter, as vLLM calls it; in a config.pbtxt: whether the model has it
+VLLM = "sampling_parameters"  # an optional input of vLLM's model alone
 LLM_API = "sampling_param_"  # how the optional inputs of TensorRT-LLM's LLM API begin, and no other model's
 
 
@@ -64,6 +66,8 @@ class TextModel:
             "response output count mismatch" (upstream's issue 4362).
         logprobs: its output for the log probabilities of tokens, which it gives if a request has the parameter
             ``logprobs``; "" for none.
+        return_logprobs: the input that must also ask for them, as in vLLM's model.
+        structured: it has the parameter ``structured_outputs``: its answers can follow a JSON schema.
         scheduling: "iterative" where the model is scheduled anew for each token, "dynamic" where a streamed batch goes
             from its beginning to its end, else "".
         tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
@@ -83,6 +87,8 @@ class TextModel:
     tells_end: bool = False
     cached: bool = False
     logprobs: str = ""
+    return_logprobs: Input | None = None
+    structured: bool = False
     scheduling: str = ""
 
     @property
@@ -148,7 +154,9 @@ class TextModel:
             so_far=decoupled and any(name.startswith(LLM_API) for name in every),
             tells_end=TELL_END in every,
             cached=config.response_cache.enable,
-            logprobs=_logprobs(config, every) if decoupled and not limit else "",
+            logprobs=LOGPROBS if decoupled and not limit and LOGPROBS in {item.name for item in config.output} else "",
+            return_logprobs=every.get(f"return_{LOGPROBS}"),
+            structured=VLLM in every or any(_masks(part) for part in parts),
             scheduling="iterative"
             if config.sequence_batching.iterative_sequence
             else "dynamic"
@@ -218,10 +226,9 @@ def _asked(name: str) -> bool:
     return _streams(name) or name.endswith(LIMIT) or name in (EXCLUDE_PROMPT, TELL_END)
 
 
-def _logprobs(config: Any, inputs: Mapping[str, Input]) -> str:
-    """The output with log probabilities; vLLM's model, which has the same, also wants an input for them."""
-    there = any(item.name == LOGPROBS for item in config.output) and f"return_{LOGPROBS}" not in inputs
-    return LOGPROBS if there else ""
+def _masks(config: Any) -> bool:
+    """Whether a model says that it masks tokens, or vLLM computes in it."""
+    return _told(config, STRUCTURED) == "true" or _told(config, "engine") == "vllm"
 
 
 def _streams(name: str) -> bool:
