@@ -84,8 +84,9 @@ def _convert(name: str, value: object, field: Field) -> int | float | bool | str
     expected = "a whole number" if field.kind is int else "a number"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise BadInput(name, f"expected {expected}, got {value!r}")
+    kind: Any = field.kind  # int or float
     try:
-        number: Any = field.kind(value)
+        number: int | float = kind(value)
     except (ValueError, OverflowError):
         raise BadInput(name, f"expected {expected}, got {value!r}") from None
     if isinstance(value, float) and number != value:
