@@ -47,6 +47,7 @@ METRICS = {
     "preemptions_total": Shown("Requests evicted from the batch, to be computed again"),
     "waiting_of": Shown("Requests that wait inside the model, by their tenant", label="tenant"),
     "cached_tokens_total": Shown("Tokens of prompts whose keys and values were there already"),
+    "moved_bytes_total": Shown("Bytes of keys and values handed over between servers", label="direction"),
     "guessed_tokens_total": Shown("Tokens that were guessed and checked", label="outcome"),
     "slo_requests_total": Shown("Requests that were answered or failed, where there are limits", label="class"),
     "slo_good_total": Shown("Those of them that were answered within the limits", label="class"),
