@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import socket
+import statistics
 import threading
 import time
 from collections import Counter
@@ -124,10 +125,13 @@ def _verdict(looks: list[dict[str, Any]], reader: Reader, left: list[str], load:
     warm = [one for one in looks if one["s"] >= WARM * looks[-1]["s"]]
     faults = [f"{one}: {many} streams" for one, many in reader.ends.items() if one.startswith("cut")]
     faults += [f"still in flight: {one}" for one in left]
+    fifth = max(1, len(warm) // 5)
     for part in ("door MB", "server MB"):
+        first, last = (statistics.median(one[part] for one in some) for some in (warm[:fifth], warm[-fifth:]))
+        if last - first > leaks.ALLOWED.memory:
+            faults.append(f"{part}: {first:.0f} -> {last:.0f}")
         most = max(one[part] for one in warm)
-        if most - warm[0][part] > leaks.ALLOWED.memory:
-            faults.append(f"{part}: {warm[0][part]:.0f} -> {most:.0f}")
+        print(f"{part}, medians of the first and the last fifth once warm: {first:.0f}, {last:.0f}; at most {most:.0f}")
     behind = sum(one["taken"] is not None and not one["engine"] for one in warm) / len(warm)
     if behind < 0.5:
         faults.append(f"the reader was not slow: in {behind:.0%} of the looks the engine was done before it")
