@@ -118,7 +118,8 @@ def test_a_refusal_says_when_to_come_back_or_nothing() -> None:
 
 def test_an_answer_that_was_cut_goes_on_and_is_computed_once() -> None:
     with gateway(User([Act(cut=0), Act(cut=2)])) as door:
-        client, tokens = Gateway(door.url("user")), []
+        client = Gateway(door.url("user"))
+        tokens: list[str] = []
         with pytest.raises(Cut):
             client.post(REQUEST, "key")
         with pytest.raises(Cut):
