@@ -130,8 +130,8 @@ def pinned(
                 steps = max(steps, arrivals[len(records)].after)
             while len(records) < len(arrivals) and arrivals[len(records)].after <= steps:
                 one, number = arrivals[len(records)], len(records)
-                named = {} if answers is None else {"answer": answers.get(one.name, ()), "id": one.name}
-                records.append(send(stream, one, ids[number], **named))
+                answer = (answers or {}).get(one.name, ())
+                records.append(send(stream, one, ids[number], answer, **({} if answers is None else {"id": one.name})))
                 live += 1
                 _await(clock, live, timeout, stream, records)  # so that they come in this order
             until = arrivals[len(records)].after if len(records) < len(arrivals) else steps + MANY

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit.errors import LabError
+from labkit.predict.contexts import Contexts
 from labkit.predict.figures import figures
 from labkit.predict.recording import Arrival, Recording, Row, Settings
 from labkit.predict.replay import Replay, changed, replay
-from labkit.predict.steptime import Contexts, StepTime, features, fit
+from labkit.predict.steptime import StepTime, features, fit
 from labkit.stats import Slo
 from labserve.inflight.own import FILE, scheduler_beside
 from labserve.inflight.scheduler import Scheduler

@@ -52,6 +52,7 @@ def attack(
         tell(number)
         if time.monotonic() > until:
             return None
+    assert found
     return smallest(found, lambda trace: refuted(trace) if policy.alive else None)
 
 
