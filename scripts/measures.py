@@ -46,8 +46,12 @@ ROOMS = {
 ROOM_LINES, PAGE_WORDS = 1_500, 900
 # Their pages, each at most PAGE_WORDS.
 PAGES = (
-    *(f"docs/guide/{name}.md" for name in ("vllm", "openai", "load-tools", "prediction", "museum", "arena")),
+    *(
+        f"docs/guide/{name}.md"
+        for name in ("vllm", "openai", "load-tools", "prediction", "museum", "arena", "disaggregation")
+    ),
     "docs/guide/questions/*.md",  # these at most 200 each
+    "docs/develop/figures.md",
     "labs/08*/README.md",
     "labs/09*/README.md",
 )

@@ -24,5 +24,6 @@ LABS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     # vLLM itself has tests of its own (test_vllm_engine.py, test_lab_vllm.py), where it is installed.
     "vllm": ("two-schedulers", "ensemble", {"engine": "openvino", "decoupled_mode": False}, "two-schedulers"),
     "scale": ("scaled", "streams", {}, "scaled"),
+    "disaggregation": ("two-servers", "apart-gpt2", {"step_ms": 0, "token_ms": 0}, "two-servers"),
 }
 PROMPT = "I have lived in"

@@ -10,7 +10,7 @@ VERSION = 2
 
 Count = Annotated[int, Field(ge=0)]
 Reason = Literal["no slot", "no KV block", "batch closed", "no tokens", "no prefix"]
-End = Literal["length", "stop", "client", "cancelled", "idle", "failed"]
+End = Literal["length", "stop", "client", "cancelled", "idle", "failed", "handed over"]
 # One entry per request in the step.
 EACH = tuple("rows phase tokens made cached guessed accepted texts blocks block_ids start end".split())
 

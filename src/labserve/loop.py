@@ -8,7 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from labserve.guard import Guard
+from labserve.observe.gauges import Value
 from labserve.observe.steps import Steps
 from labserve.observe.texts import GrownText
 from labserve.triton import respond
@@ -27,6 +30,15 @@ class Job:
     made: int = 0
     why: str = ""  # it has ended, in the step log's word; "" while it runs
 
+    @property
+    def todo(self) -> int:
+        """Tokens that its next step computes."""
+        return 1 if self.made else len(self.prompt)
+
+    def grown(self, made: int) -> GrownText:
+        """What a step that made so many pieces tells the step log."""
+        return GrownText(self.name, (), 0, made)
+
 
 class Loop:
     """The requests of a model instance, and the thread that computes their steps.
@@ -36,13 +48,21 @@ class Loop:
         slots: how many requests may run at a time.
         job_of: what a request asks for. Raises Refusal.
         step: called again and again while there are requests. If it raises, all of them end with an error.
+        tokenizer, gauges: as of Steps.
     """
 
     def __init__(
-        self, args: dict[str, str], slots: int, job_of: Callable[[Any], Job], step: Callable[[], None]
+        self,
+        args: dict[str, str],
+        slots: int,
+        job_of: Callable[[Any], Job],
+        step: Callable[[], None],
+        tokenizer: Callable[[], "Tokenizer | None"] = lambda: None,
+        **gauges: Value,
     ) -> None:
         self.guard = Guard(args)
-        self.steps = Steps(args, slots, waiting=0)
+        self.steps = Steps(args, slots, tokenizer, waiting=0, **gauges)
+        self.more: dict[str, Any] = {}  # further fields of this step's line
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self._job_of, self._step = job_of, step
@@ -75,34 +95,41 @@ class Loop:
         """How many more requests may run."""
         return len(self.steps.slots.names) - self.steps.slots.used
 
-    def admit(self) -> None:
-        """The request that has waited longest gets a slot, unless its client has gone."""
+    def admit(self) -> Job | None:
+        """The request that has waited longest gets a slot, unless its client has gone; then it is None."""
         with self._changed:
             job = self.waiting.popleft()
         if self._has_ended(job):
             self.steps.end(job.name, job.why)
-            return
+            return None
         self.steps.join(job.name)
         self.running.append(job)
+        return job
 
     def drop_cancelled(self) -> None:
         """Free the slots of requests whose clients have gone."""
         for job in [job for job in self.running if self._has_ended(job)]:
             self.running.remove(job)
+            self.release(job)
             self.steps.end(job.name, job.why)
+
+    def release(self, job: Job) -> None:
+        """A running request has ended: free what else it holds."""
 
     @contextmanager
     def step(self) -> Iterator[list[Job]]:
         """Surround a step of the running requests, which it yields; each is to be sent its next piece."""
         batch = list(self.running)
         phase = "".join("d" if job.made else "p" for job in batch)
-        tokens = [1 if job.made else len(job.prompt) for job in batch]
+        tokens = [job.todo for job in batch]
         waiting = [job.name for job in self.waiting]
         with self.steps.step([job.name for job in batch], phase, tokens, waiting) as seen:
             before = [job.made for job in batch]
+            seen.more = self.more
             yield batch
+            self.more = {}
             made = [job.made - earlier for job, earlier in zip(batch, before, strict=True)]
-            seen.grown = [GrownText(job.name, (), 0, count) for job, count in zip(batch, made, strict=True)]
+            seen.grown = [job.grown(count) for job, count in zip(batch, made, strict=True)]
             self.drop_cancelled()
 
     def send(self, job: Job, piece: str) -> None:
@@ -153,6 +180,8 @@ class Loop:
         """A step failed: every request ends with the error, and the loop goes on with those that come later."""
         with self._changed:
             lost = [*self.running, *self.waiting]
+            for job in self.running:
+                self.release(job)
             self.running.clear()
             self.waiting.clear()
         for job in lost:

@@ -82,15 +82,15 @@ def text_of(request: Any, name: str) -> bytes:
     return raw if isinstance(raw, bytes) else str(raw).encode()
 
 
-def respond(request: Any, text: str | Exception, last: bool, logprobs: str = "") -> None:
+def respond(request: Any, text: str | Exception, last: bool, **further: str) -> None:
     """Answer with a piece of text; the last one carries the final flag itself (no empty response follows).
 
-    What a decoder has instead of a text, where it failed for one sequence, is raised. With `logprobs` the answer has
-    that output too (labserve.text.logprobs).
+    What a decoder has instead of a text, where it failed for one sequence, is raised. `further` are outputs beside the
+    text, such as `logprobs` (labserve.text.logprobs); an empty one is left out.
     """
     if isinstance(text, Exception):
         raise text
-    outputs = {"text_output": text} | ({"logprobs": logprobs} if logprobs else {})
+    outputs = {"text_output": text} | {name: value for name, value in further.items() if value}
     tensors = [pb_utils.Tensor(name, np.array([value.encode()], dtype=object)) for name, value in outputs.items()]
     request.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last else 0)
 

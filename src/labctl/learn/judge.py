@@ -144,6 +144,7 @@ def _run_trial(
         record.tokenizer_dir,
         exercise.manifest.patience,
         session.workspace.folder(server.STACK).read_secret(),
+        tuple(each.endpoints.grpc for each in record.servers),
     )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
     with memory_limit(runner, record, exercise.manifest.memory_mib) as describe_excess:

@@ -46,6 +46,7 @@ class Trial(FullQueue):
     tokenizer_dir: str
     patience: float  # seconds after which a request without an answer counts as stuck
     key: str = ""  # opens the server's model control
+    servers: tuple[str, ...] = ()  # the gRPC endpoint of each replica
     checks: list[Check] = field(default_factory=list)
     Error: ClassVar[type[LabError]] = LabError  # what every way of asking raises
     since: float = field(default_factory=time.monotonic)  # its beginning: `steps` reads from there on
@@ -60,7 +61,7 @@ class Trial(FullQueue):
 
     def stream(self, on_token: Callable[[RequestRecord], None] | None = None) -> TextStream:
         """A connection for decoupled text models; use as a context manager."""
-        return TextStream(self.endpoints.grpc, on_token) if on_token else TextStream(self.endpoints.grpc)
+        return TextStream(self.endpoints.grpc, on_token)
 
     def unary(self) -> UnaryClient:
         """A connection for text models that answer once; use as a context manager."""

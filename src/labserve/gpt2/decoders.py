@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from labserve.batches import together
-from labserve.gpt2.kvcache import KVCache, Packed, Run, causal
+from labserve.gpt2.kvcache import KVCache, Packed, Prompt, Run, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.text.logprobs import log_probs
@@ -27,7 +27,7 @@ class Decoder(Protocol):
 
 
 class CachedDecoder:
-    """Only new tokens are computed: one of each running sequence, and the whole prompt of each newcomer.
+    """Only new tokens are computed: one of each running sequence, and what is not cached of each newcomer's prompt.
 
     All of them share one forward pass; keys and values stay in `cache`.
     """
@@ -46,19 +46,19 @@ class CachedDecoder:
                 sequence.slot = self.cache.take()
                 if sequence.slot is None:
                     raise RuntimeError(f"all {self.cache.slots} slots of the KV cache are taken")
-        running = [s for s in batch if s.cached]
+        running = [s for s in batch if s.cached and s.cached == len(s.ids) - 1]
         running.sort(key=_slot)
-        newcomers = [s for s in batch if not s.cached]
+        newcomers = [s for s in batch if s.cached < len(s.ids) - 1 or not s.cached]
 
         ids: list[int] = []
         slots: list[int] = []
         positions: list[int] = []
         last: dict[int, int] = {}  # slot to the place of its sequence's last token in the pass
-        prompts: list[tuple[int, int]] = []
-        for sequence in running + newcomers:
+        prompts: list[Prompt] = []
+        for place, sequence in enumerate(running + newcomers):
             new = sequence.ids[sequence.cached :]
-            if not sequence.cached:
-                prompts.append((len(ids), len(ids) + len(new)))
+            if place >= len(running):
+                prompts.append(Prompt(len(ids), len(ids) + len(new), _slot(sequence), sequence.cached))
             ids += new
             slots += [_slot(sequence)] * len(new)
             positions += range(sequence.cached, len(sequence.ids))

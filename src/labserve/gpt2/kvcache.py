@@ -62,6 +62,15 @@ class Run(NamedTuple):
     mask: torch.Tensor  # [sequences, 1, 1, longest] 0 for a cached token that the sequence may see, else -inf
 
 
+class Prompt(NamedTuple):
+    """A newcomer, and where its tokens are in the pass; the first `cached` tokens of its prompt are in the slot."""
+
+    start: int
+    end: int
+    slot: int
+    cached: int
+
+
 @dataclass(slots=True)
 class Packed:
     """Where each token of one forward pass belongs.
@@ -73,13 +82,13 @@ class Packed:
     cache: KVCache
     rows: torch.Tensor  # [tokens * heads] where the key of each token and head belongs: see `KVCache.rows`
     runs: list[Run]
-    prompts: list[tuple[int, int]]  # start and end of each newcomer's tokens
+    prompts: list[Prompt]
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attention of each token over its own sequence; everything is [tokens, heads, head_dim].
 
         New keys and values go to their slots. Neighbours share one call, padded to the longest of them; a newcomer
-        attends causally to its own prompt.
+        attends causally to its own prompt, and to what was cached of it.
         """
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         for kept, new in ((keys, key), (values, value)):
@@ -92,11 +101,24 @@ class Packed:
                 query[tokens].unsqueeze(2), keys[slots, :, seen], values[slots, :, seen], attn_mask=mask
             )
             outputs.append(output.squeeze(2))
-        outputs += [causal(*(part[None, start:end] for part in (query, key, value)))[0] for start, end in self.prompts]
+        for start, end, slot, cached in self.prompts:
+            if cached:
+                seen = slice(cached + end - start)
+                kept = (part[slot, :, seen].transpose(0, 1)[None] for part in (keys, values))
+                outputs.append(causal(query[None, start:end], *kept)[0])
+            else:
+                outputs.append(causal(*(part[None, start:end] for part in (query, key, value)))[0])
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention within each row, to the left only; everything is [rows, tokens, heads, head_dim]."""
+    """Attention within each row, to the left only; everything is [rows, tokens, heads, head_dim].
+
+    Keys and values may begin earlier than the queries; all three end at the same token.
+    """
+    earlier = key.shape[1] - query.shape[1]
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-    return scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+    if not earlier:
+        return scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+    mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril(diagonal=earlier)
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)

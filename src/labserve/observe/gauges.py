@@ -46,6 +46,7 @@ METRICS = {
     "preemptions_total": Shown("Requests evicted from the batch, to be computed again"),
     "waiting_of": Shown("Requests that wait inside the model, by their tenant", label="tenant"),
     "cached_tokens_total": Shown("Tokens of prompts whose keys and values were there already"),
+    "moved_bytes_total": Shown("Bytes of keys and values handed over between servers", label="direction"),
     "guessed_tokens_total": Shown("Tokens that were guessed and checked", label="outcome"),
     "batch_size": Shown("Requests in a step", POWERS),
     "step_tokens": Shown("Tokens computed in a step: of prompts, and one for each that decodes", TOKENS, "phase"),

@@ -34,6 +34,11 @@ class Sampler:
         """Draw the same tokens once more."""
         self._random.seed(self.seed)
 
+    def skip(self) -> None:
+        """Its first token was drawn by another server's sampler of the same seed."""
+        if self.temperature > 0.0:
+            self._random.random()
+
     @classmethod
     def of(cls, params: dict[str, Any]) -> "Sampler":
         """From parsed parameters: any of these asks for sampling, at temperature 1 if none is given."""

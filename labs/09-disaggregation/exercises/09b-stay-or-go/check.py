@@ -1,0 +1,90 @@
+"""Prompts of all kinds beside readers and alone: for whom did a reader wait, and what was moved for nothing?"""
+
+from tokenizers import Tokenizer
+
+from labkit.clients.stream import TextStream
+from labkit.clients.tensors import tensor, text_tensor
+
+MODEL = "apart-gpt2"
+LIMIT_MS, BLOCK = 6.0, 16
+READING, ANSWER = 400, 2  # tokens of a reader's answer, which lasts longer than the requests; of the others'
+SHORT, LONG, MORE = 20, 110, 12  # tokens: little to compute; too much; of a known prompt's new end
+WAITED = "a reader waited too long: a prompt with many tokens to compute was computed beside it."
+WASTED = "bytes were moved for nothing: a prompt that few tokens are left of, or that no reader waits for, can stay."
+
+
+def check(trial):
+    with TextStream(trial.servers[0]) as other, TextStream(trial.servers[1]) as decoding:
+        pair = Pair(trial, other, decoding)
+        known, half_known = pair.text(LONG), pair.text(2 * BLOCK)
+        for prompt in (known, half_known, pair.text(SHORT), pair.text(LONG)):
+            pair.ask(prompt)  # there is no reader: all of them may stay
+        reader = decoding.send(MODEL, pair.text(8), max_tokens=READING, ignore_eos=True)
+        decoding.wait_first(reader, timeout=trial.patience)
+        asks = [pair.text(SHORT), pair.text(LONG), known + pair.text(MORE), half_known + pair.text(LONG)]
+        for prompt in trial.rng.sample(asks, len(asks)):
+            pair.ask(prompt, readers=1)
+        trial.expect("the reader still reads", "True", not reader.end, not reader.end, "")
+        between = most_between(trial.steps(MODEL), reader.id)
+    allowed = int(LIMIT_MS / trial.settings["token_ms"])
+    trial.expect("tokens of prompts between a reader's two, at most", f"{allowed}", between, between <= allowed, WAITED)
+    needless = sum(must is False for must in pair.moved)
+    trial.expect("requests that were moved for nothing", "0", needless, needless == 0, WASTED)
+
+
+class Pair:
+    """The two servers, and the learner's decision between them. `moved`: of those that were, whether they had to be."""
+
+    def __init__(self, trial, other, decoding):
+        self.trial, self.other, self.decoding, self.moved = trial, other, decoding, []
+        self._tokenizer = Tokenizer.from_file(f"{trial.tokenizer_dir}/tokenizer.json")
+        self._known = []  # ids that the decoding server has computed
+
+    def text(self, tokens):
+        """A text of at least so many tokens, and hardly more."""
+        said = ""
+        while len(self._tokenizer.encode(said).ids) < tokens:
+            said += f" {self.trial.rng.choice(WORDS)}"
+        return said
+
+    def ask(self, prompt, readers=0):
+        """Send a request where the learner says, and wait for its answer."""
+        ids, token_ms = self._tokenizer.encode(prompt).ids, self.trial.settings["token_ms"]
+        cached = max((common(ids, known) for known in self._known), default=0)
+        known = {"prompt": len(ids), "cached": cached, "readers": readers, "token_ms": token_ms, "limit_ms": LIMIT_MS}
+        stays = self.trial.call("bypass.py", "stays", known)
+        if not isinstance(stays, bool):
+            raise self.trial.Error("stays is to return True or False", f"not {stays!r}")
+        inputs = [text_tensor("text_input", prompt)]
+        if not stays:
+            self.moved.append(readers > 0 and (len(ids) - cached) * token_ms > LIMIT_MS)
+            first = self._wait(self.other, [*inputs, tensor("hand_over", True, bool)], "handed_over")
+            inputs.append(text_tensor("handed_over", first.text))
+        record = self._wait(self.decoding, inputs, "text_output")
+        self._known.append(self._tokenizer.encode(prompt + record.text).ids[:-1])
+
+    def _wait(self, stream, inputs, output):
+        record = stream.send_inputs(MODEL, "", inputs, output=output, max_tokens=ANSWER, ignore_eos=True)
+        stream.wait(record, timeout=self.trial.patience)
+        return record
+
+
+def common(ids, known):
+    """Tokens at the beginning of `ids` that are in the whole blocks of `known`; the last one is always computed."""
+    found = 0
+    while found + BLOCK < len(ids) and found + BLOCK <= len(known) and ids[: found + BLOCK] == known[: found + BLOCK]:
+        found += BLOCK
+    return found
+
+
+def most_between(steps, reader):
+    """The most tokens of prompts that were computed in a step in which the reader decodes."""
+    most = 0
+    for step in steps:
+        tokens, phase = step.more["tokens"], step.more["phase"]
+        if reader in step.ids and phase[step.ids.index(reader)] == "d":
+            most = max(most, sum(count for count, letter in zip(tokens, phase, strict=True) if letter == "p"))
+    return most
+
+
+WORDS = "the river runs under an old bridge near our town where people come to see its water every day".split()
