@@ -47,8 +47,7 @@ def workshop_command() -> None:
 def report_command(files: tuple[Path, ...], seed: str) -> None:
     """Show the progress of a group, or a round of the arena, as one table.
 
-    FILES are what `labctl exercise list --json` printed on each machine, named after its owner: ada.json, bo.json.
-    Or each is a policy of the arena: ada.py, bo.py.
+    FILES are what `labctl exercise list --json` printed on each machine (ada.json), or policies of the arena (ada.py).
     """
     if all(path.suffix == ".py" for path in files):
         show_class(files, seed)
