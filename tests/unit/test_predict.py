@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,7 +248,7 @@ def lasting(rows: list[Row], seconds: Callable[[Row], float]) -> list[Row]:
     return [replace(row, began=0.0, over=seconds(row), busy=False) for row in rows]
 
 
-def mean_error(rows: list[Row], model: steptime.StepTime, phase: str, seconds: Callable[[Row], float]) -> float:
+def mean_error(rows: Sequence[Row], model: steptime.StepTime, phase: str, seconds: Callable[[Row], float]) -> float:
     """Of the steps of one phase: how much longer the model says that they take together, as a share."""
     timed = steptime.Timed(model)
     both = [(timed(row), seconds(row)) for row in rows]
@@ -260,16 +260,16 @@ def test_a_batch_shape_that_takes_longer_than_its_costs_say_is_predicted_as_it_w
     def odd(row: Row) -> float:
         return cost(row) + 5e-3 * (row.phase == "dd")
 
-    model = steptime.fit(lasting(list(made_up.rows) * 20, odd))
-    assert {phase: mean_error(list(made_up.rows), model, phase, odd) for phase in ("d", "dd", "dddd")} == pytest.approx(
+    model = steptime.fit(lasting([*made_up.rows] * 20, odd))
+    assert {phase: mean_error(made_up.rows, model, phase, odd) for phase in ("d", "dd", "dddd")} == pytest.approx(
         {"d": 0.0, "dd": 0.0, "dddd": 0.0}, abs=0.1
     )
 
 
 def test_short_steps_are_predicted_as_well_as_long_ones(made_up: Recording) -> None:
     rng = random.Random(1)
-    model = steptime.fit(lasting(list(made_up.rows) * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
-    assert mean_error(list(made_up.rows), model, "d", cost) == pytest.approx(0.0, abs=0.03)
+    model = steptime.fit(lasting([*made_up.rows] * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
+    assert mean_error(made_up.rows, model, "d", cost) == pytest.approx(0.0, abs=0.03)
 
 
 def test_no_cost_is_negative() -> None:

@@ -1,0 +1,63 @@
+"""Seconds predicted of a made-up server whose steps are unlike a sum of costs, and differ by chance.
+
+A batch of two takes a third longer than one of one, and one of eight hardly longer than one of seven; a prompt is free
+until its tokens take longer than reading the weights does. Each step differs by 3 %.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from recordings import SETTINGS
+
+from labkit.predict import answer, figures, replay, steptime
+from labkit.predict.recording import Arrival, Recording, Row
+
+DECODE_MS = (0, 14.2, 19, 20, 21, 22.5, 23.5, 24.5, 25.6)  # by the batch
+WITHIN = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
+EIGHT = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "8"}, blocks=1000, step_tokens=256)
+
+
+class MadeUp:
+    def __init__(self, seed: int) -> None:
+        self._rng, self._contexts = random.Random(seed), steptime.Contexts()
+
+    def __call__(self, row: Row) -> float:
+        _, decoding, prompt, context = steptime.features(row, self._contexts)
+        computed = max(DECODE_MS[min(8, decoding + prompt)], 14 + 1.05 * (decoding + prompt) if prompt else 0)
+        return (computed + 0.002 * context + 0.3) * 1e-3 * math.exp(self._rng.gauss(0, 0.03))
+
+
+def chats(count: int, seed: int) -> list[Arrival]:
+    rng, found = random.Random(seed), []
+    for number in range(count):
+        prompt, limit = (max(1, int(rng.gauss(mean, mean / 4))) for mean in (64, 32))
+        found.append(Arrival(str(number), 0.0, 0, prompt, limit, limit, "length"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def predictor() -> answer.Predictor:
+    """From steps with one to eight requests in flight."""
+    rows = [
+        row
+        for in_flight in (1, 2, 3, 4, 6, 8)
+        for row in replay.replay(Recording(EIGHT, chats(12, in_flight)), EIGHT, MadeUp(in_flight), in_flight).rows
+    ]
+    return answer.Predictor(Recording(EIGHT, chats(60, 9)), steptime.fit(rows))
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8, 1.1])
+def test_seconds_of_a_policy_never_recorded_are_within_the_targets(predictor: answer.Predictor, load: float) -> None:
+    other = {"scheduling": "shortest_first", "max_num_sequences": "4"}
+    knee = predictor.predict(other).figures["requests_per_s"]
+    sent = replace(predictor.recording, arrivals=answer.at_rate(predictor.recording.arrivals, load * knee))
+    said = predictor.predict(other, sent).figures
+    ran = replay.replay(sent, replay.changed(EIGHT, other), MadeUp(99))
+    seen = figures.figures(ran.rows, ran.arrived)
+    assert 0.01 < predictor.model.noise < 0.04
+    for name, target in WITHIN.items():
+        assert said[name] == pytest.approx(seen[name], rel=max(target, 1.5 * predictor.model.noise)), name
