@@ -14,6 +14,7 @@ import pytest
 from recordings import SETTINGS
 
 from labkit.predict import answer, figures, replay, steptime
+from labkit.predict.contexts import Contexts
 from labkit.predict.recording import Arrival, Recording, Row
 
 DECODE_MS = (0, 14.2, 19, 20, 21, 22.5, 23.5, 24.5, 25.6)  # by the batch
@@ -23,7 +24,7 @@ EIGHT = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "8"}, bl
 
 class MadeUp:
     def __init__(self, seed: int) -> None:
-        self._rng, self._contexts = random.Random(seed), steptime.Contexts()
+        self._rng, self._contexts = random.Random(seed), Contexts()
 
     def __call__(self, row: Row) -> float:
         _, decoding, prompt, context = steptime.features(row, self._contexts)
