@@ -55,8 +55,7 @@ class StackFolder:
     front = _In("path", "front", "folder")  # from which a balancer reads its servers
     envoy_file = _In("path", "envoy.json")  # Envoy's configuration (local runtime)
     compose_file = _In("path", "compose.json")  # what the stack has otherwise than the checkout's Compose files
-    observe = _In("path", "observe", "folder")  # what Prometheus has, and Grafana's password: gone with the stack
-    door = _In("path", "openai", "folder")  # where the OpenAI API listens, and its token: gone with the stack
+    observe, door = _In("path", "observe", "folder"), _In("path", "openai", "folder")  # passwords: gone with the stack
     scale_log = _In("path", "scale.log")  # the decisions of `labctl scale --auto`
     # Of the exercises' own stack: the learner's files, as a repository over the lab's; the runtime that was asked for
     # last; what the server was brought up for; touched at every check, with the watcher that ends the server when it

@@ -28,6 +28,11 @@ def start(session: Session, record: Record, options: UpOptions) -> None:
         session.listener.note(described(record.stack, address, record.bind if record.guarded else ""))
 
 
+def address(session: Session, record: Record) -> str:
+    """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
+    return door.address(session.workspace, record)
+
+
 def described(stack: str, address: str, exposed: str) -> str:
     """Where the door of a stack is, and where exposed how its token is had."""
     said = f"OpenAI API: {address}"

@@ -9,10 +9,9 @@ from typing import Any, NotRequired, TypedDict
 
 from labctl.clock.clock import Clock, Mode
 from labctl.manifest.schema import Probe
-from labctl.runtimes import door
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
-from labctl.stack import edits, faults, replicas
+from labctl.stack import door, edits, faults, replicas
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
@@ -130,7 +129,7 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
         state = "degraded"
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
     shown = _object(record, state, models, _effective(session, record), ended=front)
-    shown["clock"], shown["openai"] = servers[0].clock, door.address(session.workspace, record)
+    shown["clock"], shown["openai"] = servers[0].clock, door.address(session, record)
     shown["stuck"] = [sentence for one in servers for sentence in one.stuck]
     if there:
         with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
