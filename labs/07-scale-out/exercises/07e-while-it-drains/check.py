@@ -47,7 +47,7 @@ def check(trial):
         return
     steps = trial.steps(MODEL)  # a request that was computed twice is in it under two names
     count, wanted = len({id for step in steps for id in step.ids}), len(users) - len(ENDS)
-    trial.expect("requests that the server computed", wanted, count, count == wanted, KEY)
+    trial.expect("requests that the server computed", f"{wanted}", count, count == wanted, KEY)
     made = sum(step.batch for step in steps)
     most = LONG + sum(len(words) for name, words in asked.items() if name not in ("left", *ENDS))
     trial.expect("tokens that the server made", f"less than {most}", made, made < most, LEFT)
@@ -57,7 +57,7 @@ def judged(trial, name, user, end, words):
     """What one user's client did, as the gateway saw it: whether each expectation holds."""
     tries, seen = len(user.tries), len(user.shown)
     if name == "wrong":
-        yield trial.expect(f"{name}: tries", 1, tries, tries == 1, BAD)
+        yield trial.expect(f"{name}: tries", "1", tries, tries == 1, BAD)
     elif name in ENDS:
         clock = f"{user.clock:.1f} s"
         yield trial.expect(f"{name}: waited", f"at most {DEADLINE} s", clock, user.clock <= DEADLINE, LATE)
@@ -68,7 +68,7 @@ def judged(trial, name, user, end, words):
             yield trial.expect(f"{name}: next try", f"after {least} s", f"{waited:.1f} s", waited >= least, SOON)
         wanted = [f"{words[number % len(words)]} " for number in range(user.leaves or len(words))]
         yield trial.expect(
-            f"{name}: tokens shown", len(wanted), seen, user.shown == wanted, LEFT if user.leaves else TOKENS
+            f"{name}: tokens shown", f"{len(wanted)}", seen, user.shown == wanted, LEFT if user.leaves else TOKENS
         )
     wanted = ENDS.get(name, "left" if user.leaves else "answered")
     yield trial.expect(f"{name}: ask returns", wanted, end, end == wanted, WORD)
