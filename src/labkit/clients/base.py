@@ -24,7 +24,10 @@ def connect(endpoint: str) -> Any:
 
     Those get its requests in turn, and one that has gone gets none.
     """
-    return grpcclient.InferenceServerClient(endpoint, channel_args=in_turn(endpoint))
+    options = in_turn(endpoint)
+    if options is None:
+        return grpcclient.InferenceServerClient(endpoint)
+    return grpcclient.InferenceServerClient(endpoint, channel_args=options)
 
 
 def in_turn(endpoint: str) -> list[tuple[str, Any]] | None:
