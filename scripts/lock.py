@@ -33,7 +33,7 @@ SITE = "site.txt"  # make site: beside the labs' packages, in an environment of 
 # File: the extras and dependency groups in it, beside the base requirements.
 FILES = {
     EVERYTHING: (ALL, "no-deps", "guard"),  # make setup
-    "server.txt": ("serve", "export", "no-deps"),
+    "server.txt": ("serve", "export", "grammar", "no-deps"),
     "client.txt": ("load",),
     "chat.txt": ("chat",),
     "guard.txt": ("guard",),
@@ -41,7 +41,7 @@ FILES = {
     SITE: ("site",),
 }
 ALONE = (("build",), ("guard",), ("site",))  # groups without the base requirements
-GPU, GPU_PACKAGES = "gpu.txt", ("numpy", "onnxruntime", "torch", "transformers")
+GPU, GPU_PACKAGES = "gpu.txt", ("llguidance", "numpy", "onnxruntime", "torch", "transformers")
 VLLM, AIPERF = "vllm.txt", "aiperf.txt"
 GPU_PYTHON = ">=3.10,<3.13"  # of NVIDIA's images, older and newer
 # What the labs run on, in uv's own order of words: said in the question, left out of every line of the answer.

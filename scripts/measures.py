@@ -46,7 +46,10 @@ ROOMS = {
 ROOM_LINES, PAGE_WORDS = 1_500, 900
 # Their pages, each at most PAGE_WORDS.
 PAGES = (
-    *(f"docs/guide/{name}.md" for name in ("vllm", "openai", "load-tools", "prediction", "museum", "arena")),
+    *(
+        f"docs/guide/{name}.md"
+        for name in ("vllm", "openai", "structured-output", "load-tools", "prediction", "museum", "arena")
+    ),
     "docs/guide/questions/*.md",  # these at most 200 each
     "labs/08*/README.md",
     "labs/09*/README.md",

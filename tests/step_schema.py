@@ -67,6 +67,7 @@ class StepLine(BaseModel):
     preempted: Count | None = None
     empty: Count | None = None
     engine_us: Count | None = None
+    mask_us: Count | None = None
     paced_us: Count | None = None
     warm_up: bool = False
     replica: str = ""

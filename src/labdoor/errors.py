@@ -20,6 +20,7 @@ FIELDS = {
     "runtime_top_k": "top_k",
     "runtime_top_p": "top_p",
     "random_seed": "seed",
+    "structured_outputs": "response_format",
     "tenant": "x-tenant",
     "request_priority": "x-priority",
 }

@@ -19,7 +19,7 @@ from labdoor.errors import Refusal
 from labdoor.requests import Asked
 from labdoor.templates import PLAIN, PLAIN_STOP, ChatTemplate
 from labkit.clients import stop
-from labkit.clients.text_model import TextModel
+from labkit.clients.text_model import LOGPROBS, STRUCTURED, TextModel
 from labkit.errors import LabError
 
 #: With a cut that keeps everything, each engine samples: TensorRT-LLM answers greedily at temperature 1 without one.
@@ -87,12 +87,17 @@ class Model:
         if asked.rivals is not None and not self.text.logprobs:
             why = f"logprobs: model {self.name} gives no log probabilities"
             raise Refusal(400, why, "logprobs", "unsupported_parameter")
+        if asked.answer_schema is not None and not self.text.structured:
+            why = f"response_format: model {self.name} cannot mask tokens; lab 02's models can"
+            raise Refusal(400, why, "response_format", "unsupported_parameter")
         made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice))
         end = self.text.end
         if end and not asked.ignore_eos and self.words.end_id is not None:
             made.append(end.filled(self.words.end_id))
         if asked.rivals is not None:
-            parameters["logprobs"] = asked.rivals
+            parameters[LOGPROBS] = asked.rivals
+        if asked.answer_schema is not None:
+            parameters[STRUCTURED] = json.dumps({"json": asked.answer_schema})
         return made, parameters
 
     def sampling(self, asked: Asked, choice: int = 0) -> Mapping[str, Any]:

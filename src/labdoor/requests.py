@@ -62,6 +62,22 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class JsonSchema(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: str | None = None
+    content: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class Asked(BaseModel):
     """What both endpoints have in common. A field that is absent is left to the model.
 
@@ -85,6 +101,15 @@ class Asked(BaseModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False
+    response_format: ResponseFormat | None = None
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer is to follow; None: any text."""
+        form = self.response_format
+        if form is None or form.type == "text":
+            return None
+        return form.json_schema.content if form.json_schema else {"type": "object"}
 
     @property
     def stops(self) -> list[str]:
@@ -227,6 +252,9 @@ def _check(asked: Asked) -> None:
         raise Refusal(400, "`stream_options` can only be used when `stream` is True", "stream_options")
     if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
         raise Refusal(400, "`top_logprobs` can only be used when `logprobs` is True", "top_logprobs")
+    if (form := asked.response_format) and (form.type == "json_schema") != bool(form.json_schema):
+        what = "it is missing" if form.type == "json_schema" else f"it has no meaning beside the type {form.type}"
+        raise Refusal(400, f"response_format.json_schema: {what}", "response_format.json_schema")
     if unable := next((name for name in UNABLE if getattr(asked, name, None)), ""):
         raise _unable(unable)
     if isinstance(asked, CompletionRequest):

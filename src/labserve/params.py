@@ -21,9 +21,9 @@ class BadInput(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A request parameter: its type and the closed range that it may lie in."""
+    """A request parameter: its type and the closed range that it, or the length of a text, may lie in."""
 
-    kind: type[int] | type[float] | type[bool]
+    kind: type[int] | type[float] | type[bool] | type[str]
     least: float = -math.inf
     most: float = math.inf
 
@@ -35,6 +35,24 @@ SAMPLING = {
     "top_p": Field(float, 0.0, 1.0),
     "seed": Field(int, 0, 2**63 - 1),
 }
+
+
+STRUCTURED = "structured_outputs"  # vllm_backend's parameter for vLLM's StructuredOutputsParams, as JSON
+MOST_STRUCTURED = 2**16  # characters of it
+
+
+def json_schema(raw: object) -> dict[str, Any]:
+    """The schema in a request's `structured_outputs`: the text `{"json": SCHEMA}`. Raises BadInput."""
+    if not isinstance(raw, str) or len(raw) > MOST_STRUCTURED:
+        raise BadInput(STRUCTURED, f"expected a text of at most {MOST_STRUCTURED:,} characters")
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise BadInput(STRUCTURED, 'it is not JSON; expected {"json": SCHEMA}') from None
+    if not isinstance(found, dict) or [*found] != ["json"] or not isinstance(found["json"], dict):
+        raise BadInput(STRUCTURED, 'expected {"json": SCHEMA}, a JSON schema that is an object')
+    schema: dict[str, Any] = found["json"]
+    return schema
 
 
 def parse(raw: str, fields: Mapping[str, Field]) -> dict[str, Any]:
@@ -52,7 +70,11 @@ def parse(raw: str, fields: Mapping[str, Field]) -> dict[str, Any]:
     return {name: _convert(name, value, fields[name]) for name, value in given.items()}
 
 
-def _convert(name: str, value: object, field: Field) -> int | float | bool:
+def _convert(name: str, value: object, field: Field) -> int | float | bool | str:
+    if field.kind is str:
+        if not isinstance(value, str) or len(value) > field.most:
+            raise BadInput(name, f"expected a text of at most {field.most:,} characters")
+        return value
     if field.kind is bool:
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -62,8 +84,9 @@ def _convert(name: str, value: object, field: Field) -> int | float | bool:
     expected = "a whole number" if field.kind is int else "a number"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise BadInput(name, f"expected {expected}, got {value!r}")
+    kind: Any = field.kind  # int or float
     try:
-        number = field.kind(value)
+        number: int | float = kind(value)
     except (ValueError, OverflowError):
         raise BadInput(name, f"expected {expected}, got {value!r}") from None
     if isinstance(value, float) and number != value:

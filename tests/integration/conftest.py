@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from browsing import browser
 from lab_server import LabServer
 from layer import require_vllm
-from machinery import PARTS, ROOT, labctl, taken_down
+from machinery import PARTS, ROOT, labctl, started, taken_down
 
 from labctl.stack import faults
 from labctl.triton import server_api
@@ -79,6 +80,31 @@ def lab_server(checkout: Path, request: pytest.FixtureRequest) -> Iterator[Calla
         yield bring
     finally:
         taken_down(checkout, *up)
+
+
+@pytest.fixture(scope="module")
+def doors(checkout: Path, lab_server: Callable[..., LabServer]) -> Iterator[Callable[..., openai.OpenAI]]:
+    """``doors("iterative")``: a client of OpenAI's, before that stack with these settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OPENAI_BASE_URL", raising=False)
+        there: dict[str, openai.OpenAI] = {}
+        ends: list[Any] = []
+
+        def open_door(stack: str, **settings: Any) -> openai.OpenAI:
+            server = lab_server(stack, **settings)
+            if server.grpc not in there:
+                ends.append(running := started(checkout, "openai", stack, "--port", "auto", "--json"))
+                said = running.__enter__().stdout
+                assert said
+                line = said.readline()
+                there[server.grpc] = openai.OpenAI(base_url=json.loads(line)["openai"], api_key="none", max_retries=0)
+            return there[server.grpc]
+
+        yield open_door
+        for client in there.values():
+            client.close()
+        for running in ends:
+            running.__exit__(None, None, None)
 
 
 def _assignments(settings: dict[str, Any]) -> Sequence[str]:

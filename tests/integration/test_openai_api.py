@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import requests
 from each_lab import LABS, PROMPT
 from lab_server import LabServer
-from machinery import labctl, started
+from machinery import labctl
 from own_stack import leftovers
 from waiting import eventually
 
@@ -35,31 +35,6 @@ MODELS = [
     pytest.param("llama", "llama-python", LABS["llama"][2], marks=pytest.mark.xdist_group("llama")),
 ]
 iterative = pytest.mark.xdist_group("iterative")
-
-
-@pytest.fixture(scope="module")
-def doors(checkout: Path, lab_server: Callable[..., LabServer]) -> Iterator[Callable[..., openai.OpenAI]]:
-    """``doors("iterative")``: a client of OpenAI's, before that stack with these settings."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("OPENAI_BASE_URL", raising=False)
-        there: dict[str, openai.OpenAI] = {}
-        ends: list[Any] = []
-
-        def open_door(stack: str, **settings: Any) -> openai.OpenAI:
-            server = lab_server(stack, **settings)
-            if server.grpc not in there:
-                ends.append(running := started(checkout, "openai", stack, "--port", "auto", "--json"))
-                said = running.__enter__().stdout
-                assert said
-                line = said.readline()
-                there[server.grpc] = openai.OpenAI(base_url=json.loads(line)["openai"], api_key="none", max_retries=0)
-            return there[server.grpc]
-
-        yield open_door
-        for client in there.values():
-            client.close()
-        for running in ends:
-            running.__exit__(None, None, None)
 
 
 def sample(client: openai.OpenAI, name: str) -> float:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,62 @@ def test_fields_that_ask_for_nothing_are_taken() -> None:
     nothing: dict[str, Any] = {"logit_bias": {}, "suffix": None, "tools": [], "logprobs": 0, "min_tokens": 0}
     asked = completion(**nothing, user="somebody", response_format={"type": "text"})
     assert asked.prompts == ["Hello"]
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("form", "schema"),
+    [
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}, SCHEMA),
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "text"}, None),
+    ],
+)
+def test_a_response_format_is_the_schema_of_the_answer(form: Any, schema: Any) -> None:
+    model = Model(replace(text_model(by_parameter=True), structured=True), Vocabulary())
+    for kind, prompt in ((requests.CompletionRequest, SAID), (requests.ChatRequest, {"model": "m", **TURN})):
+        asked = requests.parse(kind, json.dumps({**prompt, "response_format": form}).encode())
+        parameters = model.wire("x", 4, asked, 0)[1]
+        assert parameters.get("structured_outputs") == (schema and json.dumps({"json": schema}))
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "place"),
+    [
+        ({"type": "json_schema"}, 400, "response_format.json_schema"),
+        ({"type": "json_object", "json_schema": {"name": "x", "schema": {}}}, 400, "response_format.json_schema"),
+        ({"type": "regex"}, 422, "response_format.type"),
+        ({"type": "json_schema", "json_schema": {"name": "x"}}, 422, "response_format.json_schema.schema"),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": True}},
+            422,
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}},
+            422,
+            "response_format.json_schema.name",
+        ),
+        ("json", 422, "response_format"),
+    ],
+)
+def test_a_response_format_that_is_none_is_refused_with_its_place(form: Any, status: int, place: str) -> None:
+    error = refused(response_format=form)
+    assert (error.status, error.param) == (status, place)
+
+
+def test_a_model_that_cannot_mask_tokens_refuses_a_response_format_by_name() -> None:
+    asked = completion(response_format={"type": "json_object"})
+    with pytest.raises(Refusal, match="response_format: model m cannot mask tokens") as caught:
+        Model(text_model(by_parameter=True), Vocabulary()).wire("x", 4, asked, 0)
+    assert (caught.value.status, caught.value.param) == (400, "response_format")
+
+
+def test_a_schema_that_the_model_below_refuses_is_the_fields_fault() -> None:
+    error = of_triton("in ensemble 'ensemble', structured_outputs: Invalid type: foo", "StatusCode.INVALID_ARGUMENT")
+    assert (error.status, error.message, error.param) == (400, "response_format: Invalid type: foo", "response_format")
 
 
 def test_token_ids_are_refused_as_such() -> None:

@@ -28,6 +28,7 @@ LIMIT = "max_tokens"  # how the name of an optional limit ends
 _WHOLE = ("INT32", "UINT32", "INT64", "UINT64")
 END_ID = "end_id"
 LOGPROBS = "logprobs"  # parameter and output, as vLLM calls them
+STRUCTURED = "structured_outputs"  # parameter, as vLLM calls it; in a config.pbtxt: whether the model has it
 LLM_API = "sampling_param_"  # how the optional inputs of TensorRT-LLM's LLM API begin, and no other model's
 
 
@@ -64,6 +65,7 @@ class TextModel:
             "response output count mismatch" (upstream's issue 4362).
         logprobs: its output for the log probabilities of tokens, which it gives if a request has the parameter
             ``logprobs``; "" for none.
+        structured: it has the parameter ``structured_outputs``: its answers can follow a JSON schema.
         scheduling: "iterative" where the model is scheduled anew for each token, "dynamic" where a streamed batch goes
             from its beginning to its end, else "".
         tokenizer_dir: where the server has the model's tokenizer; "" where it does not tell.
@@ -83,6 +85,7 @@ class TextModel:
     tells_end: bool = False
     cached: bool = False
     logprobs: str = ""
+    structured: bool = False
     scheduling: str = ""
 
     @property
@@ -149,6 +152,7 @@ class TextModel:
             tells_end=TELL_END in every,
             cached=config.response_cache.enable,
             logprobs=_logprobs(config, every) if decoupled and not limit else "",
+            structured=any(_told(part, STRUCTURED) == "true" for part in parts),
             scheduling="iterative"
             if config.sequence_batching.iterative_sequence
             else "dynamic"

@@ -9,6 +9,7 @@ from labserve.batches import together
 from labserve.gpt2.kvcache import KVCache, Packed, Run, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
+from labserve.params import Refusal
 from labserve.text.logprobs import log_probs
 from labserve.text.sampling import choose
 
@@ -129,17 +130,23 @@ def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
     """
 
     def tokens(part: Batch[Sequence]) -> list[int | Exception]:
+        for sequence in part:  # before the pass, so that a grammar that fails here fails its own sequence alone
+            if sequence.grammar:
+                sequence.grammar.allowed()
         logits = decoder.logits(part)
-        chosen = choose(logits, [s.sampler for s in part])
+        chosen = choose(logits, [s.sampler for s in part], [s.grammar.mask if s.grammar else None for s in part])
         for row, (sequence, token) in enumerate(zip(part, chosen, strict=True)):
             if sequence.rivals is not None and not isinstance(token, Exception):
                 sequence.log_probs = log_probs(logits[row], token, sequence.rivals)
         return chosen
 
-    return [
-        sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)
-        for sequence, token in zip(batch, together(batch, tokens), strict=True)
-    ]
+    def accept(sequence: Sequence, token: int | Exception) -> str | Exception:
+        try:
+            return sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)
+        except Refusal as error:  # of its grammar
+            return sequence.fail(error)
+
+    return [accept(*pair) for pair in zip(batch, together(batch, tokens), strict=True)]
 
 
 def _slot(sequence: Sequence) -> int:

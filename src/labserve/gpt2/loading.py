@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence, new_sequence
+from labserve.text.grammar import Grammars
 from labserve.text.prompts import open_tokenizer
 from labserve.triton import device, parameter
 
@@ -36,4 +37,6 @@ def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Se
     decoder: Decoder = CachedDecoder(model, count_slots(args)) if cached else RecomputingDecoder(model)
     pb_utils.Logger.log_info(f"{args['model_name']}: {model.describe()}; {decoder.describe()}")
     tokenizer = open_tokenizer(folder)
-    return partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id), decoder, tokenizer
+    grammars = Grammars(tokenizer, model.vocabulary, model.end_id)
+    begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id, grammars=grammars)
+    return begin, decoder, tokenizer

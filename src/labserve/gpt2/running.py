@@ -102,6 +102,8 @@ class Running:
                 started = time.monotonic()
                 texts = step(self.decoder, batch)
                 seen.more["engine_us"] = round((time.monotonic() - started) * 1e6)
+                if grammars := [sequence.grammar for sequence in batch if sequence.grammar]:
+                    seen.more["mask_us"] = round(sum(grammar.take_seconds() for grammar in grammars) * 1e6)
                 seen.pieces = ["" if isinstance(text, Exception) else text for text in texts]
                 for sequence, text in zip(batch, texts, strict=True):
                     made = 0 if isinstance(text, Exception) else 1

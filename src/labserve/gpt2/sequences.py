@@ -6,13 +6,20 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from labserve.params import SAMPLING, BadInput, Field, parse, text
+from labserve.params import MOST_STRUCTURED, SAMPLING, STRUCTURED, BadInput, Field, parse, text
 from labserve.text.detok import Detokenizer
+from labserve.text.grammar import Grammar, Grammars
 from labserve.text.logprobs import MOST, LogProb
 from labserve.text.sampling import Sampler
 
 DEFAULT_MAX_TOKENS = 32
-FIELDS = {"max_tokens": Field(int, 1), "ignore_eos": Field(bool), "logprobs": Field(int, 0, MOST), **SAMPLING}
+FIELDS = {
+    "max_tokens": Field(int, 1),
+    "ignore_eos": Field(bool),
+    "logprobs": Field(int, 0, MOST),
+    STRUCTURED: Field(str, most=MOST_STRUCTURED),
+    **SAMPLING,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +34,7 @@ class Sequence:
     detokenizer: Detokenizer
     rivals: int | None = None  # how many tokens it wants log probabilities of beside its own; None: of none at all
     log_probs: dict[int, LogProb] = field(default_factory=dict)  # of its last token and its rivals
+    grammar: Grammar | None = None  # which tokens may come next; None: all
     finished: bool = False
     why: str = ""  # it finished: "length", "stop" (the end token), "failed"
     slot: int | None = None
@@ -47,10 +55,17 @@ class Sequence:
         return len(self.ids) == self.prompt
 
     def accept(self, token: int) -> str:
-        """Append the next token; returns the text that is now certain. Sets `finished` on the last one."""
+        """Append the next token; returns the text that is now certain. Sets `finished` on the last one.
+
+        With a grammar the answer ends when it is whole, and an end token has no text. Raises BadInput where the
+        grammar has become too complex.
+        """
         self.ids.append(token)
-        if token == self.eos or len(self.ids) >= self.limit:
-            self.finished, self.why = True, "stop" if token == self.eos else "length"
+        whole = self.grammar is not None and self.grammar.accept(token)
+        if token == self.eos or whole or len(self.ids) >= self.limit:
+            self.finish("stop" if token == self.eos or whole else "length")
+        if self.grammar and token == self.grammar.end_id:
+            return ""
         return self.detokenizer.add(token, last=self.finished)
 
     def fail(self, error: Exception) -> Exception:
@@ -64,12 +79,17 @@ class Sequence:
 
 
 def new_sequence(
-    prompt: bytes, parameters: str, tokenizer: Tokenizer, context: int, end_id: int | None = None
+    prompt: bytes,
+    parameters: str,
+    tokenizer: Tokenizer,
+    context: int,
+    end_id: int | None = None,
+    grammars: Grammars | None = None,
 ) -> Sequence:
     """The sequence that a request begins: `prompt` is its text_input, `parameters` its parameters as JSON.
 
-    `context` is how many tokens the model can see at most, `end_id` the token that ends a text. Raises BadInput, which
-    names the input at fault.
+    `context` is how many tokens the model can see at most, `end_id` the token that ends a text, `grammars` makes the
+    grammar of a request that asks for one. Raises BadInput, which names the input at fault.
     """
     asked = parse(parameters, FIELDS)
     # Few tokens spell more than a dozen bytes: what is longer than this is refused before it costs anything.
@@ -84,6 +104,11 @@ def new_sequence(
     if wanted > room:
         raise BadInput("max_tokens", f"{wanted:,} is too many: of {context:,} tokens the prompt leaves {room:,}")
     eos = None if asked.get("ignore_eos", False) else end_id
-    return Sequence(
+    made = Sequence(
         ids, len(ids), len(ids) + wanted, eos, Sampler.of(asked), Detokenizer(tokenizer), asked.get("logprobs")
     )
+    if STRUCTURED in asked:
+        if grammars is None:
+            raise BadInput(STRUCTURED, "this model cannot mask tokens")
+        made.grammar = grammars.open(asked[STRUCTURED])
+    return made

@@ -7,10 +7,13 @@ numpy's or PyTorch's.
 import math
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+#: Scores [vocab] to those from which a token may be chosen.
+Mask = Callable[[Any], Any]
 
 
 class Sampler:
@@ -61,17 +64,26 @@ class Sampler:
         return int(tokens[min(place, len(sums) - 1)])
 
 
-def choose(logits: Any, samplers: Sequence[Sampler]) -> list[int | Exception]:
+def choose(
+    logits: Any, samplers: Sequence[Sampler], masks: "Sequence[Mask | None] | None" = None
+) -> list[int | Exception]:
     """The next token id of each row of `logits` [batch, vocab]; greedy rows share one maximum.
 
     A row of which nothing can be chosen (NaN, infinity) has an ArithmeticError in its place.
+
+    Args:
+        masks: for each row what its token is chosen from instead of its scores; None: those.
     """
     tokens: list[int | Exception] = []
     for row, (sampler, best, token) in enumerate(zip(samplers, *likeliest(logits), strict=True)):
+        mask = masks[row] if masks else None
         if not math.isfinite(best):
             tokens.append(ArithmeticError("the model's scores are not finite numbers"))
-        else:
+        elif mask is None:
             tokens.append(sampler.draw(logits[row]) if sampler.temperature > 0.0 else token)
+        else:
+            scores = mask(logits[row])
+            tokens.append(sampler.draw(scores) if sampler.temperature > 0.0 else int(scores.argmax()))
     return tokens
 
 

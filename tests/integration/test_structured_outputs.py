@@ -1,0 +1,133 @@
+"""Answers by a JSON schema through the OpenAI API in front of real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from waiting import eventually
+
+from labkit.evidence import steplog
+
+PROMPT = "Once upon a time"
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+iterative = pytest.mark.xdist_group("iterative")
+#: stack, settings, the model that is asked, the model that writes steps
+MASKING = [
+    pytest.param("iterative", {}, "iterative-gpt2", "iterative-gpt2", marks=iterative),
+    pytest.param("iterative", {}, "simple-gpt2", "simple-gpt2", marks=iterative),
+]
+RECOMPUTING = pytest.param("iterative", {"kv_cache": False}, "iterative-gpt2", "iterative-gpt2", marks=iterative)
+Doors = Callable[..., openai.OpenAI]
+
+
+def ask(client: openai.OpenAI, model: str, **more: Any) -> Any:
+    form = more.pop("response_format", FORM)
+    asked = {"model": model, "prompt": PROMPT, "max_tokens": 150, **more}
+    return client.completions.create(**asked, extra_body={"response_format": form})
+
+
+@pytest.mark.parametrize(("stack", "settings", "model", "engine"), [RECOMPUTING, *MASKING])
+def test_answers_that_end_by_themselves_follow_their_schema(
+    stack: str, settings: dict[str, Any], model: str, engine: str, doors: Doors, lab_server: Any
+) -> None:
+    client = doors(stack, **settings)
+    choices = [choice for seed in (1, 2) for choice in ask(client, model, n=3, seed=seed, temperature=1.0).choices]
+    ended = [choice.text for choice in choices if choice.finish_reason == "stop"]
+    assert len(ended) > len(choices) / 2
+    for text in ended:
+        jsonschema.validate(json.loads(text), SCHEMA)
+    assert len(set(ended)) > 1, "each choice has a seed of its own"
+
+    def costs() -> list[tuple[int, int] | None]:
+        steps = steplog.read(lab_server(stack, **settings).run_dir, engine)
+        return [(step.more["mask_us"], step.more["engine_us"]) if "mask_us" in step.more else None for step in steps]
+
+    for mask, whole in filter(None, eventually(lambda: [one for one in costs() if one])):
+        assert 0 < mask <= whole
+    client.completions.create(model=model, prompt=PROMPT, max_tokens=3)
+    eventually(lambda: costs()[-1] is None)
+
+
+@pytest.mark.parametrize(("stack", "settings", "model", "engine"), MASKING)
+def test_a_stream_is_the_whole_answer_and_one_that_is_cut_its_beginning(
+    stack: str, settings: dict[str, Any], model: str, engine: str, doors: Doors
+) -> None:
+    client = doors(stack, **settings)
+    asked: dict[str, Any] = {"seed": 4, "temperature": 1.0}
+    whole = ask(client, model, **asked).choices[0]
+    chunks = [chunk.choices[0] for chunk in ask(client, model, **asked, stream=True)]
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert chunks[-1].finish_reason == whole.finish_reason
+    cut = ask(client, model, **{**asked, "max_tokens": 5}).choices[0]
+    assert cut.finish_reason == "length"
+    assert whole.text.startswith(cut.text) and len(cut.text) < len(whole.text)
+
+
+@pytest.mark.parametrize(("stack", "settings", "model", "engine"), MASKING)
+def test_an_answer_without_a_schema_is_the_same_beside_one_that_has_it(
+    stack: str, settings: dict[str, Any], model: str, engine: str, doors: Doors
+) -> None:
+    client = doors(stack, **settings)
+    plain: dict[str, Any] = {"model": model, "prompt": PROMPT, "max_tokens": 40, "extra_body": {"ignore_eos": True}}
+    create: Any = client.completions.create
+    alone = create(**plain).choices[0].text
+    with ThreadPoolExecutor() as pool:
+        masked = [pool.submit(ask, client, model, seed=seed, temperature=1.0) for seed in (1, 2)]
+        beside = pool.submit(create, **plain)
+        assert beside.result().choices[0].text == alone
+        for one in masked:
+            assert one.result().choices[0].text.startswith("{")
+
+
+@pytest.mark.parametrize(("stack", "settings", "model", "engine"), MASKING)
+def test_a_schema_that_cannot_be_followed_is_a_fault_of_the_request(
+    stack: str, settings: dict[str, Any], model: str, engine: str, doors: Doors
+) -> None:
+    client = doors(stack, **settings)
+    for schema in ({"type": "foo"}, {"type": "integer", "minimum": 2, "maximum": 1}):
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(client, model, response_format=form)
+        assert caught.value.param == "response_format"
+    assert ask(client, model, max_tokens=3).choices[0].text
+
+
+@iterative
+def test_a_chat_answers_with_an_object(doors: Doors) -> None:
+    chat = doors("iterative").chat.completions.create(
+        model="iterative-gpt2",
+        messages=[{"role": "user", "content": "Who are you?"}],
+        response_format={"type": "json_object"},
+        temperature=1.0,
+        seed=3,
+        max_tokens=300,
+    )
+    text = chat.choices[0].message.content
+    assert text and text.startswith("{")
+    assert chat.choices[0].finish_reason == "length" or isinstance(json.loads(text), dict)
+
+
+@pytest.mark.xdist_group("codegen")
+def test_a_model_that_cannot_mask_tokens_says_so_by_the_fields_name(doors: Doors) -> None:
+    from each_lab import LABS
+
+    stack, model, settings, _ = LABS["codegen"]
+    with pytest.raises(openai.BadRequestError, match="cannot mask tokens") as caught:
+        ask(doors(stack, **settings), model)
+    assert caught.value.param == "response_format"
