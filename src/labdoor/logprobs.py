@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+LEAST = -9999.0  # for a token that is out of reach: JSON has no infinity
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -37,7 +39,7 @@ class Scores:
         """A response's text, and its log probabilities as vllm_backend writes them: chosen token first, then rivals."""
         start, self._length = self._length, self._length + len(text)
         for token in json.loads(output):
-            every = [(one["rank"], one["decoded_token"], one["logprob"]) for one in token.values()]
+            every = [(one["rank"], one["decoded_token"], max(one["logprob"], LEAST)) for one in token.values()]
             best = sorted(one for one in every if one[0] <= self._count)
             self._held.append(Scored(start, self._length, every[0][1:], [one[1:] for one in best]))
 

@@ -88,7 +88,7 @@ class Model:
             why = f"logprobs: model {self.name} gives no log probabilities"
             raise Refusal(400, why, "logprobs", "unsupported_parameter")
         if asked.answer_schema is not None and not self.text.structured:
-            why = f"response_format: model {self.name} cannot mask tokens; lab 02's models can"
+            why = f"response_format: model {self.name} cannot mask tokens; lab 02's models and vLLM can"
             raise Refusal(400, why, "response_format", "unsupported_parameter")
         made, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice))
         end = self.text.end
@@ -96,6 +96,7 @@ class Model:
             made.append(end.filled(self.words.end_id))
         if asked.rivals is not None:
             parameters[LOGPROBS] = asked.rivals
+            made += [self.text.return_logprobs.filled(True)] if self.text.return_logprobs else []
         if asked.answer_schema is not None:
             parameters[STRUCTURED] = json.dumps({"json": asked.answer_schema})
         return made, parameters

@@ -1,8 +1,9 @@
-"""Answers by a JSON schema through the OpenAI API in front of real servers."""
+"""Answers by a JSON schema, and log probabilities of vLLM, through the OpenAI API in front of real servers."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,11 +27,22 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
-iterative = pytest.mark.xdist_group("iterative")
+VLLM: dict[str, Any] = {
+    "engine": "vllm",
+    "model": "shipped:tiny-llama",
+    "decoupled_mode": True,
+    "exact": True,
+    "max_num_sequences": 3,
+    "max_tokens_in_paged_kv_cache": 320,
+}
+BACKEND: dict[str, Any] = {"model": "shipped:tiny-llama", "max_num_sequences": 4}
+iterative, vllm = pytest.mark.xdist_group("iterative"), pytest.mark.xdist_group("vllm")
 #: stack, settings, the model that is asked, the model that writes steps
 MASKING = [
     pytest.param("iterative", {}, "iterative-gpt2", "iterative-gpt2", marks=iterative),
     pytest.param("iterative", {}, "simple-gpt2", "simple-gpt2", marks=iterative),
+    pytest.param("inflight-batching", VLLM, "ensemble", "tensorrt_llm", marks=vllm),
+    pytest.param("vllm-backend", BACKEND, "vllm_model", "vllm_model", marks=vllm),
 ]
 RECOMPUTING = pytest.param("iterative", {"kv_cache": False}, "iterative-gpt2", "iterative-gpt2", marks=iterative)
 Doors = Callable[..., openai.OpenAI]
@@ -79,7 +91,7 @@ def test_a_stream_is_the_whole_answer_and_one_that_is_cut_its_beginning(
     assert whole.text.startswith(cut.text) and len(cut.text) < len(whole.text)
 
 
-@pytest.mark.parametrize(("stack", "settings", "model", "engine"), MASKING)
+@pytest.mark.parametrize(("stack", "settings", "model", "engine"), MASKING[:3])  # vllm_model has no fp32
 def test_an_answer_without_a_schema_is_the_same_beside_one_that_has_it(
     stack: str, settings: dict[str, Any], model: str, engine: str, doors: Doors
 ) -> None:
@@ -131,3 +143,23 @@ def test_a_model_that_cannot_mask_tokens_says_so_by_the_fields_name(doors: Doors
     with pytest.raises(openai.BadRequestError, match="cannot mask tokens") as caught:
         ask(doors(stack, **settings), model)
     assert caught.value.param == "response_format"
+
+
+@vllm
+def test_vllms_model_gives_log_probabilities(doors: Doors) -> None:
+    client = doors("vllm-backend", **BACKEND)
+    asked: dict[str, Any] = {"model": "vllm_model", "prompt": PROMPT, "max_tokens": 8, "logprobs": 2, "temperature": 0}
+    choice = client.completions.create(**asked).choices[0]
+    found = choice.logprobs
+    assert found and found.tokens and found.token_logprobs and found.top_logprobs and found.text_offset
+    assert len(found.tokens) == 8 and "".join(found.tokens) == choice.text
+    for token, logprob, rivals in zip(found.tokens, found.token_logprobs, found.top_logprobs, strict=True):
+        assert rivals[token] == logprob == max(rivals.values()), "greedy: the likeliest token"
+        assert len(rivals) == 2 and sum(map(math.exp, rivals.values())) <= 1
+    streamed = [chunk.choices[0].logprobs for chunk in client.completions.create(**asked, stream=True)]
+    assert [token for chunk in streamed if chunk for token in chunk.tokens or []] == found.tokens
+    chat = client.chat.completions.create(
+        model="vllm_model", messages=[{"role": "user", "content": "Who?"}], max_tokens=4, logprobs=True, top_logprobs=3
+    ).choices[0]
+    assert chat.logprobs and chat.logprobs.content
+    assert [len(one.top_logprobs) for one in chat.logprobs.content] == [3] * len(chat.logprobs.content)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.inflight.parse import Generation, parse
+from labserve.inflight.parse import Generation, parse, schema
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.tensors import words
@@ -77,3 +77,20 @@ def test_neutral_values_are_greedy_and_others_sample(inputs: dict[str, Any], sam
 def test_words_are_read_by_their_ends() -> None:
     assert words(np.array([[[7, 8, 9], [2, 3, -1]]])) == [[7, 8], [9]]
     assert words(np.array([[[0], [-1]]])) == [] == words(None)
+
+
+ASKED = '{"tenant": "a", "structured_outputs": "{\\"json\\": {\\"type\\": \\"boolean\\"}}"}'
+
+
+def test_a_schema_is_a_parameter_of_an_engine_that_masks_tokens() -> None:
+    assert schema(ASKED, able=True) == {"type": "boolean"}
+    assert schema("", able=False) is schema('{"tenant": "a"}', able=False) is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "able", "why"),
+    [(ASKED, False, "this engine cannot mask tokens; engine=vllm can"), ('{"structured_outputs": 1}', True, "a text")],
+)
+def test_another_schema_is_refused_by_name(parameters: str, able: bool, why: str) -> None:
+    with pytest.raises(BadInput, match=rf"^structured_outputs: .*{why}"):
+        schema(parameters, able)

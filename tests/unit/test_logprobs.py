@@ -75,6 +75,12 @@ def test_the_rivals_are_the_likeliest_and_hold_the_token_if_it_is_one() -> None:
     assert (unlikely.own[0], likely.own[0]) == ("w0", "w1")
 
 
+def test_a_token_that_a_mask_forbids_has_a_number_that_json_has() -> None:
+    scores = Scores(1)
+    scores.add("a", '[{"1": {"logprob": -Infinity, "rank": 9, "decoded_token": "a"}}]')
+    assert [one.own for one in scores.take(1, stopped=False)] == [("a", LEAST)]
+
+
 TOKENS = [Scored(0, 2, ("hé", -0.5), [("x", -0.1)]), Scored(2, 3, ("!", -0.2), [("!", -0.2)])]
 
 
@@ -96,11 +102,15 @@ def test_the_form_of_chats_spells_each_token_in_bytes() -> None:
 @pytest.mark.parametrize("able", [True, False])
 def test_only_a_model_with_the_output_is_asked_for_them(able: bool) -> None:
     inputs = {"text": Input("text", "BYTES", (1, 1))}
-    model = Model(TextModel("m", inputs, "text", "", "out", True, logprobs="logprobs" if able else ""), Vocabulary())
+    wants = Input("return_logprobs", "BOOL", (1,))
+    made = TextModel("m", inputs, "text", "", "out", True, logprobs="logprobs" if able else "", return_logprobs=wants)
+    model = Model(made, Vocabulary())
     body: dict[str, Any] = {"model": "m", "prompt": "x", "logprobs": 3}
     asked = parse(CompletionRequest, json.dumps(body).encode())
     if able:
-        assert model.wire("x", 4, asked, 0)[1]["logprobs"] == 3
+        tensors, parameters = model.wire("x", 4, asked, 0)
+        assert parameters["logprobs"] == 3
+        assert "return_logprobs" in [tensor.name() for tensor in tensors], "vLLM's model wants to be asked by an input"
     else:
         with pytest.raises(Refusal, match="logprobs: model m gives no log probabilities") as caught:
             model.wire("x", 4, asked, 0)

@@ -15,6 +15,7 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import triton_to_np_dtype
 
+from labkit.clients import vllm_api
 from labkit.clients.base import GONE, InFlight, connect
 from labkit.clients.llm_api import EXCLUDE_PROMPT, TELL_END
 from labkit.clients.tensors import never
@@ -65,6 +66,7 @@ class TextModel:
             "response output count mismatch" (upstream's issue 4362).
         logprobs: its output for the log probabilities of tokens, which it gives if a request has the parameter
             ``logprobs``; "" for none.
+        return_logprobs: the input that must also ask for them, as in vLLM's model.
         structured: it has the parameter ``structured_outputs``: its answers can follow a JSON schema.
         scheduling: "iterative" where the model is scheduled anew for each token, "dynamic" where a streamed batch goes
             from its beginning to its end, else "".
@@ -85,6 +87,7 @@ class TextModel:
     tells_end: bool = False
     cached: bool = False
     logprobs: str = ""
+    return_logprobs: Input | None = None
     structured: bool = False
     scheduling: str = ""
 
@@ -151,8 +154,9 @@ class TextModel:
             so_far=decoupled and any(name.startswith(LLM_API) for name in every),
             tells_end=TELL_END in every,
             cached=config.response_cache.enable,
-            logprobs=_logprobs(config, every) if decoupled and not limit else "",
-            structured=any(_told(part, STRUCTURED) == "true" for part in parts),
+            logprobs=LOGPROBS if decoupled and not limit and LOGPROBS in {item.name for item in config.output} else "",
+            return_logprobs=every.get(f"return_{LOGPROBS}"),
+            structured=vllm_api.PARAMETERS in every or any(_masks(part) for part in parts),
             scheduling="iterative"
             if config.sequence_batching.iterative_sequence
             else "dynamic"
@@ -219,10 +223,9 @@ def _asked(name: str) -> bool:
     return _streams(name) or name.endswith(LIMIT) or name in (EXCLUDE_PROMPT, TELL_END)
 
 
-def _logprobs(config: Any, inputs: Mapping[str, Input]) -> str:
-    """The output with log probabilities; vLLM's model, which has the same, also wants an input for them."""
-    there = any(item.name == LOGPROBS for item in config.output) and f"return_{LOGPROBS}" not in inputs
-    return LOGPROBS if there else ""
+def _masks(config: Any) -> bool:
+    """Whether a model says that it masks tokens, or vLLM computes in it."""
+    return _told(config, STRUCTURED) == "true" or _told(config, "engine") == "vllm"
 
 
 def _streams(name: str) -> bool:

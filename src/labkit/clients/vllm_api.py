@@ -13,6 +13,7 @@ import numpy as np
 from labkit.clients.tensors import tensor, text_tensor
 
 MODEL = "vllm_model"
+PARAMETERS = "sampling_parameters"  # an optional input that no other model has
 FLAGS = ("exclude_input_in_output", "return_finish_reason")
 
 
@@ -25,4 +26,4 @@ def inputs(prompt: str, tokens: int, stream: bool = False) -> list[Any]:
     flags = [tensor(name, value, np.bool_) for name, value in (("stream", stream), *((name, True) for name in FLAGS))]
     for flag in flags:
         flag.set_shape([1])
-    return [text_tensor("text_input", prompt, (1,)), text_tensor("sampling_parameters", sampling, (1,)), *flags]
+    return [text_tensor("text_input", prompt, (1,)), text_tensor(PARAMETERS, sampling, (1,)), *flags]

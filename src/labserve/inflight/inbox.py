@@ -8,12 +8,13 @@ from typing import Any
 
 from labserve.guard import Guard
 from labserve.inflight.answers import Answers
-from labserve.inflight.parse import parse, standing
+from labserve.inflight.parse import parse, schema, standing
 from labserve.inflight.policy import GATHER_S
 from labserve.inflight.request import Request
 from labserve.inflight.setup import AnySetup
 from labserve.tensors import one
 from labserve.triton import reader
+from labserve.vllm.engine import VllmScheduler
 
 CLOSE = object()
 
@@ -101,6 +102,7 @@ class Inbox:
                 id, given.prompt, given.limit, given.sampling, given.stop_words, given.streaming, source, number=number
             )
             request.tenant, request.priority = standing(source.parameters())
+            request.schema = schema(source.parameters(), able=isinstance(self._scheduler, VllmScheduler))
             self._scheduler.submit(request)
             self._arrived(request)
         except Exception as error:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,23 @@ def standing(parameters: str) -> tuple[str, int]:
     asked = {name: value for name, value in given.items() if name == "request_priority"}
     found = params.parse(json.dumps(asked), {"request_priority": params.Field(int, 1, MOST_PRIORITY)})
     return tenant, found.get("request_priority", DEFAULT_PRIORITY)
+
+
+def schema(parameters: str, able: bool) -> dict[str, Any] | None:
+    """The JSON schema that an answer is to follow, from the parameter `structured_outputs`; None for none.
+
+    Args:
+        parameters: as of `standing`.
+        able: whether the engine masks tokens.
+
+    Raises BadInput.
+    """
+    raw = json.loads(parameters).get(params.STRUCTURED) if parameters else None
+    if raw is None:
+        return None
+    if not able:
+        raise BadInput(params.STRUCTURED, "this engine cannot mask tokens; engine=vllm can")
+    return params.json_schema(raw)
 
 
 def _prompt(read: Read, shape: Shape) -> list[int]:

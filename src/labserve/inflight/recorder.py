@@ -99,8 +99,9 @@ class Recorder:
             else []
         )
         some: dict[str, Any] = {"block_ids": step.block_ids} if step.block_ids else {}  # of an engine that has them
-        if step.paced_s is not None:
-            some["paced_us"] = round(step.paced_s * 1e6)
+        for name, seconds in (("mask_us", step.mask_s), ("paced_us", step.paced_s)):
+            if seconds is not None:
+                some[name] = round(seconds * 1e6)
         self._log.write(
             step.began,
             names,

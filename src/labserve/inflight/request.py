@@ -41,6 +41,7 @@ class Request:
     overtaken: int = 0  # later requests that were admitted before it
     charged: bool = False  # whether its prompt has been counted for its tenant
     cached: int = 0  # leading tokens whose keys and values the engine has
+    schema: dict[str, Any] | None = None  # that its text is to follow; vLLM alone can
     asked: Any = None  # what a request of text wants to be told (labserve/vllm/text.py)
     latest: Any = None  # vLLM's last `RequestOutput`
     found: int = 0  # of those, the tokens found in the cache when it was admitted

@@ -29,6 +29,7 @@ class Step:
     accepted: list[int] = field(default_factory=list)  # of the drafted ones
     produced: list[tuple[Request, list[int]]] = field(default_factory=list)  # the new tokens
     engine_s: float = 0.0  # seconds that the engine computed
+    mask_s: float | None = None  # of these, for the masks of structured outputs; None: no request has one
     paced_s: float | None = None  # seconds that the step should take by the model of a GPU (pace.py)
     block_ids: list[list[int]] = field(default_factory=list)  # of each request, where the engine has a block table
 

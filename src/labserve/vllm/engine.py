@@ -12,7 +12,7 @@ from labserve.inflight.policy import Policy
 from labserve.inflight.request import End, Request
 from labserve.inflight.sampling_options import Sampling
 from labserve.inflight.step import Step
-from labserve.params import BadInput, Refusal
+from labserve.params import STRUCTURED, BadInput, Refusal
 from labserve.slots import Slots
 from labserve.vllm.settings import Settings
 from labserve.vllm.watched import Decision, queue
@@ -59,15 +59,19 @@ class VllmScheduler:
             )
         from vllm.exceptions import VLLMClientError
 
+        asked: Any = request.sampling if text else sampling_params(request, self._vocabulary)
         try:
             id = self.engine.add_request(
-                str(request.number),
-                {"prompt_token_ids": request.prompt},
-                request.sampling if text else sampling_params(request, self._vocabulary),
-                priority=request.priority,
+                str(request.number), {"prompt_token_ids": request.prompt}, asked, priority=request.priority
             )
         except (ValueError, VLLMClientError) as error:
+            if asked.structured_outputs:
+                raise BadInput(STRUCTURED, str(error)) from error
             raise Refusal(f"vLLM refused the request: {error}") from error
+        structured = self._scheduler.requests[id].structured_output_request
+        if structured and isinstance(structured.grammar, Exception):  # the schema could not be compiled
+            self.engine.abort_request([id], internal=True)
+            raise BadInput(STRUCTURED, str(structured.grammar))
         request.handle = id
         self._requests[id] = request
 
@@ -141,6 +145,7 @@ class VllmScheduler:
             cached=[found.get(request.handle, 0) for request in batch],
             ended=[],
             engine_s=took,
+            mask_s=self._scheduler.mask_s,
             block_ids=decided.block_ids,
         )
 
@@ -181,7 +186,7 @@ class VllmScheduler:
 def sampling_params(request: Request, vocabulary: int) -> Any:
     """vLLM's `SamplingParams` of a request: only new tokens come back, and as ids."""
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     asked = request.sampling or Sampling()
     return SamplingParams(
@@ -195,7 +200,9 @@ def sampling_params(request: Request, vocabulary: int) -> Any:
         seed=asked.seed if asked.sample else None,
         # A client that wants no end token sends an id that there is not.
         stop_token_ids=[asked.end_id] if asked.end_id is not None and 0 <= asked.end_id < vocabulary else None,
-        ignore_eos=True,  # a sequence without end_id runs to its limit, as behind the other engines
+        # A sequence without end_id runs to its limit, as behind the other engines; but not beyond what a schema allows.
+        ignore_eos=request.schema is None,
+        structured_outputs=None if request.schema is None else StructuredOutputsParams(json=request.schema),
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )

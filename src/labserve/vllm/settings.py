@@ -78,6 +78,8 @@ class Settings:
             "num_gpu_blocks_override": kv.blocks + NULL_BLOCKS,
             "kv_cache_memory_bytes": (kv.blocks + NULL_BLOCKS) * block_size * token_bytes,
             "kv_cache_dtype": cache,
+            # As our own decoder (labserve/text/grammar.py): llguidance, without white space between values.
+            "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
             **_speculation(features),
         }
         return cls(arguments, kv, features, limit, longest)

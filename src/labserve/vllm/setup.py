@@ -122,9 +122,17 @@ def open_engine(arguments: dict[str, Any], threads: int, beside: Path | None = N
     os.environ.update({name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()})
     import torch
     from vllm import EngineArgs, LLMEngine
+    from vllm.config import StructuredOutputsConfig
     from vllm.v1.core.sched.scheduler import Scheduler
 
     kind = class_beside(beside, Scheduler)
-    engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched(kind)))
+    structured = {
+        name: StructuredOutputsConfig(**value)  # vLLM takes an object here
+        for name, value in arguments.items()
+        if name == "structured_outputs_config" and isinstance(value, dict)
+    }
+    engine = LLMEngine.from_engine_args(EngineArgs(**arguments | structured, scheduler_cls=watched(kind)))
+    # A schema is compiled when its request comes, not beside the steps: a request never waits for that in the queue.
+    engine.engine_core.engine_core.structured_output_manager._use_async_grammar_compilation = False
     torch.set_num_threads(threads)
     return engine

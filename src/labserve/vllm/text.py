@@ -12,7 +12,7 @@ from labserve.guard import Guard
 from labserve.inflight.answers import Answers
 from labserve.inflight.inbox import Inbox
 from labserve.inflight.request import End, Request
-from labserve.params import BadInput, text
+from labserve.params import STRUCTURED, BadInput, text
 from labserve.tensors import Read, one
 from labserve.triton import FINAL, reader
 from labserve.vllm.setup import VllmSetup
@@ -101,6 +101,7 @@ def sampling(given: Mapping[str, Any]) -> Any:
     """vLLM's `SamplingParams` by name. Raises BadInput for a name that it does not have, or a value out of range."""
     from vllm import SamplingParams
     from vllm.exceptions import VLLMClientError
+    from vllm.sampling_params import StructuredOutputsParams
 
     if given.get("lora_name") is not None:
         raise BadInput("lora_name", "this model has no LoRA adapters")
@@ -114,6 +115,12 @@ def sampling(given: Mapping[str, Any]) -> Any:
             values[name] = kind(value) if kind and isinstance(value, str) else value
         except ValueError:
             raise BadInput(name, f"expected {kind.__name__ if kind else 'another type'}, got {value!r}") from None
+    if (structured := values.get(STRUCTURED)) is not None:
+        try:
+            fields = json.loads(structured) if isinstance(structured, str) else structured
+            values[STRUCTURED] = StructuredOutputsParams(**fields)
+        except (TypeError, ValueError, RecursionError, VLLMClientError) as error:
+            raise BadInput(STRUCTURED, str(error)) from error
     if int(values.get("n") or 1) != 1:
         raise BadInput("n", "one answer for each request, please")
     try:

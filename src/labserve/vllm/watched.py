@@ -1,5 +1,6 @@
 """vLLM's scheduler, with an account of each decision."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +29,20 @@ class Decision:
 
 
 def watched(kind: Any) -> Any:
-    """A subclass of a scheduler of vLLM, for `EngineArgs.scheduler_cls`; its `decision` is the last one."""
+    """A subclass of a scheduler of vLLM, for `EngineArgs.scheduler_cls`; its `decision` is the last one.
+
+    `mask_s`: seconds that the masks of that step took to make; None where no request has one.
+    """
 
     class Watched(kind):  # type: ignore[misc]
         decision: "Decision | None" = None
+        mask_s: "float | None" = None
+
+        def get_grammar_bitmask(self, *args: Any, **named: Any) -> Any:
+            began = time.monotonic()
+            masks = super().get_grammar_bitmask(*args, **named)
+            self.mask_s = None if masks is None else time.monotonic() - began
+            return masks
 
         def schedule(self, *args: Any, **named: Any) -> Any:
             before = [request.request_id for request in self.running]
