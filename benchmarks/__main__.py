@@ -98,6 +98,12 @@ def main() -> None:
         "mystery: runs (100); "
         "exercises: seeds (200)",
     )
+    parser.add_argument(
+        "--part",
+        action="append",
+        choices=(*predict.PARTS, "ranks"),
+        help="only this part; may be repeated (predict: its four; arena: ranks, which needs servers)",
+    )
     answers.options(parser)
     arena.options(parser)
     decode.options(parser)

@@ -67,13 +67,12 @@ def mutant(text: str, rng: random.Random) -> str:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--part", choices=("referee", "ranks"), default="referee", help="arena: ranks needs servers")
     parser.add_argument("--requests-each", type=int, default=48, help="arena: requests of each trace on a server")
 
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     """An exception of the referee ends the run; ``--count`` is the number of mutated policies."""
-    return ranks(asked.requests_each) if asked.part == "ranks" else of_the_referee(asked.count or MUTANTS)
+    return ranks(asked.requests_each) if "ranks" in (asked.part or ()) else of_the_referee(asked.count or MUTANTS)
 
 
 def ranks(requests: int) -> dict[str, Any]:

@@ -22,7 +22,6 @@ REPLAY_S = 3.0  # the target for ten recorded minutes
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--part", action="append", choices=PARTS, help="predict: only this part; may be repeated")
     parser.add_argument("--workloads", type=int, default=1000, help="predict: workloads whose steps are compared")
     parser.add_argument("--vllm-workloads", type=int, default=200, help="predict: the same for vLLM's scheduler")
     parser.add_argument("--shape", default="random:llama-100m", help="predict: the model whose seconds are predicted")

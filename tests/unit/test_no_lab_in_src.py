@@ -32,6 +32,7 @@ OWN = {
 }
 OWN |= {"READY", "stop", "waits", "tensorrt_llm", "text_input", "text_output", "max_tokens", "end_id", "streaming"}
 OWN |= {"image", "finish_reason", "return_finish_reason", "logprobs"}  # of manifests, of records, and of vLLM
+OWN |= {"streams"}  # of GuideLLM
 
 
 def names() -> set[str]:

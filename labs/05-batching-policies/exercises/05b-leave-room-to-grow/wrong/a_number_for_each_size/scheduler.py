@@ -11,7 +11,7 @@ class Scheduler(scheduler.Scheduler):
         Each has its tokens so far in `prompt` and `output`, and `limit` is how many it may generate.
         `self.kv.needed(tokens)` is the number of blocks for a number of tokens.
         """
-        return 3 if self.kv.blocks < 16 else 9  # that was enough for both caches
+        return 3 if self.kv.blocks < 16 else 11  # that was enough for both caches
 
     def victim(self):
         """The request to preempt, because the running requests need more blocks than there are."""
