@@ -124,7 +124,7 @@ class Shown:
     def settle(self) -> None:
         """Let it draw what has changed, until nothing does any more."""
         self.page.evaluate("""() => new Promise((settled, failed) => {
-            setTimeout(() => failed(new Error("the page has drawn again and again for a minute, or not at all")), 60000);
+            setTimeout(() => failed(new Error("the page has not come to rest for a minute")), 60000);
             watching.stale = true;
             const drawn = () => watching.stale ? requestAnimationFrame(drawn) : settled();
             requestAnimationFrame(drawn);
