@@ -187,8 +187,11 @@ class Page {
     const before = this.stretch, room = innerHeight - (box.top + scrollY) - (box.height - high(before)) - 4;
     let stretch = MOST_ROW / 9;
     while (stretch > 1 && high(stretch) > room) stretch -= 0.02;
-    this.stretch = Math.max(1, stretch);
+    stretch = Math.max(1, stretch);
+    // Taller lanes may bring a scroll bar, and with it another height of the rest: rather small than to and fro.
+    this.stretch = stretch === this.former ? Math.min(stretch, before) : stretch;
     if (this.stretch !== before) this.stale = true;
+    if (stretch === before || this.stretch !== before) this.former = stretch === before ? null : before;
   }
 
   // -- who ---------------------------------------------------------------------------------------------------------
