@@ -68,8 +68,8 @@ class WhatIf {
   /** What stands above the strip: the newest parting in words, a row for each request. Made anew where it has changed. */
   show(view) {
     const newest = this.partings.at(-1);
-    if (view.told === this.words) return;
-    view.told = this.words;
+    if (view.worded === this.words) return;
+    view.worded = this.words;
     const at = newest && (newest.at[1] || newest.at[0]);
     const said = newest?.words === this.words
       ? el("button", { type: "button", textContent: `First difference: step ${at}`, title: "Show it in both strips", onclick: () => this.go() })
