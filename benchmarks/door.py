@@ -4,6 +4,8 @@ One client of each kind in one thread, both lean: what is compared is the way of
 have their connection before a request is timed, as clients that keep theirs do. A round measures both ways, every
 other round in the other order, and what counts is the median of the differences within a round: a machine that drifts
 moves both.
+
+The stack is one whose steps take a set time, as on a GPU: the processor is free for the server and its clients.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from labctl.stack import ports
 from labctl.stack.session import Session
 from labkit.tables import table
 
-STACK, MODEL, PROMPT = "iterative", "iterative-gpt2", "I have lived in"
+STACK, MODEL, PROMPT = "two-servers", "apart-gpt2", "I have lived in"
 TOKENS, FEW, MANY, EACH = 64, 8, 32, 4  # tokens of an answer, streams at a time, answers of each stream
 PAIRS = 5  # measurements of both ways in a round
 TTFT_MS, TOKEN_MS, SHARE = 1.0, 0.2, 0.9  # the yardsticks: at most so much more at FEW, at least this share at MANY
@@ -56,7 +58,7 @@ def served() -> Iterator[tuple[Record, int]]:
     """Lab 02's stack with 32 slots, and the door before it: the stack's record and the door's port."""
     session = Session.open(Silent())
     lab, _ = session.catalog.stack(STACK)
-    options = UpOptions(Choices(set={"max_batch_size": MANY}), "local", "auto", 300.0)
+    options = UpOptions(Choices(set={"slots": MANY, "step_ms": 10, "token_ms": 0.1}), "local", "auto", 300.0)
     with ephemeral(session, lab, STACK, options) as handle:
         (port,) = ports.free_ports("127.0.0.1", 1)
         door.beside(session.workspace, handle.record, port).do(Silent())
