@@ -95,7 +95,7 @@ def _logged(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def _digest(exhibit: Exhibit) -> str:
-    """Of all its files."""
+    """A digest of all its files."""
     digest = hashlib.sha256()
     for path in sorted(exhibit.folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:

@@ -66,7 +66,7 @@ def most_between(steps, readers):
 
 
 def bypassed(lab, fleet, rng):
-    """Short and long prompts, of which those of at most `bypass` tokens stay where they are decoded; what was moved."""
+    """Send short and long prompts. One of at most `bypass` tokens stays where it is decoded; what was moved."""
     asks = [(fleet.text(rng, tokens), answer) for tokens, answer in [SHORT] * SHORTS + [LONG] * 2]
 
     def ask(number):

@@ -154,7 +154,7 @@ class GuideLlm(Tool):
         return Environment(self.name, self.workspace, with_torch=True)
 
     def lines(self, workload: Workload) -> str:
-        """It warms up by leaving its first requests out of its figures, and those that overlap with them."""
+        """It leaves its first requests, and those that overlap with them, out of its figures."""
         return super().lines(replace(workload, requests=workload.warmup + workload.requests))
 
     def command(self, load: Load) -> Command:

@@ -3,7 +3,7 @@
 Each exercise is a step: its task, a script that lays out the starter, and one that lets the learner go on if
 ``labctl exercise check ID --quiet`` ends with 0. What the platforms read:
 
-- Killercoda: ``index.json`` names the texts and scripts (https://killercoda.com/creators and its examples,
+- Killercoda: ``index.json`` names the texts and scripts (as in its examples,
   https://github.com/killercoda/scenario-examples). A step's ``foreground`` script runs in the learner's terminal; its
   ``verify`` script lets the learner go on with exit status 0.
 - Instruqt: ``track.yml``, ``config.yml`` with the machine, and a folder for each challenge with ``assignment.md`` and

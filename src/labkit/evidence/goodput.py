@@ -62,7 +62,7 @@ class Goodput:
         return {name: Rate(rate(GOOD + name), rate(ANSWERED + name)) for name in names}
 
     def share(self) -> float | None:
-        """Of the requests that were answered, how many were within the limits; None where none was."""
+        """The share of answered requests that met the limits; None where none was answered."""
         every = self.rates().values()
         answered = sum(one.answered for one in every)
         return sum(one.good for one in every) / answered if answered else None

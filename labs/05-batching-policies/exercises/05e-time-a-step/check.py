@@ -56,7 +56,7 @@ def check(trial):
 
 
 def apart(parts, at, said, truth):
-    """By how much the learner's times of the steps differ of which cost number ``at`` is the largest part."""
+    """The error of the learner's times, over the steps in which cost number ``at`` is the largest part."""
     share = parts[:, at] / truth
     most = share >= np.quantile(share, 0.75)
     return float(said[most].sum() / truth[most].sum() - 1)

@@ -33,7 +33,10 @@ def check(trial):
 
 
 class Pair:
-    """The two servers, and the learner's decision between them. `moved`: of those that were, whether they had to be."""
+    """The two servers, and the learner's decision between them.
+
+    `moved`: for each request that was handed over, whether that was needed.
+    """
 
     def __init__(self, trial, other, decoding):
         self.trial, self.other, self.decoding, self.moved = trial, other, decoding, []

@@ -18,7 +18,7 @@ class TritonPythonModel:
         self.texts.receive(requests)
 
     def step(self):
-        """A token for each running request. Whoever joins has its prompt computed in the same step; all others wait."""
+        """A token for each running request. Prompts of those that join are computed in the same step, and all wait."""
         self.texts.drop_cancelled()
         self.texts.begin()
         if not self.texts.running:
