@@ -1,7 +1,8 @@
 """Seconds and decisions: policies that were never recorded, predicted from one recording and then measured under load.
 
-The recording has one to eight requests in flight, so that the model of a step's time sees each size of a batch. The
-predictions are made from one such recording of another server with plain settings.
+A recording has requests of every kind, one to eight of them in flight, so that the model of a step's time sees each
+size of a batch and of a prompt's piece. It is taken of a server with plain settings, before the servers that are
+predicted and, of another one, after them: a machine's speed changes. Every request counts from when it is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ LOADS = (0.5, 0.8, 1.1)  # of the knee: the rate that the setting would serve if
 TARGETS = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
 NOISES = 1.5  # times the noise floor are allowed, if that is more
 IN_FLIGHT = (1, 2, 3, 4, 6, 8)  # of the recording, one after the other
-RECORDED = 12  # requests with each of them
+RECORDED = 18  # requests with each of them
+LONG = 256  # tokens of one more prompt: as many as a step computes at most
 KINDS = {"chat": (64, 32), "code": (120, 6), "report": (24, 60)}  # mean tokens of prompt and answer
 UNSEEN = {  # by trace: another order, smaller pieces of prompts, and preemption
     "chat": {"scheduling": "shortest_first", "max_num_sequences": "4"},
@@ -64,11 +66,20 @@ def warm(server: Server) -> None:
     server.timed(requests("mixed", 16, seed=6), 8)
 
 
-def record(server: Server, kind: str) -> Recording:
-    """RECORDED requests with each number of IN_FLIGHT."""
-    whole = requests(kind, RECORDED * len(IN_FLIGHT), seed=7)
+def record(session: Session, model: str, seed: int) -> Recording:
+    """A server with plain settings: LONG, then RECORDED requests of every kind with each number of IN_FLIGHT."""
+    whole = requests("mixed", RECORDED * len(IN_FLIGHT), seed)
+    long = replace(whole[0], prompt=LONG, prefixes=random.Random(seed).randbytes(HASH_BYTES * LONG))
     parts = [(whole[n * RECORDED : (n + 1) * RECORDED], in_flight) for n, in_flight in enumerate(IN_FLIGHT)]
-    return server.play(lambda: [one for part, in_flight in parts for one in server.timed(part, in_flight)])
+    parts.insert(0, ([long], 1))
+    with serving(session, {**BASE, "model": model}) as server:
+        warm(server)
+        return server.play(lambda: [one for part, in_flight in parts for one in server.timed(part, in_flight)])
+
+
+def joined(one: Recording, other: Recording) -> Recording:
+    """Two recordings of the same requests as one, of whose steps a model is made."""
+    return replace(one, rows=[*one.rows, *other.rows])
 
 
 def measured(server: Server, sent: Sequence[Arrival]) -> dict[str, float]:
@@ -82,28 +93,28 @@ def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
     Each run is measured twice, and its mean counts. The noise floor is how much recorded steps of one batch shape
     differ, or those two runs, if that is more.
     """
-    found: list[dict[str, Any]] = []
-    with serving(session, {**BASE, "model": model}) as server:
-        warm(server)
-        recorded = {kind: record(server, kind) for kind in KINDS}
+    before = record(session, model, seed=7)
+    ran: list[tuple[str, float, Sequence[Arrival], list[dict[str, float]]]] = []
     for kind, settings in UNSEEN.items():
-        predictor = answer.Predictor.of(recorded[kind])
         trace = requests(kind, count)
-        at_once = replace(recorded[kind], arrivals=trace)
-        peak = predictor.predict(settings, at_once).figures["requests_per_s"]
+        at_once = replace(before, arrivals=trace)
+        peak = answer.Predictor.of(before).predict(settings, at_once).figures["requests_per_s"]
         with serving(session, {**BASE, "model": model, **settings}) as server:
             warm(server)
             for load in LOADS:
                 sent = answer.at_rate(trace, load * peak)
-                seen, again = measured(server, sent), measured(server, sent)
-                said = predictor.predict(settings, replace(recorded[kind], arrivals=sent)).figures
-                mean = {name: (seen[name] + again[name]) / 2 for name in TARGETS}
-                twice = {name: abs(seen[name] - again[name]) / mean[name] for name in TARGETS}
-                noise = {name: max(predictor.model.noise, twice[name]) for name in TARGETS}
-                allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
-                errors = {name: said[name] / mean[name] - 1 for name in TARGETS}
-                found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed})
-                print("; ".join(_said(found[-1])), flush=True)
+                ran.append((kind, load, sent, [measured(server, sent) for _ in range(2)]))
+                print(f"{kind} at {load} of the knee: measured", flush=True)
+    predictor = answer.Predictor.of(joined(before, record(session, model, seed=8)))
+    found: list[dict[str, Any]] = []
+    for kind, load, timetable, (seen, again) in ran:
+        said = predictor.predict(UNSEEN[kind], replace(before, arrivals=timetable)).figures
+        mean = {name: (seen[name] + again[name]) / 2 for name in TARGETS}
+        twice = {name: abs(seen[name] - again[name]) / mean[name] for name in TARGETS}
+        noise = {name: max(predictor.model.noise, twice[name]) for name in TARGETS}
+        allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
+        errors = {name: said[name] / mean[name] - 1 for name in TARGETS}
+        found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed})
     print(table([_said(one) for one in found], ("trace", "load", *TARGETS)))
     rows = []
     for name, target in TARGETS.items():
@@ -135,20 +146,21 @@ def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
 
     The noise is how much the first and the last setting differ when they are measured again, after the others.
     """
-    with serving(session, {**BASE, "model": model}) as server:
-        warm(server)
-        predictor = answer.Predictor.of(record(server, "mixed"))
+    before = record(session, model, seed=7)
     trace = requests("mixed", count)
-    peak = predictor.predict(DECIDED[-1], replace(predictor.recording, arrivals=trace)).figures["requests_per_s"]
+    plain = answer.Predictor.of(before)
+    peak = plain.predict(DECIDED[-1], replace(before, arrivals=trace)).figures["requests_per_s"]
     sent = answer.at_rate(trace, 0.8 * peak)
-    said = [predictor.predict(one, replace(predictor.recording, arrivals=sent)).figures for one in DECIDED]
     seen: list[dict[str, float]] = []
-    for number, one in enumerate([*DECIDED, DECIDED[0], DECIDED[-1]]):
+    for one in [*DECIDED, DECIDED[0], DECIDED[-1]]:
         with serving(session, {**BASE, "model": model, **one}) as server:
             warm(server)
             seen.append(measured(server, sent))
-        errors = {name: f"{said[number % len(said)][name] / seen[-1][name] - 1:+.1%}" for name in JUDGED}
-        print(f"{one}: {errors}" if number < len(said) else f"{one} again", flush=True)
+        print(f"{one}: measured", flush=True)
+    predictor = answer.Predictor.of(joined(before, record(session, model, seed=8)))
+    said = [predictor.predict(one, replace(before, arrivals=sent)).figures for one in DECIDED]
+    for one, predicted, was in zip(DECIDED, said, seen, strict=False):
+        print(f"{one}: " + ", ".join(f"{name} {predicted[name] / was[name] - 1:+.1%}" for name in JUDGED))
     found: dict[str, Any] = {}
     rows = []
     for name in JUDGED:

@@ -49,7 +49,7 @@ class Server:
         assert not any(record.error for record in records), next(r.error for r in records if r.error)
         with tempfile.TemporaryDirectory() as folder:
             file = rerun.log_of(self.run_dir, Path(folder) / "steps-played.jsonl", began, records)
-            return recording.read(file).numbered()
+            return recording.read(file).since_sent({record.id: record.start for record in records}).numbered()
 
     def pinned(self, arrivals: Sequence[Arrival]) -> Recording:
         return self.play(lambda: rerun.pinned(self.endpoint, self.run_dir, arrivals, VOCABULARY))

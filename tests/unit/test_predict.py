@@ -157,6 +157,17 @@ def test_a_line_with_any_field_missing_or_wrong_is_read_or_refused_by_one_error(
 # -- replay -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_request_that_counts_from_its_sending_waited_for_triton_too(made_up: Recording) -> None:
+    started = {a.name: a.at + 100 - 0.002 * number for number, a in enumerate(made_up.arrivals)}
+    sent = replace(made_up, zero=100.0).since_sent(started)
+    before, after = (
+        figures.figures(one.rows, {a.name: a.at for a in one.arrivals})["e2e_mean_ms"] for one in (made_up, sent)
+    )
+    late = [2.0 * number for number in range(len(made_up.arrivals))]
+    assert after - before == pytest.approx(sum(late) / len(late))
+    assert min(a.at for a in sent.arrivals) == 0 and sent.zero == min(started.values())
+
+
 def test_a_prompt_in_the_cache_is_found_in_the_replay_too(made_up: Recording) -> None:
     prefix = bytes(range(150)) * 2  # 100 tokens
     same = [replace(a, prompt=100, prefixes=prefix, after=50 * n) for n, a in enumerate(made_up.arrivals[:3])]

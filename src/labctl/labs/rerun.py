@@ -247,6 +247,6 @@ def run(session: Session, recording: Recording, assignments: Mapping[str, str], 
         began = time.monotonic()
         records = timed(endpoint, sent, recording.settings.vocabulary, in_flight, 10 * PATIENCE_S)
         file = log_of(run_dir, out / f"steps-{PHASE}.jsonl", began, records)
-    measured = read(file).numbered()
+    measured = read(file).since_sent({record.id: record.start for record in records}).numbered()
     at = {a.name: a.at for a in measured.arrivals}
     return Rerun(replace(recording, arrivals=[replace(a, at=at[a.name]) for a in sent], rows=[]), measured, out)

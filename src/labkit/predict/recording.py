@@ -99,12 +99,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Recording:
-    """What one instance of the model did. ``rows`` is empty where a trace of another format was read."""
+    """What one instance of the model did. ``rows`` is empty where a trace of another format was read.
+
+    ``zero``: when its time begins, in ``time.monotonic()`` seconds.
+    """
 
     settings: Settings
     arrivals: Sequence[Arrival]
     rows: Sequence[Row] = field(default_factory=list)
     source: str = ""
+    zero: float = 0.0
+
+    def since_sent(self, sent: Mapping[str, float]) -> Recording:
+        """The same, where a request arrives when its client sends it: Triton may hand it over as late as a step ends.
+
+        Args:
+            sent: by the request's name, in ``time.monotonic()`` seconds.
+        """
+        zero = min(sent[arrival.name] for arrival in self.arrivals)
+        later = self.zero - zero
+        arrivals = [replace(a, at=sent[a.name] - zero, left_at=a.left_at + later) for a in self.arrivals]
+        rows = [replace(row, began=row.began + later, over=row.over + later) for row in self.rows]
+        return replace(self, arrivals=arrivals, rows=rows, zero=zero)
 
     def numbered(self) -> Recording:
         """The same with numbers for names, in order of arrival: two runs of the same requests can be compared."""
@@ -216,7 +232,7 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
     rows = _rows(lines, owners, zero)
     if missing := {name for row in rows for name in row.batch} - names:
         raise LabError(f"{source} is cut off", f"it has no record of request {min(missing)}, which never ended", RECORD)
-    return Recording(settings, arrivals, rows, source)
+    return Recording(settings, arrivals, rows, source, zero)
 
 
 def _follows(one: Mapping[str, Any], other: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> bool:
