@@ -61,7 +61,7 @@ class InPieces(CountingEngine):
 
     def must_finish(self, handle: int) -> bool:
         (job,) = [one for one in (*self.scheduler.running, *self.scheduler.memory.leaving) if one.handle == handle]
-        return job.left > 1 or (job.left == 1 and not job.output)
+        return job.left > 0 and not job.decodes
 
     def read(self, handle: int) -> tuple[list[int], bool]:
         tokens, self.new[handle] = self.new[handle], []

@@ -98,6 +98,7 @@ class Memory:
 
     def join(self, request: Request) -> None:
         """A request joins, with what is there of its tokens."""
+        request.prefill = request.tokens
         if self.blocks is not None:
             request.cached = request.found = self.blocks.begin(request, request.prompt + request.output)
 
@@ -114,7 +115,7 @@ class Memory:
 
     def end(self, request: Request) -> None:
         """The memory of a request is free."""
-        request.cached = 0
+        request.cached = request.prefill = 0
         if self.blocks is not None:
             self.blocks.end(request)
 
