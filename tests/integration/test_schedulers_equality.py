@@ -139,6 +139,7 @@ def test_answers_under_any_mix_of_settings_are_those_of_the_plain_engine(
     features, policy, word, blocks, static = mix(rng, folder)
     kv = KVBudget(blocks, BLOCK_SIZE)
     engine = OpenVinoEngine(folder, kv, BATCH, True, 1, features)
+    engine.warm_up()
     scheduler = Scheduler(engine, kv, policy, BATCH, static, features, order(word))
     coming = sorted(requests(rng, plain, features.speculation != NONE), key=lambda request: request.at)
     asked: list[tuple[Arrival, Request]] = []
@@ -226,6 +227,7 @@ def test_half_a_prompt_in_the_cache_is_nobodys_beginning(tokens: int, folder: st
     rng = random.Random(3)
     kv, features = KVBudget(40, BLOCK_SIZE), Features(True, tokens, kv_cache_reuse=True)
     engine = OpenVinoEngine(folder, kv, BATCH, True, 1, features)
+    engine.warm_up()
     scheduler = Scheduler(engine, kv, Policy.GUARANTEED_NO_EVICT, BATCH, False, features)
     found = 0
     for steps in range(1, 6):

@@ -61,7 +61,7 @@ class InPieces(CountingEngine):
 
     def must_finish(self, handle: int) -> bool:
         (job,) = [one for one in (*self.scheduler.running, *self.scheduler.memory.leaving) if one.handle == handle]
-        return job.left > 1 or (job.left == 1 and not job.output)
+        return job.left > 0 and not job.decodes
 
     def read(self, handle: int) -> tuple[list[int], bool]:
         tokens, self.new[handle] = self.new[handle], []
@@ -190,3 +190,40 @@ def test_a_block_that_is_half_full_is_filled_up_by_one_at_a_time_and_shared_by_t
     first.append(21)
     blocks.grow("first", first, len(first))
     assert not blocks.unfit(second) and blocks.begin("second", second) == SIZE  # it has its own name now
+
+
+def test_a_block_that_was_computed_twice_is_found_although_the_first_copy_is_given_up() -> None:
+    blocks = Blocks(4, SIZE)
+    tokens = list(range(SIZE))
+    for owner in ("a", "b"):
+        blocks.begin(owner, tokens)
+    for owner in ("a", "b"):
+        blocks.grow(owner, tokens, SIZE)
+    blocks.end("b")
+    blocks.end("a")  # of two blocks with the same tokens one is kept
+    blocks.begin("c", [*tokens, 20])
+    assert blocks.find([*tokens, 30])[1] == SIZE
+
+
+def test_a_prompt_that_begins_as_the_engines_warm_up_finds_its_block() -> None:
+    of = Scheduler(CountingEngine(), KVBudget(9, SIZE), Policy.MAX_UTILIZATION, 1, False, Features(True, 99, True))
+    job = Request("a", [*[0] * SIZE, 9], 1)
+    of.submit(job)
+    of.step()
+    assert job.found == SIZE
+
+
+def test_a_preempted_request_that_returns_gets_its_last_token_after_the_prompts_before_it() -> None:
+    """All but one of its tokens are cached, and to the engine it is a prompt still."""
+    engine = InPieces(step_tokens=8)
+    of = engine.scheduler = Scheduler(
+        engine, KVBudget(20, SIZE), Policy.MAX_UTILIZATION, BATCH, False, Features(True, 8, kv_cache_reuse=True)
+    )
+    tokens = list(range(2 * SIZE))
+    of.submit(Request("earlier", tokens, 1))
+    while not of.idle:
+        of.step()
+    of.submit(Request("long", list(range(100, 120)), 1))
+    of.submit(Request("back", tokens[:-1], 4, output=tokens[-1:]))
+    step = of.step()
+    assert (step.phase, step.cached, step.computed) == ("pp", [0, 2 * SIZE - 1], [8, 0])

@@ -11,7 +11,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.errors import LabError
 from labkit.predict.audit import ANSWER, PROMPT, service_gap
@@ -30,6 +30,22 @@ MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # of what one block for each running requ
 SOME_EVICTIONS, SOME_STEPS = 6, 60  # at least so many more; and an eviction for each eighth request
 EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
 Kind = type[Scheduler]
+
+
+class Load(NamedTuple):
+    """A cache, and the requests for it: from and to how many tokens prompts and answers have, and their number."""
+
+    blocks: int
+    prompts: tuple[int, int]
+    answers: tuple[int, int]
+    requests: int
+
+
+LOADS = (  # small prompts fill some of a block, and their answers one to four more
+    *(Load(b, (16, 28), (a, a + 8), min(60, 3 * b // 2)) for b, a in itertools.product(CACHES, LONGEST)),
+    # Four of these prompts fill the cache, and grow by a block each: a rule that keeps a third of it free runs two.
+    Load(48, (322, 330), (44, 52), 24),
+)
 
 
 def search(folder: str, bound: str, seed: int) -> dict[str, Any] | None:
@@ -62,8 +78,8 @@ def fair(folder: str, seed: int) -> dict[str, Any] | None:
 def grows(folder: str, seed: int) -> dict[str, Any] | None:
     """The smallest trace found on which far more is preempted, or far less runs, than with the shipped `reserve`."""
     kind, rng = scheduler_beside(Path(folder)), random.Random(seed)
-    for blocks, longest in itertools.product(CACHES, LONGEST):
-        ground = Field(slots=64, blocks=blocks, block_size=32, step_tokens=256)
+    for load in LOADS:
+        ground = Field(slots=64, blocks=load.blocks, block_size=32, step_tokens=256)
 
         def refuted(trace: Sequence[Arrival], ground: Field = ground) -> Found | None:
             reference = _played(Scheduler, trace, ground)
@@ -78,8 +94,8 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
                 return Found(trace, len(own), most, STEPS)
             return None
 
-        if found := refuted(_growing(rng, 3 * blocks // 2, longest)):
-            return {**_told(smallest(found, refuted, fewer_requests, TRIES)), "blocks": blocks}
+        if found := refuted(_growing(rng, load)):
+            return {**_told(smallest(found, refuted, fewer_requests, TRIES)), "blocks": load.blocks}
     return None
 
 
@@ -99,11 +115,10 @@ def _tenants(rng: random.Random) -> list[Arrival]:
     return found
 
 
-def _growing(rng: random.Random, count: int, longest: int) -> list[Arrival]:
-    """Requests whose prompts fill some of a block, and whose answers take one to four more."""
+def _growing(rng: random.Random, load: Load) -> list[Arrival]:
     return [
-        _arrival(number, rng.randint(16, 28), longest + rng.randint(0, 8), "a")
-        for number in range(1, min(60, count) + 1)
+        _arrival(number, rng.randint(*load.prompts), rng.randint(*load.answers), "a")
+        for number in range(1, load.requests + 1)
     ]
 
 

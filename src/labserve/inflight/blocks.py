@@ -54,6 +54,17 @@ class Blocks:
         self._tables: dict[object, Table] = {}
         self._held = 0
 
+    def warm_up(self) -> None:
+        """Account for the request with which an engine warms up: its blocks are known, and first to be overwritten.
+
+        The tokens of its answer are not known here; no prompt has the ones that stand for them.
+        """
+        tokens = [0] * (self.size + 1)
+        self.begin(self, tokens)
+        for answer in ([], [-1], [-1, -2]):
+            self.grow(self, tokens + answer, len(tokens + answer))
+        self.end(self)
+
     @property
     def held(self) -> int:
         """Blocks that sequences hold, each counted once."""
@@ -199,5 +210,5 @@ class Blocks:
         if other := self._idle.pop(block.key, None):  # the same tokens, computed twice
             self._fresh.append(other)
             if self._known.get(other.key) is other:
-                del self._known[other.key]
+                self._known[other.key] = block
         self._idle[block.key] = block

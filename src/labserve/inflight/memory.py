@@ -24,6 +24,8 @@ class Memory:
         self.kv = kv
         self.policy = policy
         self.blocks = Blocks(kv.blocks + batch, kv.block_size) if features.kv_cache_reuse else None
+        if self.blocks is not None:
+            self.blocks.warm_up()
         self._next = 1 + features.num_assistant_tokens  # tokens of its next step
         self.leaving: list[Request] = []  # dropped, and in memory until the engine has computed one more step
         self._joining: dict[Request, tuple[int, int]] = {}  # in a plan only: blocks they add, tokens they find
@@ -98,6 +100,7 @@ class Memory:
 
     def join(self, request: Request) -> None:
         """A request joins, with what is there of its tokens."""
+        request.prefill = request.tokens
         if self.blocks is not None:
             request.cached = request.found = self.blocks.begin(request, request.prompt + request.output)
 
@@ -114,7 +117,7 @@ class Memory:
 
     def end(self, request: Request) -> None:
         """The memory of a request is free."""
-        request.cached = 0
+        request.cached = request.prefill = 0
         if self.blocks is not None:
             self.blocks.end(request)
 

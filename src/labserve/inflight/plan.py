@@ -80,26 +80,21 @@ def share_out(
         left: the tokens that a request needs for its next one.
         drafts: how many draft tokens the engine will check.
     """
-    phase = "".join("d" if request.output and left(request) == 1 else "p" for request in batch)
+    phase = "".join("d" if request.decodes else "p" for request in batch)
     drafted = [drafts(request) if letter == "d" else 0 for request, letter in zip(batch, phase, strict=True)]
     shares = Shares(phase, [], drafted)
     rest = step_tokens - phase.count("d") * (1 + draft)
     for request in dropped:
-        shares.dropped.append((request, _piece(request, left(request), rest)))
+        shares.dropped.append((request, max(0, min(rest, left(request)))))
         rest -= shares.dropped[-1][1]
     for request, letter, count in zip(batch, phase, drafted, strict=True):
-        shares.tokens.append(1 + count if letter == "d" else _piece(request, left(request), rest))
+        shares.tokens.append(1 + count if letter == "d" else max(0, min(rest, left(request))))
         rest -= shares.tokens[-1] if letter == "p" else 0
     assert rest >= 0, f"{sum(shares.tokens)} tokens in a step of {step_tokens}: more requests than slots?"
     if rest and not all(shares.tokens):
         idle = [request.id for request, count in zip(batch, shares.tokens, strict=True) if not count and left(request)]
         assert not idle, f"{rest} tokens are left over, and {idle[0]} gets none"
     return shares
-
-
-def _piece(request: Request, left: int, rest: int) -> int:
-    """The tokens of a prompt that a step computes if it has `rest` left."""
-    return max(0, min(rest, left)) if left > 1 or not request.output else 0
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class Request:
     overtaken: int = 0  # later requests that were admitted before it
     charged: bool = False  # whether its prompt has been counted for its tenant
     cached: int = 0  # leading tokens whose keys and values the engine has
+    prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
     schema: dict[str, Any] | None = None  # that its text is to follow; vLLM alone can
     asked: Any = None  # what a request of text wants to be told (labserve/vllm/text.py)
     latest: Any = None  # vLLM's last `RequestOutput`
@@ -55,6 +56,15 @@ class Request:
     def left(self) -> int:
         """Tokens that the engine has yet to compute for its next one."""
         return self.tokens - self.cached
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the engine has made a token of it since it joined.
+
+        To the engine a preempted request that returns is a prompt, with the answer so far in it, until all of that is
+        computed. It may lack one token alone, but it gets that one after the decoding requests, in its order.
+        """
+        return 0 < self.prefill < self.tokens
 
     @property
     def resumable(self) -> bool:

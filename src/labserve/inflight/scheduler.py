@@ -120,7 +120,7 @@ class Scheduler(Batch):
     def _room(self) -> int:
         """The tokens that the planned batch leaves of a step, if no prompt goes in pieces."""
         draft, left = self.features.num_assistant_tokens, self.memory.left
-        taken = sum(1 + draft if one.output and left(one) == 1 else left(one) for one in self.running)
+        taken = sum(1 + draft if one.decodes else left(one) for one in self.running)
         return self.engine.step_tokens - taken
 
     def _shares(self) -> Shares:
