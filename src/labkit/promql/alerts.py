@@ -26,6 +26,19 @@ class Rule:
     expression: ast.Expr
     seconds: float
 
+    @property
+    def metrics(self) -> set[str]:
+        """The names of the metrics that it asks for."""
+        found: set[str] = set()
+
+        def note(part: ast.Expr) -> None:
+            selector = part.vector_selector if isinstance(part, ast.MatrixSelector) else part
+            if isinstance(selector, ast.VectorSelector) and selector.name:
+                found.add(selector.name)
+
+        ast.walk(self.expression, note)
+        return found
+
 
 class Firing(NamedTuple):
     """An alert that begins to fire, at a time in seconds, for the series with these labels."""

@@ -163,7 +163,7 @@ def _binary(part: ast.BinaryExpr, recording: Recording, now: float) -> Value:
     found = Vector()
     for labels, value in vector.items():
         one, other = (value, right) if vector is left else (left, value)
-        assert isinstance(one, float) and isinstance(other, float)
+        assert not isinstance(one, dict) and not isinstance(other, dict)
         if name in ARITHMETIC or as_number:
             _put(found, without(labels, [NAME]), float((ARITHMETIC | COMPARISON)[name](one, other)))
         elif COMPARISON[name](one, other):
