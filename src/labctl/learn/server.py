@@ -70,7 +70,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
         folder.used_file.touch()  # before anything that takes its time: the idle watcher looks at it
     with _ended_by_a_loop(session):
         if there := session.find(STACK):
-            lives = server_api.is_live(there[1].endpoints.http)
+            lives = not manifest.fresh and server_api.is_live(there[1].endpoints.http)
             if lives and (record := _for_this(session, exercise, lab, options, *there)) and _free(there[1]):
                 anew = [*find_edits(RunningStack.of(session, lab, there[0], record))]
                 if folder.used_file.exists() and not folder.clean_file.exists():

@@ -17,7 +17,7 @@ SCRAPE_S, LENGTH_S = 15, 1800  # seconds between two scrapes; of a recording
 SERVED = 8  # requests that a replica can serve in a second
 DAY, NIGHT = 3.0, 0.1  # requests per second to each replica
 REPLICAS = 2
-# A line of a page and a label in it, read here because prometheus_client's parser appends "_total" to Triton's counters.
+# A line of a page, and a label in it. prometheus_client's parser would append "_total" to Triton's counters.
 LINE, LABEL = re.compile(r"^(\w+)\{(.*)\} \S+$", re.MULTILINE), re.compile(r'(\w+)="([^"]*)"')
 
 

@@ -16,7 +16,8 @@ ORDINARY = "an alert fired on an ordinary day: a counter only grows, so what it 
 RESET = "an alert fired after a restart, when the server was back: only rate() and increase() know that counters reset."
 MISSED = {
     "overload": "the queue grew for five minutes and no alert fired: users wait longer and longer.",
-    "a server is gone": "a server did not answer for five minutes and no alert fired: of all its series only `up` is left.",
+    "a server is gone": "a server did not answer for five minutes and no alert fired: "
+    "of all its series only `up` is left.",
     "a dead process": "each request to a replica failed and no alert fired: the server is up, and nothing waits there.",
     "a dead process at night": "each request failed at night and no alert fired: few requests are few failures. "
     "Which share of them fails?",
