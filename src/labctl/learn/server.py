@@ -40,9 +40,11 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     """The exercise's lab with a stack more: its own, with the learner's files laid over it, without probes."""
     stack, manifest = exercise.lab.stacks[exercise.manifest.stack], exercise.manifest
     models = manifest.models or stack.models
+    layers = [path for path in (exercise.folder / "models",) if path.is_dir()]
+    layers += [workspace.folder(STACK).overlay] if exercise.served else []
     own = stack.model_copy(
         update={
-            "repository": [*stack.repository, *([str(workspace.folder(STACK).overlay)] if exercise.served else [])],
+            "repository": [*stack.repository, *map(str, layers)],
             "models": models,
             "replacements": [
                 edit for edit in (*stack.replacements, *manifest.replacements) if edit.file.split("/", 1)[0] in models

@@ -1,6 +1,6 @@
 """The learner's health check on a server that is idle, busy, fails once, and whose model's process is killed at last.
 
-The exercise replaces lines of the model, so that requests of the check can make it slow, let it fail, and kill it.
+The model is the exercise's own: requests of the check can make it slow, let it fail, and kill it.
 """
 
 import time
