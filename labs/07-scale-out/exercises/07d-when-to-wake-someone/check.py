@@ -60,4 +60,4 @@ def check(trial):
 
 def clock(seconds):
     """Minutes and seconds after the event."""
-    return f"after {seconds // 60:.0f}:{seconds % 60:02.0f}" if seconds >= 0 else "before it"
+    return f"after {seconds // 60:.0f}:{seconds % 60:02.0f}" if seconds >= 0 else "before anything"
