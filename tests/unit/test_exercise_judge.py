@@ -117,6 +117,27 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(
     assert tries == [7] * 4 and "is not healthy" in outcome.sentence
 
 
+@pytest.mark.parametrize(("id", "servers", "drawn"), [("07c", 3, 1), ("07b", 1, 2)])
+def test_an_exercise_that_breaks_its_server_is_given_one_for_each_trial(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, id: str, servers: int, drawn: int
+) -> None:
+    exercise, served = find_exercise(EXERCISES, id), []
+    desk.lay_out(exercise, workspace)
+    record = Record("exercise", "07", "compose", "cpu", {}, ["m"], NOWHERE)
+
+    def serve(*_: Any) -> tuple[Any, Record]:
+        served.append(record)
+        return SimpleNamespace(name="compose"), record
+
+    monkeypatch.setattr(server, "serve", serve)
+    monkeypatch.setattr(faults, "stack_explainer", lambda *_: str)
+    monkeypatch.setattr(judge, "_load", lambda _: holds)
+    session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
+    assert judge.check(session, exercise, "compose", [7, 8, 9]).passed
+    assert len(served) == servers
+    assert len(judge.check(session, exercise, "compose").seeds) == drawn
+
+
 NOWHERE = Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -195,6 +196,32 @@ def test_a_server_with_a_request_of_an_earlier_check_is_not_used_again(
     with pytest.raises(LabError, match="enough"):
         server.serve(session, begin, {}, "auto")
     assert done == ["stop", "up"]
+
+
+@pytest.mark.parametrize(("id", "does"), [("07c", ["stop", "up"]), ("07b", [])])
+def test_only_an_exercise_that_breaks_its_server_gets_a_new_one(
+    session: Session, monkeypatch: pytest.MonkeyPatch, id: str, does: list[str]
+) -> None:
+    there = Workspace(ROOT, ROOT / ".cache")
+    exercise = find_exercise(find_all(there, load(there)), id)
+    done: list[str] = []
+    record = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
+
+    def up(*_: Any) -> None:
+        done.append("up")
+        raise LabError("that was enough")
+
+    monkeypatch.setattr(Session, "find", lambda *_: (None, record))
+    monkeypatch.setattr(server, "_for_this", lambda *_: record)
+    monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
+    monkeypatch.setattr(metrics, "scrape", lambda _: metrics.Snapshot())
+    monkeypatch.setattr(server, "RunningStack", SimpleNamespace(of=lambda *_: None))
+    monkeypatch.setattr(server, "find_edits", lambda *_: [])
+    monkeypatch.setattr(server, "stop", lambda _: done.append("stop"))
+    monkeypatch.setattr(server, "up", up)
+    with contextlib.suppress(LabError):
+        server.serve(session, exercise, {}, "auto")
+    assert done == does
 
 
 def test_fault_25_a_load_that_does_not_come_back_ends_with_the_server_and_its_line(

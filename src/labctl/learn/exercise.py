@@ -36,6 +36,7 @@ class Manifest(BaseModel):
     settings: dict[str, Any] = {}  # the stack is brought up with, as --set would say it
     models: list[str] = []  # of the stack that the exercise needs; none means all of them
     replicas: int | None = Field(default=None, ge=1, le=4)  # two or more stand behind Envoy, as `labctl up` does it
+    fresh: bool = False  # each trial needs a new server, because it breaks the one that it has
     replacements: list[Edit] = []  # literal texts of the other templates that are replaced, as in lab.yaml
     hints: list[str] = Field(min_length=2)  # from a nudge to nearly the answer
     says: str  # the sentence with which the starter fails

@@ -66,7 +66,7 @@ def check(session: Session, exercise: Exercise, runtime: str = "auto", seeds: Se
     """
     workspace = session.workspace
     files = files_of(exercise, workspace)
-    seeds = list(seeds) or random.SystemRandom().sample(range(1, 100_000), SEEDS)
+    seeds = list(seeds) or random.SystemRandom().sample(range(1, 100_000), 1 if exercise.manifest.fresh else SEEDS)
     with stack_lock(workspace, "exercises", "exercise check"):
         checks = _syntax(exercise, files) or own_work.of_the_solution(exercise, files)
         checks = checks or _judge(session, exercise, files, runtime, seeds)
@@ -120,10 +120,13 @@ def _judge(
     function = _load(exercise)
     checks: list[Check] = []
     for seed in seeds:
+        if checks and exercise.manifest.fresh:
+            running = server.serve(session, exercise, files, runtime)
         checks = _run_trial(function, seed, session, exercise, running)
         dead = any(UNHEALTHY in check.sentence + check.measured for check in checks)
         if dead and session.find(server.STACK):
             session.listener.note("Triton took a model for dead, as it does on a very busy machine: once more")
+            running = server.serve(session, exercise, files, runtime) if exercise.manifest.fresh else running
             checks = _run_trial(function, seed, session, exercise, running)
         if not all(check.ok for check in checks):
             break

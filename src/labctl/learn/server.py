@@ -40,9 +40,11 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     """The exercise's lab with a stack more: its own, with the learner's files laid over it, without probes."""
     stack, manifest = exercise.lab.stacks[exercise.manifest.stack], exercise.manifest
     models = manifest.models or stack.models
+    layers = [path for path in (exercise.folder / "models",) if path.is_dir()]
+    layers += [workspace.folder(STACK).overlay] if exercise.served else []
     own = stack.model_copy(
         update={
-            "repository": [*stack.repository, *([str(workspace.folder(STACK).overlay)] if exercise.served else [])],
+            "repository": [*stack.repository, *map(str, layers)],
             "models": models,
             "replacements": [
                 edit for edit in (*stack.replacements, *manifest.replacements) if edit.file.split("/", 1)[0] in models
@@ -70,7 +72,7 @@ def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runti
         folder.used_file.touch()  # before anything that takes its time: the idle watcher looks at it
     with _ended_by_a_loop(session):
         if there := session.find(STACK):
-            lives = server_api.is_live(there[1].endpoints.http)
+            lives = not manifest.fresh and server_api.is_live(there[1].endpoints.http)
             if lives and (record := _for_this(session, exercise, lab, options, *there)) and _free(there[1]):
                 anew = [*find_edits(RunningStack.of(session, lab, there[0], record))]
                 if folder.used_file.exists() and not folder.clean_file.exists():

@@ -1,0 +1,12 @@
+"""The gate before an engine that takes every request: which requests may go in, and when?"""
+
+
+def admit(state):
+    """Called for each request at the gate, in order of arrival, before each step: "admit", "wait" or "reject"."""
+    first = state["step_ms"] + state["decode_ms"] * state["running"]
+    first += state["prompt_token_ms"] * (state["joining_tokens"] + state["prompt"])
+    if state["now"] + first > state["arrived"] + state["ttft_ms"]:
+        return "reject"
+    # A running request decodes in each step, and its prompt is computed once in as many steps as it has tokens.
+    each = state["decode_ms"] + state["prompt_token_ms"] * state["prompt"] / state["answer"]
+    return "admit" if state["step_ms"] + each * (state["running"] + 1) <= state["tpot_ms"] else "wait"

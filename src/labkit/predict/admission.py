@@ -1,0 +1,132 @@
+"""Admission before an engine that takes every request: a gate that admits, rejects or holds, in counted time.
+
+The engine computes a request's whole prompt in the step in which it joins, and this step makes its first token; each
+later step makes one more. That is what every engine here does whose memory and token budget are large enough. So the
+gate can be played without the engine, and the engine be sent what the gate let through.
+"""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.predict.counted_time import Cost
+from labkit.slo import Slo
+
+ADMIT, REJECT, WAIT = "admit", "reject", "wait"
+FILE, FUNCTION = "admission.py", "admit"
+Decide = Callable[[Mapping[str, Any]], str]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests (milliseconds, tokens of prompt and answer) in order of arrival, and what a step costs."""
+
+    requests: Sequence[tuple[float, int, int]]
+    cost: Cost
+    slo: Slo
+
+
+@dataclass
+class Played:
+    """What the gate did. Keys are the places of the requests in the load; a request that it held to the end is in none.
+
+    Attributes:
+        after: how many steps the engine had computed when the request was admitted.
+        released: and when that was, in milliseconds.
+        rejected: when it was rejected, and how many requests ran then.
+        rounds: in which round of decisions, and which.
+    """
+
+    after: dict[int, int] = field(default_factory=dict)
+    released: dict[int, float] = field(default_factory=dict)
+    rejected: dict[int, tuple[float, int]] = field(default_factory=dict)
+    rounds: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+
+def play(load: Load, decide: Decide) -> Played:
+    """Let ``decide`` answer for each held request, in order of arrival, before each step.
+
+    Raises ValueError: it answers something else than the three words.
+    """
+    done, cost = Played(), load.cost
+    waiting, running = list[int](), dict[int, int]()  # and the tokens that each still has to make
+    now, steps, coming, rounds = 0.0, 0, 0, 0
+    while True:
+        while coming < len(load.requests) and load.requests[coming][0] <= now:
+            waiting.append(coming)
+            coming += 1
+        joining, held = list[int](), list[int]()
+        for number in waiting:
+            arrived, prompt, answer = load.requests[number]
+            state = {
+                "number": number,
+                "round": rounds,
+                "now": now,
+                "arrived": arrived,
+                "prompt": prompt,
+                "answer": answer,
+                "running": len(running) + len(joining),
+                "ahead": len(held),
+                "joining_tokens": sum(load.requests[other][1] for other in joining),
+                "step_ms": cost.step,
+                "decode_ms": cost.decode,
+                "prompt_token_ms": cost.prompt,
+                "ttft_ms": load.slo.ttft,
+                "tpot_ms": load.slo.tpot,
+            }
+            said = decide(state)
+            if said == ADMIT:
+                joining.append(number)
+                done.after[number], done.released[number] = steps, now
+            elif said == REJECT:
+                done.rejected[number] = now, len(running) + len(joining)
+            elif said == WAIT:
+                held.append(number)
+                continue
+            else:
+                raise ValueError(f"{FUNCTION} returned {said!r}: it returns {ADMIT!r}, {REJECT!r} or {WAIT!r}")
+            done.rounds[number] = rounds, said
+        waiting, rounds = held, rounds + 1
+        if not running and not joining:
+            if coming == len(load.requests):
+                return done
+            now = load.requests[coming][0]
+            continue
+        tokens = [1] * len(running) + [load.requests[number][1] for number in joining]
+        now += cost.of("d" * len(running) + "p" * len(joining), tokens)
+        steps += 1
+        running |= {number: load.requests[number][2] for number in joining}
+        running = {number: left - 1 for number, left in running.items() if left > 1}
+
+
+def again(load: Load, rounds: Mapping[int, tuple[int, str]]) -> Played:
+    """The same play by the decisions that were made, wherever they were made."""
+
+    def decide(state: Mapping[str, Any]) -> str:
+        at, said = rounds.get(state["number"], (-1, WAIT))
+        return said if at == state["round"] else WAIT
+
+    return play(load, decide)
+
+
+def decisions(
+    folder: str, requests: Sequence[tuple[float, int, int]], cost: Sequence[float], slo: Sequence[float]
+) -> Any:
+    """The rounds of a play by the file in ``folder``, as JSON. An exercise calls this in a process of its own.
+
+    With ``error``: what went wrong in the file, and in which line.
+    """
+    path = str(Path(folder) / FILE)
+    load = Load(requests, Cost(*cost), Slo(*slo))
+    try:
+        done = play(load, runpy.run_path(path)[FUNCTION])
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        where = f"{FILE}, line {lines[-1]}" if lines else FILE
+        return {"error": f"{where}: {error if isinstance(error, ValueError) else repr(error)}"}
+    return {"rounds": [[number, *made] for number, made in done.rounds.items()]}

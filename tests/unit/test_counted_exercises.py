@@ -1,0 +1,162 @@
+"""Exercises 07d and 08d without a server: each answer is judged as foreseen, and what the checks count by."""
+
+from __future__ import annotations
+
+import os
+import random
+import runpy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machinery import ROOT
+
+from benchmarks import gate
+from labctl.learn.exercise import Exercise, find_all, find_exercise
+from labctl.manifest.catalog import load
+from labctl.workspace import Workspace
+from labkit.errors import LabError
+from labkit.predict import admission
+from labkit.predict.counted_time import Cost
+from labkit.promql.alerts import read_rules
+from labkit.slo import Slo
+from labkit.workloads import outages
+
+EXERCISES = find_all(Workspace(ROOT, ROOT), load(Workspace(ROOT, ROOT)))
+ALERTS, ADMISSION = (find_exercise(EXERCISES, id) for id in ("07d", "08d"))
+ATTEMPTS = [(exercise, attempt) for exercise in (ALERTS, ADMISSION) for attempt in gate.attempts(exercise)]
+SEEDS = range(1, 1 + int(os.environ.get("LABS_SEEDS", "2")))
+COUNTERS = ("request_success", "count", "exec_count", "queue_duration_us", "pending_request_count")
+PAGE = "".join(f'nv_inference_{name}{{model="waits",version="1"}} 0\n' for name in COUNTERS) + "".join(
+    f'nv_inference_request_failure{{model="waits",reason="{reason}",version="1"}} 0\n'
+    for reason in ("BACKEND", "CANCELED", "OTHER", "REJECTED")
+)
+
+
+class Trial:
+    """What the checks use of a trial."""
+
+    Error = LabError
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.rng = folder, random.Random(seed)
+        self.failed: list[str] = []
+
+    def page(self) -> str:
+        return PAGE
+
+    def call(self, script: str, function: str, *arguments: Any) -> Any:
+        assert (script, function) == (admission.__file__, "decisions")
+        return admission.decisions(*arguments)
+
+    def expect(self, name: str, expected: str, measured: object, ok: bool, sentence: str) -> bool:
+        self.failed += [] if ok else [sentence]
+        return ok
+
+
+def check_of(exercise: Exercise) -> Callable[[Trial], None]:
+    """The exercise's check; what it would ask a server is counted."""
+    check: Any = runpy.run_path(str(exercise.folder / "check.py"))["check"]
+    names = check.__globals__
+    if "counted" in names:
+        names["served"] = lambda trial, load, played: names["counted"](load, played)
+    found: Callable[[Trial], None] = check
+    return found
+
+
+@pytest.mark.parametrize(("exercise", "attempt"), ATTEMPTS, ids=[f"{e.id}-{a.name}" for e, a in ATTEMPTS])
+def test_each_answer_is_judged_as_foreseen(exercise: Exercise, attempt: gate.Attempt) -> None:
+    check = check_of(exercise)
+    for seed in SEEDS:
+        trial = Trial(attempt.folder, seed)
+        check(trial)
+        assert trial.failed[:1] == ([attempt.says] if attempt.says else []), seed
+
+
+def rules_say(tmp_path: Path, text: str) -> str:
+    (tmp_path / "rules.yaml").write_text(text)
+    trial = Trial(tmp_path, 1)
+    check_of(ALERTS)(trial)
+    return trial.failed[0]
+
+
+def test_a_metric_that_the_server_does_not_have_is_named(tmp_path: Path) -> None:
+    rules = "groups: [{name: g, rules: [{alert: A, expr: 'rate(nv_inference_request_sucess[1m]) == 0'}]}]"
+    assert rules_say(tmp_path, rules).startswith("your server has no metric nv_inference_request_sucess:")
+
+
+def test_a_function_that_is_not_evaluated_is_named(tmp_path: Path) -> None:
+    rules = "groups: [{name: g, rules: [{alert: A, expr: 'histogram_quantile(0.9, up)'}]}]"
+    assert rules_say(tmp_path, rules).startswith("histogram_quantile is not evaluated here: these are:")
+
+
+def series(outage: outages.Outage, name: str) -> list[list[float | None]]:
+    return [found.values for labels, found in outage.recording.series.items() if dict(labels)["__name__"] == name]
+
+
+def test_a_server_that_is_gone_leaves_only_up_behind() -> None:
+    outage = outages.record(PAGE, "waits", outages.down, random.Random(1))
+    assert sorted(values[-1] for values in series(outage, "up") if values[-1] is not None) == [0, 1]
+    assert sorted(values[-1] is None for values in series(outage, "nv_inference_count")) == [False, True]
+
+
+def test_a_restart_is_over_within_a_minute_and_its_counters_begin_at_zero() -> None:
+    for seed in range(20):
+        outage = outages.record(PAGE, "waits", outages.restart, random.Random(seed))
+        assert 0 < outage.back - outage.since < 60
+        (values,) = [values for values in series(outage, "nv_inference_count") if None in values]
+        begun = next(value for value in values[values.index(None) + 1 :] if value is not None)
+        assert begun < 1000
+        assert values[0] is not None and values[0] >= 20_000
+
+
+def test_the_queue_of_a_burst_is_gone_within_two_minutes() -> None:
+    for seed in range(20):
+        outage = outages.record(PAGE, "waits", outages.burst, random.Random(seed))
+        for labels, found in outage.recording.series.items():
+            if dict(labels)["__name__"] == "nv_inference_pending_request_count":
+                waiting = [at for at, value in zip(found.times, found.values, strict=True) if value and value > 5]
+                assert not waiting or max(waiting) < outage.since + 120
+
+
+def test_the_names_of_a_rule_are_those_of_all_its_selectors() -> None:
+    (rule,) = read_rules("groups: [{rules: [{alert: A, expr: 'sum(rate(a[1m])) > 2 * (b or absent(c))'}]}]")
+    assert rule.metrics == {"a", "b", "c"}
+
+
+LOAD = admission.Load([(0.0, 10, 3), (5.0, 20, 2), (5.0, 20, 1)], Cost(10, 1, 0.5), Slo(ttft=100, tpot=20))
+
+
+def test_the_gate_counts_steps_and_time_as_the_engine_does() -> None:
+    played = admission.play(LOAD, lambda state: "admit" if state["running"] < 2 else "wait")
+    assert played.after == {0: 0, 1: 1, 2: 3}
+    # 15: a prompt of 10. 21: a decode and a prompt of 20. 12: two decodes, with which both requests end.
+    assert played.released == {0: 0.0, 1: 15.0, 2: 48.0}
+
+
+def test_a_request_that_is_held_to_the_end_is_neither_admitted_nor_rejected() -> None:
+    played = admission.play(LOAD, lambda state: {0: "admit", 1: "reject"}.get(state["number"], "wait"))
+    assert ([*played.after], [*played.rejected]) == ([0], [1])
+
+
+def test_decisions_that_were_made_elsewhere_play_again_alike() -> None:
+    def decide(state: Mapping[str, Any]) -> str:
+        return "admit" if state["running"] == 0 else "reject" if state["now"] > 40 else "wait"
+
+    played = admission.play(LOAD, decide)
+    assert admission.again(LOAD, played.rounds) == played
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def admit(state):\n    return 1 / 0", "admission.py, line 2: ZeroDivisionError('division by zero')"),
+        ("def admit(state):\n    return True", "admission.py: admit returned True: it returns 'admit', 'reject' or"),
+        ("", "admission.py: KeyError('admit')"),
+    ],
+)
+def test_a_fault_of_the_file_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "admission.py").write_text(text)
+    told = admission.decisions(str(tmp_path), LOAD.requests, [10, 1, 0.5], [100, 20])
+    assert told["error"].startswith(said)
