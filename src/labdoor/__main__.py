@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import socket
 import sys
 import time
@@ -46,6 +47,8 @@ def main() -> int:
     class Announced(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            gc.collect()
+            gc.freeze()  # what was imported lives as long as this process: no later collection looks through it
             if self.started and options.announce:
                 print(options.announce, flush=True)
 
