@@ -115,11 +115,11 @@ class Endless:
     def __init__(self) -> None:
         self.taken, self.closed = 0, threading.Event()
 
-    async def chunks(self) -> AsyncGenerator[str, None]:
+    async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
         try:
             while True:
                 self.taken += 1
-                yield "x" * 10_000
+                yield b"x" * 10_000, False
                 await asyncio.sleep(0)
         finally:
             self.closed.set()
