@@ -66,7 +66,8 @@ def main() -> int:
     made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), token)
     config = uvicorn.Config(
         made,
-        http=gate.Connection if token else "auto",
+        http=gate.Connection if token else gate.Bounded,
+        loop="uvloop",
         host=options.host,
         port=options.port,
         log_level="error" if token else "warning",  # strangers must not fill the log

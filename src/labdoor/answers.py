@@ -7,7 +7,7 @@ import contextlib
 import functools
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from openai.types import Completion, CompletionChoice, CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
@@ -18,12 +18,11 @@ from pydantic_core import to_json
 from labdoor.logprobs import Scored, chat_form, completion_form
 from labdoor.models import Model
 from labdoor.requests import Asked, ChatRequest, CompletionRequest
-from labdoor.triton import Generation, Standing, Triton
+from labdoor.triton import Ends, Generation, Standing, Triton
 
 TAIL = b',"logprobs":%b,"finish_reason":%b}]}\n\n'
 PLAIN = TAIL % (b"null", b"null")
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256  # where a request does not say; the first is OpenAI's
-Ends = Literal["stop", "length"]
 # The choice, its new text and the log probabilities of its tokens, and why it ended where it has.
 Part = tuple[int, str, Sequence[Scored], Ends | None]
 
@@ -81,7 +80,7 @@ class Answer:
             yield index, self._echo[index // self._asked.n], (), None
         async with contextlib.aclosing(generation.pieces()) as pieces:
             async for text in pieces:
-                yield index, text, generation.scored, generation.finish_reason or None
+                yield index, text, generation.scored, generation.finish_reason
 
     async def whole(self) -> str:
         """The answer as one JSON object."""

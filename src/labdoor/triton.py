@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import grpc
 from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, InferResult, service_pb2, service_pb2_grpc
@@ -25,6 +26,7 @@ from labdoor.stops import Scanner
 from labkit.clients import stop
 from labkit.clients.base import in_turn
 
+Ends = Literal["stop", "length"]
 FINAL = "triton_final_response"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 SIZES = [(f"grpc.max_{way}_message_length", MAX_GRPC_MESSAGE_SIZE) for way in ("send", "receive")]
@@ -93,7 +95,7 @@ class Generation:
 
     Attributes:
         tokens: how many it has so far.
-        finish_reason: OpenAI's word for why it ended; "" while it has not.
+        finish_reason: OpenAI's word for why it ended; None while it has not.
         scored: the tokens of the newest piece, where their log probabilities were asked for.
     """
 
@@ -131,7 +133,8 @@ class Generation:
             timeout=int(standing.timeout * 1e6) if standing.queue_timeout else None,
             parameters=parameters or None,
         )
-        self.tokens, self.finish_reason = 0, ""
+        self.tokens = 0
+        self.finish_reason: Ends | None = None
 
     async def pieces(self) -> AsyncGenerator[str, None]:
         """The new text as it comes, up to a stop string; texts may be empty. Closing it cancels the request.
