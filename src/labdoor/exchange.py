@@ -145,10 +145,9 @@ class Exchange(Response):
 
     async def _send(self, send: Send, events: bytes, last: bool) -> None:
         """Hand events to the connection; waits while its buffer is full."""
-        self._over = last
         self._sending = self._loop.time()
         await send({"type": "http.response.body", "body": events, "more_body": not last})
-        self._sending = 0.0
+        self._over, self._sending = last, 0.0
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -161,6 +161,19 @@ def test_a_client_that_takes_nothing_is_given_up_and_neither_door_nor_kernel_kee
     assert answer.taken * 10_000 < 2**20
 
 
+def test_a_client_that_takes_nothing_is_given_up_at_the_last_text_too() -> None:
+    class Large:
+        tokens = 0
+
+        async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
+            yield b"x" * 2**22, False
+            yield b"end", True
+
+    counters = Counters()
+    with served(Large(), counters, stalled=0.3):
+        eventually(lambda: cancelled(counters, "slow") == 1)
+
+
 def test_a_client_that_leaves_cancels_its_request() -> None:
     answer, counters = Endless(), Counters()
     with served(answer, counters, stalled=60) as client:
