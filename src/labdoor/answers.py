@@ -13,11 +13,10 @@ from openai.types import Completion, CompletionChoice, CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.completion_choice import Logprobs
-from pydantic_core import to_json
 
 from labdoor.logprobs import Scored, chat_form, completion_form
 from labdoor.models import Model
-from labdoor.requests import Asked, ChatRequest, CompletionRequest
+from labdoor.requests import JSON, Asked, ChatRequest, CompletionRequest
 from labdoor.triton import Ends, Generation, Standing, Triton
 
 TAIL = b',"logprobs":%b,"finish_reason":%b}]}\n\n'
@@ -137,7 +136,7 @@ class Answer:
                     begun.add(index)
                     events = self._event(index, b'{"role":"assistant","content":""}')
                 if text or tokens:
-                    events += self._event(index, to_json(text), tokens)
+                    events += self._event(index, JSON.dump_json(text), tokens)
                 if end:
                     events += self._event(index, b'""', end=end)
                     open_choices -= 1
@@ -158,19 +157,23 @@ class Answer:
             text: as JSON; in a chat an object is the whole delta.
         """
         if index not in self._frames:
-            head = to_json(self._head())[:-1] + b',"choices":[{"index":%d,' % index
+            head = JSON.dump_json(self._head())[:-1] + b',"choices":[{"index":%d,' % index
             self._frames[index] = b"data: " + head + (b'"delta":' if self._chat else b'"text":')
         if self._chat and not text.startswith(b"{"):
             text = b'{"content":' + text + b"}"
         if not tokens and not end:
             return self._frames[index] + text + PLAIN
-        return self._frames[index] + text + TAIL % (to_json(self._form(tokens)), to_json(end))
+        return self._frames[index] + text + TAIL % (JSON.dump_json(self._form(tokens)), JSON.dump_json(end))
 
     def _usage_event(self) -> bytes:
         """The chunk that has the usage; empty where it is not wanted."""
         if not self._asked.wants_usage:
             return b""
-        return b"data: " + to_json(self._head() | {"choices": [], "usage": self._usage()}) + b"\n\n"
+        return (
+            b"data: "
+            + JSON.dump_json(self._head() | {"choices": [], "usage": self._usage().model_dump(exclude_unset=True)})
+            + b"\n\n"
+        )
 
     def _head(self) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._chat else "text_completion"

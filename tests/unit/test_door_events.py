@@ -99,6 +99,8 @@ def test_a_response_is_one_write_and_the_last_one_ends_the_answer() -> None:
     assert [last for _, last in found] == [False, False, True]
     assert [events.count(b"data: ") for events, _ in found] == [2, 1, 4], "role; text; text, end, usage, [DONE]"
     assert b'"finish_reason":"length"' in found[-1][0]
+    usage = json.loads(found[-1][0].split(b"\n\n")[2].removeprefix(b"data: "))["usage"]
+    assert usage == {"prompt_tokens": 0, "completion_tokens": 3, "total_tokens": 3}, "no tokenizer: no prompt tokens"
     assert not call.cancelled
 
 
