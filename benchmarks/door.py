@@ -1,9 +1,12 @@
 """What the OpenAI API costs: TTFT, time per token and tokens/s through it and over bare gRPC, alternately in one run.
 
-One client of each kind in one thread, both lean: what is compared is the way of the tokens, not a client library. Both
-have their connection before a request is timed, as clients that keep theirs do. A round measures both ways, every
-other round in the other order, and what counts is the median of the differences within a round: a machine that drifts
-moves both.
+Both clients are lean (``benchmarks.door_clients``), and both ways get the same lengths of answers. "apart" is a load
+whose answers differ in length, so that streams drift apart as those of independent clients do. "in step" is one whose
+answers are equally long: all begin at the same moment, and each waits until the others' beginnings are processed.
+
+A round measures both ways, every other round in the other order, and what counts is the median of the differences
+within a round: a machine that drifts moves both. Processor time is counted besides, of the door and of both clients: it
+says what a request and a token cost where others use the machine.
 
 The stack is one whose steps take a set time, as on a GPU: the processor is free for the server and its clients.
 """
@@ -11,20 +14,20 @@ The stack is one whose steps take a set time, as on a GPU: the processor is free
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-from tritonclient.grpc import InferInput
-from tritonclient.grpc.aio import InferenceServerClient
+import uvloop
 
+from benchmarks import leaks
+from benchmarks.door_clients import Ask, OverGrpc, OverHttp, processor_ms
 from benchmarks.steal import undisturbed
 from labctl.labs.servers import ephemeral
 from labctl.listener import Silent
@@ -36,9 +39,15 @@ from labkit.tables import table
 
 STACK, MODEL, PROMPT = "two-servers", "apart-gpt2", "I have lived in"
 TOKENS, FEW, MANY, EACH = 64, 8, 32, 4  # tokens of an answer, streams at a time, answers of each stream
+SPREAD, SEED = 32, 28  # tokens by which answers are shorter or longer, where streams drift apart; seed of the lengths
+SHORT, LONG = 4, 128  # tokens of the answers whose processor time is compared: its slope is that of a token
 PAIRS = 5  # measurements of both ways in a round
 TTFT_MS, TOKEN_MS, SHARE = 1.0, 0.2, 0.9  # the yardsticks: at most so much more at FEW, at least this share at MANY
-HEADER = ("median", "gRPC", "door", "door - gRPC", "lower quartile", "upper quartile")
+APART, IN_STEP = "apart", "in step"
+CASES = ((FEW, APART), (FEW, IN_STEP), (MANY, APART))
+WAYS = ("gRPC", "door")
+HEADER = ("median", *WAYS, "door - gRPC", "lower quartile", "upper quartile")
+Lengths = Sequence[Sequence[int]]  # of the answers of each stream
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,6 @@ class Seen:
     ttft: float
     each: float
     tokens: int
-
-
-Ask = Callable[[], AsyncIterator[float]]  # when it is sent, then the arrival of each token, as of time.perf_counter()
 
 
 @contextmanager
@@ -69,25 +75,41 @@ def run(rounds: int) -> dict[str, Any]:
     """Medians of both ways, and of what the door adds, over the rounds."""
     found: dict[str, dict[str, list[float]]] = {}
     with served() as (record, port):
-        for streams in (FEW, MANY):
+        process = leaks.parts(record, port)["door"].pid
+        costs = [uvloop.run(_costs(record.endpoints.grpc, port, process)) for _ in range(max(3, rounds))]
+        for streams, case in CASES:
+            lengths = _lengths(streams, SPREAD if case == APART else 0)
             for number in range(rounds * PAIRS):
-                measure = partial(_both, record.endpoints.grpc, port, streams, door_first=bool(number % 2))
+                measure = partial(_both, record.endpoints.grpc, port, lengths, door_first=bool(number % 2))
                 for way, values in undisturbed(measure).items():
                     for name, value in values.items():
-                        found.setdefault(f"{name}, {streams} streams", {}).setdefault(way, []).append(value)
-    first, token = (_more(found[f"{name}, {FEW} streams"]) for name in ("TTFT ms", "ms per token"))
-    rate = found[f"tokens/s, {MANY} streams"]
-    share = statistics.median(door / grpc for door, grpc in zip(rate["door"], rate["gRPC"], strict=True))
+                        found.setdefault(f"{name}, {streams} {case}", {}).setdefault(way, []).append(value)
     print(table([_row(name, ways) for name, ways in found.items()], HEADER, right=range(1, 6)))
-    more, slower = statistics.median(first), statistics.median(token)
-    met = more <= TTFT_MS and slower <= TOKEN_MS and share >= SHARE
+    spent = {name: [statistics.median(one[name][at] for one in costs) for at in (0, 1)] for name in costs[0]}
+    for name, (request, token) in spent.items():
+        print(f"processor time, {name}: {request:.2f} ms a request, {token:.3f} ms a token")
+    first, token = (statistics.median(_more(found[f"{name}, {FEW} {APART}"])) for name in ("TTFT ms", "ms per token"))
+    rate = found[f"tokens/s, {MANY} {APART}"]
+    share = statistics.median(door / grpc for door, grpc in zip(rate["door"], rate["gRPC"], strict=True))
+    met = first <= TTFT_MS and token <= TOKEN_MS and share >= SHARE
     load = os.getloadavg()[0]
-    verdict = "met" if met else "not met"
     print(
-        f"{verdict}: TTFT {more:+.2f} ms (at most {TTFT_MS:+}), a token {slower:+.3f} ms (at most "
-        f"{TOKEN_MS:+}), {share:.2f} of the tokens/s (at least {SHARE}); load of the machine {load:.1f}"
+        f"{'met' if met else 'not met'}, {APART}: TTFT {first:+.2f} ms (at most {TTFT_MS:+}), a token {token:+.3f} ms "
+        f"(at most {TOKEN_MS:+}), {share:.2f} of the tokens/s (at least {SHARE}); load of the machine {load:.1f}"
     )
-    return {"rounds": found, "load": load, "ttft_more_ms": more, "token_more_ms": slower, "tokens_per_s_ratio": share}
+    return {
+        "rounds": found,
+        "load": load,
+        "ttft_more_ms": first,
+        "token_more_ms": token,
+        "tokens_per_s_ratio": share,
+        "processor_ms": spent,
+    }
+
+
+def _lengths(streams: int, spread: int) -> Lengths:
+    chosen = random.Random(SEED)
+    return [[TOKENS + chosen.randint(-spread, spread) for _ in range(EACH)] for _ in range(streams)]
 
 
 def _more(ways: dict[str, list[float]]) -> list[float]:
@@ -101,24 +123,39 @@ def _row(name: str, ways: dict[str, list[float]]) -> list[str]:
     return [name, *(f"{one:.2f}" for one in medians), f"{middle:+.3f}", f"{low:+.3f}", f"{high:+.3f}"]
 
 
-def _both(endpoint: str, port: int, streams: int, door_first: bool) -> dict[str, dict[str, float]]:
+def _both(endpoint: str, port: int, lengths: Lengths, door_first: bool) -> dict[str, dict[str, float]]:
     async def measure() -> dict[str, dict[str, float]]:
-        async with InferenceServerClient(endpoint) as client:
-            ways: dict[str, Ask] = {"gRPC": lambda: _grpc(client), "door": lambda: _http(port)}
-            order = [*reversed(ways)] if door_first else [*ways]
-            return {way: await _load(ways[way], streams) for way in order}
+        found = {}
+        for way in reversed(WAYS) if door_first else WAYS:
+            async with _clients(way, endpoint, port, len(lengths)) as asks:
+                await _answer(asks[0], TOKENS)  # warm
+                found[way] = await _load(asks, lengths)
+        return found
 
-    return asyncio.run(measure())
+    return uvloop.run(measure())
 
 
-async def _load(ask: Ask, streams: int) -> dict[str, float]:
-    await _answer(ask)  # warm
+@asynccontextmanager
+async def _clients(way: str, endpoint: str, port: int, streams: int) -> AsyncIterator[list[Ask]]:
+    """One client of each stream, each with its connection: over gRPC they share a channel."""
+    async with AsyncExitStack() as stack:
+        if way == "gRPC":
+            yield [(await stack.enter_async_context(OverGrpc(endpoint, MODEL, PROMPT))).ask] * streams
+        else:
+            clients = [await OverHttp.to(port, MODEL, PROMPT) for _ in range(streams)]
+            for one in clients:
+                stack.callback(one.close)
+            yield [one.ask for one in clients]
+
+
+async def _load(asks: Sequence[Ask], lengths: Lengths) -> dict[str, float]:
     began = time.perf_counter()
 
-    async def stream() -> list[Seen]:
-        return [await _answer(ask) for _ in range(EACH)]
+    async def stream(ask: Ask, tokens: Sequence[int]) -> list[Seen]:
+        return [await _answer(ask, count) for count in tokens]
 
-    seen = [one for each in await asyncio.gather(*(stream() for _ in range(streams))) for one in each]
+    streams = await asyncio.gather(*map(stream, asks, lengths))
+    seen = [one for each in streams for one in each]
     took = time.perf_counter() - began
     return {
         "TTFT ms": 1e3 * statistics.median(one.ttft for one in seen),
@@ -127,40 +164,28 @@ async def _load(ask: Ask, streams: int) -> dict[str, float]:
     }
 
 
-async def _answer(ask: Ask) -> Seen:
-    began, *times = [at async for at in ask()]
-    if len(times) < TOKENS // 2:
-        raise RuntimeError(f"{len(times)} tokens came of {TOKENS}")
-    return Seen(times[0] - began, (times[-1] - times[0]) / (len(times) - 1), len(times))
+async def _answer(ask: Ask, tokens: int) -> Seen:
+    began, *times = await ask(tokens)
+    if len(times) < tokens // 2:
+        raise RuntimeError(f"{len(times)} tokens came of {tokens}")
+    return Seen(times[0] - began, (times[-1] - times[0]) / max(1, len(times) - 1), len(times))
 
 
-async def _grpc(client: InferenceServerClient) -> AsyncIterator[float]:
-    text = InferInput("text_input", [1, 1], "BYTES")
-    text.set_data_from_numpy(np.array([[PROMPT.encode()]], dtype=np.object_))
-
-    async def one() -> AsyncIterator[dict[str, Any]]:
-        parameters = {"max_tokens": TOKENS, "ignore_eos": True}
-        yield {"model_name": MODEL, "inputs": [text], "parameters": parameters}
-
-    yield time.perf_counter()
-    async for result, error in client.stream_infer(one()):
-        if error:
-            raise error
-        if result.as_numpy("text_output")[0][0]:  # half a character has no text, and the door sends none
-            yield time.perf_counter()
-
-
-async def _http(port: int) -> AsyncIterator[float]:
-    asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
-    body = json.dumps(asked).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    yield time.perf_counter()
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    try:
-        while not (line := await reader.readline()).startswith(b"data: [DONE]"):
-            if not line:
-                raise RuntimeError("the door closed the connection")
-            if line.startswith(b"data: ") and json.loads(line[6:])["choices"][0]["text"]:
-                yield time.perf_counter()
-    finally:
-        writer.close()
+async def _costs(endpoint: str, port: int, door_process: int) -> dict[str, tuple[float, float]]:
+    """Processor time in ms of a request and of a token: of the door, and of the client of each way."""
+    spent: dict[str, list[float]] = {}
+    for way in WAYS:
+        async with _clients(way, endpoint, port, FEW) as asks:
+            await _answer(asks[0], TOKENS)  # warm
+            for tokens, answers in ((SHORT, 2 * EACH * LONG // TOKENS), (LONG, EACH)):
+                before = processor_ms(door_process), processor_ms(os.getpid())
+                await _load(asks, [[tokens] * answers] * FEW)
+                each = [
+                    (processor_ms(process) - was) / (FEW * answers)
+                    for process, was in zip((door_process, os.getpid()), before, strict=True)
+                ]
+                spent.setdefault(f"the client over {way}", []).append(each[1])
+                if way == "door":
+                    spent.setdefault("the door", []).append(each[0])
+    slopes = {name: (long - short) / (LONG - SHORT) for name, (short, long) in spent.items()}
+    return {name: (spent[name][0] - SHORT * token, token) for name, token in slopes.items()}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
+import os
 import socket
 import sys
 import time
@@ -37,6 +39,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode())
+    # Python's thread itself polls gRPC's sockets; else a thread of gRPC's wakes it, which is a third of a token's cost.
+    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 
     from labdoor import app, gate, models
@@ -46,6 +50,8 @@ def main() -> int:
     class Announced(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            gc.collect()
+            gc.freeze()  # what was imported lives as long as this process: no later collection looks through it
             if self.started and options.announce:
                 print(options.announce, flush=True)
 
@@ -63,7 +69,8 @@ def main() -> int:
     made = app.make(options.endpoint, found, app.Limits(options.timeout, options.stalled), token)
     config = uvicorn.Config(
         made,
-        http=gate.Connection if token else "auto",
+        http=gate.Connection if token else gate.Bounded,
+        loop="uvloop",
         host=options.host,
         port=options.port,
         log_level="error" if token else "warning",  # strangers must not fill the log

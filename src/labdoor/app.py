@@ -14,11 +14,12 @@ from openai.types import Model as Listed
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labdoor import requests
 from labdoor.answers import Answer
@@ -46,7 +47,7 @@ class Limits:
     stalled: float = 30.0
 
 
-def make(endpoint: str, models: Mapping[str, Model], limits: Limits = Limits(), token: str = "") -> Starlette:
+def make(endpoint: str, models: Mapping[str, Model], limits: Limits = Limits(), token: str = "") -> ASGIApp:
     """The application in front of the server at ``endpoint`` (gRPC). With a ``token`` other machines may ask it."""
     return _Door(endpoint, models, limits, token).app
 
@@ -56,24 +57,37 @@ class _Door:
         self._endpoint, self._models, self._limits = endpoint, models, limits
         self._counters = Counters()
         self._triton: Triton | None = None
+        self._answers = {
+            "/v1/completions": self._asking(requests.CompletionRequest),
+            "/v1/chat/completions": self._asking(requests.ChatRequest),
+        }
         routes = [
             Route("/v1/models", self._list),
             Route("/v1/models/{name:path}", self._one),
-            Route("/v1/completions", self._asking(requests.CompletionRequest), methods=["POST"]),
-            Route("/v1/chat/completions", self._asking(requests.ChatRequest), methods=["POST"]),
+            *(Route(path, answer, methods=["POST"]) for path, answer in self._answers.items()),
             *(Route(path, self._refused, methods=["POST"]) for path in NOT_HERE),
             Route("/health", self._health),
             Route("/health/ready", self._health),
             Route("/metrics", self._metrics),
         ]
+        exceptions: dict[Any, Any] = {Refusal: _refusal, HTTPException: _http, Exception: _unforeseen}
+        self._routes = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=exceptions)
         # Without a token it has this machine's names alone: a web page's own name must not lead here.
-        here = Middleware(TrustedHostMiddleware, allowed_hosts=HERE)
-        self.app = Starlette(
-            routes=routes,
-            lifespan=self._lifespan,
-            middleware=[Middleware(Gate, token, self._counters) if token else here],
-            exception_handlers={Refusal: _refusal, HTTPException: _http, Exception: _unforeseen},
-        )
+        entrance = Gate(self, token, self._counters) if token else TrustedHostMiddleware(self, HERE)
+        self.app = ServerErrorMiddleware(entrance, handler=_unforeseen)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers go the short way: the router and its exceptions cost as much as a few tokens."""
+        asked = self._answers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if asked is None:
+            await self._routes(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            response = await asked(request)
+        except Refusal as error:
+            response = await _refusal(request, error)
+        await response(scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

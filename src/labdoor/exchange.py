@@ -7,11 +7,10 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from labdoor.answers import Answer
 from labdoor.counters import Counters
@@ -24,10 +23,6 @@ EVENT_STREAM = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
-
-
-class Slow(Exception):
-    """The client has taken nothing for too long."""
 
 
 def bound(listening: socket.socket) -> socket.socket:
@@ -80,39 +75,55 @@ class Exchange(Response):
         self._answer, self._model, self._stream, self._counters = answer, model, stream, counters
         self._timeout, self._stalled, self._began, self._own = timeout, stalled, began, headers
         self._status = 0  # of what was begun to be sent
+        self._sending = 0.0  # since when the connection takes no more, in the loop's time; 0: it does
+        self._why = ""  # for which the answer was given up
+        self._over = False
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.create_task(self._work(scope, receive, send))
-        gone = asyncio.create_task(_until_gone(receive))
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        gone = self._loop.create_task(_until_gone(receive))
+        gone.add_done_callback(lambda _: self._give_up("left"))
+        self._timer = self._loop.call_later(self._stalled, self._look)
         self._counters.running += 1
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                self._counters.left.labels("left").inc()
+            await self._work(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._why:
+                raise
+            self._counters.left.labels(self._why).inc()
         finally:
+            self._over = True
             self._counters.running -= 1
-            work.cancel()
+            self._timer.cancel()
             gone.cancel()
-            ended = await asyncio.gather(work, gone, return_exceptions=True)
             self._counters.tokens.labels(self._model).inc(self._answer.tokens)
             self._counters.requests.labels(self._model, str(self._status or 499)).inc()
-        if isinstance(ended[0], Exception):
-            raise ended[0]
+
+    def _give_up(self, why: str) -> None:
+        if not self._over and not self._why and self._task:
+            self._why = why
+            self._task.cancel()
+
+    def _look(self) -> None:
+        """One timer looks after a whole answer: a deadline of its own for each text costs more than the text."""
+        due = (self._sending or self._loop.time()) + self._stalled
+        if due <= self._loop.time():
+            self._give_up("slow")
+        else:
+            self._timer = self._loop.call_at(due, self._look)
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 await (self._chunks(send) if self._stream else self._whole(scope, receive, send))
-        except Slow:
-            self._counters.left.labels("slow").inc()
         except (Refusal, TimeoutError) as error:
             refusal = error if isinstance(error, Refusal) else late(self._timeout)
             if not self._status:
                 self._status = refusal.status
                 await JSONResponse(refusal.body(), refusal.status, dict(self._own))(scope, receive, send)
             else:  # the status has been sent: an event says it, as OpenAI's clients expect
-                await self._send(send, f"data: {json.dumps(refusal.body())}\n\n", more=False)
+                await self._send(send, f"data: {json.dumps(refusal.body())}\n\n".encode(), last=True)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         text = await self._answer.whole()
@@ -121,33 +132,22 @@ class Exchange(Response):
         await Response(text, 200, dict(self._own), "application/json")(scope, receive, send)
 
     async def _chunks(self, send: Send) -> None:
-        chunks: AsyncGenerator[str, None] = self._answer.chunks()
-        async with contextlib.aclosing(chunks) as each:
-            async for chunk in each:
-                if not self._status:
-                    self._status = 200
-                    encoded = [(name.encode(), value.encode()) for name, value in self._own.items()]
-                    self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
-                    start: Message = {
-                        "type": "http.response.start",
-                        "status": 200,
-                        "headers": [*EVENT_STREAM, *encoded],
-                    }
-                    await send(start)
-                await self._send(send, f"data: {chunk}\n\n")
-        await self._send(send, "data: [DONE]\n\n", more=False)
+        async with contextlib.aclosing(self._answer.chunks()) as chunks:
+            async for events, last in chunks:
+                if self._status:
+                    await self._send(send, events, last)
+                    continue
+                self._status = 200
+                encoded = [(name.encode(), value.encode()) for name, value in self._own.items()]
+                await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *encoded]})
+                await self._send(send, events, last)
+                self._counters.ttft.labels(self._model).observe(time.monotonic() - self._began)
 
-    async def _send(self, send: Send, text: str, more: bool = True) -> None:
-        """Hand text to the connection; waits while its buffer is full. Raises Slow."""
-        message: dict[str, Any] = {"type": "http.response.body", "body": text.encode(), "more_body": more}
-        deadline = asyncio.timeout(self._stalled)
-        try:
-            async with deadline:
-                await send(message)
-        except TimeoutError:
-            if deadline.expired():
-                raise Slow from None
-            raise
+    async def _send(self, send: Send, events: bytes, last: bool) -> None:
+        """Hand events to the connection; waits while its buffer is full."""
+        self._sending = self._loop.time()
+        await send({"type": "http.response.body", "body": events, "more_body": not last})
+        self._over, self._sending = last, 0.0
 
 
 async def _until_gone(receive: Receive) -> None:

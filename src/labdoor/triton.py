@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 import grpc
-from tritonclient.grpc.aio import InferenceServerClient
-from tritonclient.utils import InferenceServerException
+from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, InferResult, service_pb2, service_pb2_grpc
+from tritonclient.grpc._utils import _get_inference_request
 
 from labdoor import errors
 from labdoor.logprobs import Scored, Scores
@@ -26,7 +26,10 @@ from labdoor.stops import Scanner
 from labkit.clients import stop
 from labkit.clients.base import in_turn
 
+Ends = Literal["stop", "length"]
 FINAL = "triton_final_response"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+SIZES = [(f"grpc.max_{way}_message_length", MAX_GRPC_MESSAGE_SIZE) for way in ("send", "receive")]
 
 
 @dataclass(frozen=True)
@@ -50,22 +53,34 @@ class Standing:
 
 
 class Triton:
-    """The server at ``endpoint`` (gRPC, ``host:port``)."""
+    """The server at ``endpoint`` (gRPC, ``host:port``).
+
+    Attributes:
+        stream: sends one request, and iterates over its responses. Triton's method takes a stream of requests; of one
+            that is alone, gRPC sends head, message and end together.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self.client = InferenceServerClient(endpoint, channel_args=in_turn(endpoint))
+        self._channel = grpc.aio.insecure_channel(endpoint, options=in_turn(endpoint) or SIZES)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self.stream = self._channel.unary_stream(
+            STREAM,
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         await asyncio.gather(*self._stopping, return_exceptions=True)
-        await self.client.close()
+        await self._channel.close()
 
     async def ready(self, models: Mapping[str, Model]) -> bool:
         """Whether the server and all of these models are ready."""
-        with contextlib.suppress(InferenceServerException, grpc.RpcError):
-            if await self.client.is_server_ready(client_timeout=2):
-                return all([await self.client.is_model_ready(name, client_timeout=2) for name in models])
+        with contextlib.suppress(grpc.RpcError):
+            if (await self.stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=2)).ready:
+                asked = [service_pb2.ModelReadyRequest(name=name) for name in models]
+                return all([(await self.stub.ModelReady(one, timeout=2)).ready for one in asked])
         return False
 
     def forget(self, model: Model, id: str) -> None:
@@ -80,7 +95,7 @@ class Generation:
 
     Attributes:
         tokens: how many it has so far.
-        finish_reason: OpenAI's word for why it ended; "" while it has not.
+        finish_reason: OpenAI's word for why it ended; None while it has not.
         scored: the tokens of the newest piece, where their log probabilities were asked for.
     """
 
@@ -104,96 +119,104 @@ class Generation:
             parameters |= {"tenant": standing.tenant} if standing.tenant else {}
             parameters |= {"request_priority": standing.priority} if standing.priority else {}
         self._id = standing.id if not choice else f"{standing.id}{choice:02}"
-        self._headers = dict(standing.headers) or None
-        self._request: dict[str, Any] = {
-            "model_name": model.name,
-            "inputs": inputs,
-            "request_id": self._id,
-            "priority": standing.priority,
-            "parameters": parameters or None,
-        }
-        if standing.queue_timeout:
-            self._request["timeout"] = int(standing.timeout * 1e6)
-        self.tokens, self.finish_reason = 0, ""
+        self._metadata = tuple(standing.headers.items()) or None
+        self._request = _get_inference_request(
+            model_name=model.name,
+            inputs=inputs,
+            model_version="",
+            request_id=self._id,
+            outputs=None,
+            sequence_id=0,
+            sequence_start=False,
+            sequence_end=False,
+            priority=standing.priority,
+            timeout=int(standing.timeout * 1e6) if standing.queue_timeout else None,
+            parameters=parameters or None,
+        )
+        self.tokens = 0
+        self.finish_reason: Ends | None = None
 
     async def pieces(self) -> AsyncGenerator[str, None]:
         """The new text as it comes, up to a stop string; texts may be empty. Closing it cancels the request.
 
+        With the last text ``finish_reason`` is set.
+
         Raises:
             Refusal: Triton's error, or Triton is away.
         """
+        given = 0
         try:
-            pieces = self._streamed() if self._model.text.decoupled else self._whole()
-            async with contextlib.aclosing(pieces) as texts:
-                given = 0
-                async for text in texts:
-                    piece = self._scanner.add(text)
-                    given += len(piece)
-                    self._score(given)
+            texts = self._streamed() if self._model.text.decoupled else self._whole()
+            async with contextlib.aclosing(texts):
+                async for text, last in texts:
+                    piece = self._scanner.add(text, last)
+                    if self._scores:
+                        given += len(piece)
+                        self.scored = self._scores.take(given, self._scanner.found)
+                    if last or self._scanner.found:
+                        full = self.tokens >= self._limit and not self._scanner.found
+                        self.finish_reason = "length" if full else "stop"
                     yield piece
-                    if self._scanner.found:
+                    if self.finish_reason:
                         break
-                else:
-                    if rest := self._scanner.add("", last=True):
-                        self._score(given + len(rest))
-                        yield rest
         except grpc.aio.AioRpcError as error:
             raise errors.of_triton(str(error.details()), f"StatusCode.{error.code().name}") from None
-        except InferenceServerException as error:
-            raise errors.of_triton(str(error.message()), error.status()) from None
-        full = self.tokens >= self._limit and not self._scanner.found
-        self.finish_reason = "length" if full else "stop"
 
-    def _score(self, given: int) -> None:
-        if self._scores:
-            self.scored = self._scores.take(given, self._scanner.found)
-
-    async def _streamed(self) -> AsyncGenerator[str, None]:
-        async def one() -> AsyncIterator[dict[str, Any]]:
-            yield self._request
-
-        text_model, so_far, done = self._model.text, "", False
-        call = self._triton.client.stream_infer(one(), headers=self._headers)
+    async def _streamed(self) -> AsyncGenerator[tuple[str, bool], None]:
+        """Each response's text, and whether it is the last."""
+        model, so_far, done = self._model.text, "", False
+        call = self._triton.stream(self._request, metadata=self._metadata)
         try:
-            async for result, error in call:
-                if error is not None:
+            async for response in call:
+                if response.error_message:
                     done = True
-                    raise error
-                response = result.get_response()
-                final = FINAL in response.parameters and response.parameters[FINAL].bool_param
-                values = result.as_numpy(text_model.output)
+                    raise errors.of_triton(response.error_message, None)
+                result = response.infer_response
+                done = FINAL in result.parameters and result.parameters[FINAL].bool_param
                 text = ""
-                if values is not None and values.size:
+                if (output := first_text(result, model.output)) is not None:
                     self.tokens += 1
-                    text = values.reshape(-1)[0].decode(errors="replace")
-                    if text_model.so_far:  # all of it so far; half a character at its end waits for its other half
-                        whole = text if final else text.rstrip("\N{REPLACEMENT CHARACTER}")
+                    text = output.decode(errors="replace")
+                    if model.so_far:  # all of it so far; half a character at its end waits for its other half
+                        whole = text if done else text.rstrip("\N{REPLACEMENT CHARACTER}")
                         text, so_far = whole[len(so_far) :], whole
-                if self._scores and (output := result.as_numpy(text_model.logprobs)) is not None:
-                    self._scores.add(text, output.reshape(-1)[0].decode())
-                done = final
-                yield text
-                if final:
-                    break
+                if self._scores and (said := InferResult(result).as_numpy(model.logprobs)) is not None:
+                    self._scores.add(text, said.reshape(-1)[0].decode())
+                yield text, done
+                if done:
+                    return
             done = True
         finally:
             if not done:
                 if self._model.stopper:
                     self._triton.forget(self._model, self._id)
                 call.cancel()
+        yield "", True
 
-    async def _whole(self) -> AsyncGenerator[str, None]:
+    async def _whole(self) -> AsyncGenerator[tuple[str, bool], None]:
         model, done = self._model, False
         try:
-            result = await self._triton.client.infer(**self._request, headers=self._headers)
+            result = await self._triton.stub.ModelInfer(self._request, metadata=self._metadata)
             done = True
         finally:
             if not done and model.stopper:
                 self._triton.forget(model, self._id)
-        text = result.as_numpy(model.text.output).reshape(-1)[0].decode(errors="replace")
+        text = (first_text(result, model.text.output) or b"").decode(errors="replace")
         if model.text.end_text:
             text = text.partition(model.text.end_text)[0]
         text = text if model.text.answers_alone else text.removeprefix(self._prompt)
         # A text that is read again may have fewer tokens than were generated, never more than were asked for.
         self.tokens = min(self._limit, model.words.count(text, special=False))
-        yield text
+        yield text, True
+
+
+def first_text(response: service_pb2.ModelInferResponse, name: str) -> bytes | None:
+    """The first element of a response's BYTES tensor, which its length precedes; None: the tensor is absent or empty.
+
+    Triton has the tensors' contents beside their names, in the same order (``raw_output_contents``).
+    """
+    for place, output in enumerate(response.outputs):
+        if output.name == name:
+            raw = response.raw_output_contents[place]
+            return raw[4 : 4 + int.from_bytes(raw[:4], "little")] if raw else None
+    return None

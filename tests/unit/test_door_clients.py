@@ -115,11 +115,11 @@ class Endless:
     def __init__(self) -> None:
         self.taken, self.closed = 0, threading.Event()
 
-    async def chunks(self) -> AsyncGenerator[str, None]:
+    async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
         try:
             while True:
                 self.taken += 1
-                yield "x" * 10_000
+                yield b"x" * 10_000, False
                 await asyncio.sleep(0)
         finally:
             self.closed.set()
@@ -159,6 +159,19 @@ def test_a_client_that_takes_nothing_is_given_up_and_neither_door_nor_kernel_kee
         assert cancelled(counters, "slow") == 1
     # Sockets of loopback would hold 3 MB, and seem not to move while a slow client takes a third of them.
     assert answer.taken * 10_000 < 2**20
+
+
+def test_a_client_that_takes_nothing_is_given_up_at_the_last_text_too() -> None:
+    class Large:
+        tokens = 0
+
+        async def chunks(self) -> AsyncGenerator[tuple[bytes, bool], None]:
+            yield b"x" * 2**22, False
+            yield b"end", True
+
+    counters = Counters()
+    with served(Large(), counters, stalled=0.3):
+        eventually(lambda: cancelled(counters, "slow") == 1)
 
 
 def test_a_client_that_leaves_cancels_its_request() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import h11
 import pytest
 import uvicorn
 from starlette.applications import Starlette
@@ -178,10 +178,10 @@ def test_a_token_is_read_from_its_file_and_a_bad_one_is_refused(tmp_path: Path) 
 
 
 @contextmanager
-def listening(made: ASGIApp | None = None) -> Iterator[tuple[str, int]]:
+def listening(made: ASGIApp | None = None, kind: type[gate.Bounded] = gate.Connection) -> Iterator[tuple[str, int]]:
     """Where an exposed door listens, or another application behind the same connections."""
     made = made or app.make("127.0.0.1:1", MODELS, token=TOKEN)
-    server = uvicorn.Server(uvicorn.Config(made, http=gate.Connection, port=0, log_level="error", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(made, http=kind, port=0, log_level="error", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -201,14 +201,14 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\
         (b"", b""),
         (b"GET /v1", b"x"),
         (HEAD + b"Content-Length: 1000\r\n\r\n", b"x"),
-        (b"GET /h HTTP/1.1\r\nHost: x\r\n\r\nG", b"x"),
+        (b"GET /h HTTP/1.1\r\nHost: x\r\n\r\nGET /", b"x"),
     ],
     ids=["silent", "head", "body", "the second head"],
 )
 def test_a_client_that_keeps_the_server_waiting_is_disconnected_though_it_sends_on(
     monkeypatch: pytest.MonkeyPatch, begun: bytes, then: bytes
 ) -> None:
-    monkeypatch.setattr(gate, "PATIENCE_S", {h11.IDLE: 1.0, h11.SEND_BODY: 1.0})
+    monkeypatch.setattr(gate, "PATIENCE_S", {"head": 1.0, "body": 1.0})
     with listening() as where, socket.create_connection(where, timeout=60) as client:
         began = time.monotonic()
         client.sendall(begun)
@@ -233,11 +233,60 @@ def test_a_client_that_only_waits_for_its_answer_is_not_disconnected(monkeypatch
         await asyncio.sleep(3 * patience)
         return Response("late")
 
-    monkeypatch.setattr(gate, "PATIENCE_S", {h11.IDLE: patience, h11.SEND_BODY: patience})
+    monkeypatch.setattr(gate, "PATIENCE_S", {"head": patience, "body": patience})
     application = Starlette(routes=[Route("/", slow, methods=["POST"])])
     with listening(application) as where, socket.create_connection(where, timeout=60) as client:
         client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
         assert client.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_a_refused_request_whose_body_ends_late_leaves_no_connection_that_may_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "PATIENCE_S", {"head": 1.0, "body": 60.0})
+    with listening() as where, socket.create_connection(where, timeout=30) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nx")
+        assert client.recv(12) == b"HTTP/1.1 401"
+        client.sendall(b"xG")
+        while client.recv(1000):  # to the end, within the socket's time
+            continue
+
+
+@pytest.mark.parametrize("kind", [gate.Bounded, gate.Connection])
+@pytest.mark.parametrize(
+    "begun", [b"GET /", b"GET / HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "]
+)
+def test_a_head_without_end_is_cut(kind: type[gate.Bounded], begun: bytes) -> None:
+    sent = 0
+    with listening(kind=kind) as where, socket.create_connection(where, timeout=30) as client:
+        with contextlib.suppress(OSError):
+            client.sendall(begun)
+            for _ in range(1000):
+                client.sendall(b"x" * 2**10)
+                sent += 2**10
+                client.settimeout(0.01)
+                with contextlib.suppress(TimeoutError):
+                    while client.recv(2**16):
+                        continue
+                    break
+        assert sent < 50 * gate.MOST_HEAD
+
+
+def test_a_long_body_in_small_parts_is_no_long_head() -> None:
+    async def length(request: Request) -> Response:
+        return Response(str(len(await request.body())))
+
+    application = Starlette(routes=[Route("/", length, methods=["POST"])])
+    size = 20 * gate.MOST_HEAD
+    with listening(application) as where, socket.create_connection(where, timeout=60) as client:
+        for _ in range(2):  # on one connection
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
+            for _ in range(20):
+                client.sendall(b"x" * gate.MOST_HEAD)
+            answer = b""
+            while not answer.endswith(str(size).encode()):
+                answer += client.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_one_address_has_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:

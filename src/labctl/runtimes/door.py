@@ -31,7 +31,7 @@ from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
-PACKAGES = ("openai", "starlette", "uvicorn", "jinja2")
+PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "httptools", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
 SERVICE, PORT, SECRET = "openai", 9000, "/run/secrets/openai"  # compose.yaml's
 FAILED = "the OpenAI API did not come up; the stack itself is up"

@@ -1,0 +1,124 @@
+"""The door's streams: Triton's responses as server-sent events, in as few writes as there are responses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from door_models import text_model
+from openai.types import Completion
+from openai.types.chat import ChatCompletionChunk
+from tritonclient.grpc import service_pb2
+
+from labdoor import requests
+from labdoor.answers import Answer
+from labdoor.models import Model, Vocabulary
+from labdoor.triton import FINAL, Standing, first_text
+
+AWKWARD = [" say", ' "text":""', "\n\ndata: {}", "\\", "\0", "\N{SNOWMAN}\u2028", ""]
+MODEL = Model(replace(text_model(by_parameter=True), decoupled=True, logprobs="logprobs"), Vocabulary())
+
+
+def response(text: str, final: bool = False, output: str = "") -> service_pb2.ModelStreamInferResponse:
+    made = service_pb2.ModelStreamInferResponse()
+    made.infer_response.parameters[FINAL].bool_param = final
+    for name, content in ((MODEL.text.output, text), (MODEL.text.logprobs, output)):
+        made.infer_response.outputs.add(name=name, datatype="BYTES", shape=[1])
+        raw = content.encode()
+        made.infer_response.raw_output_contents.append(len(raw).to_bytes(4, "little") + raw)
+    return made
+
+
+class Call:
+    """A gRPC call that has these responses, and then waits for ever."""
+
+    def __init__(self, responses: Sequence[service_pb2.ModelStreamInferResponse]) -> None:
+        self._responses, self.cancelled = responses, False
+
+    async def __aiter__(self) -> AsyncIterator[service_pb2.ModelStreamInferResponse]:
+        for one in self._responses:
+            yield one
+        await asyncio.Event().wait()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def answer(call: Call, **fields: Any) -> Answer:
+    kind: Any = requests.ChatRequest if "messages" in fields else requests.CompletionRequest
+    asked = requests.parse(kind, json.dumps({"model": "m", "stream": True, **fields}).encode())
+    triton: Any = SimpleNamespace(stream=lambda request, metadata: call)
+    return Answer(asked, MODEL, triton, Standing("id"))
+
+
+def writes(made: Answer) -> list[tuple[bytes, bool]]:
+    async def read() -> list[tuple[bytes, bool]]:
+        return [one async for one in made.chunks()]
+
+    return asyncio.run(read())
+
+
+CHAT = {"messages": [{"role": "user", "content": "x"}], "stop": "never"}
+PROMPT = {"prompt": "x"}
+
+
+@pytest.mark.parametrize("usage", [False, True])
+@pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize(("asked", "kind"), [(CHAT, ChatCompletionChunk), (PROMPT, Completion)])
+def test_each_event_has_the_fields_of_the_apis_own_type_and_the_text_is_whole(
+    asked: dict[str, Any], kind: Any, logprobs: bool, usage: bool
+) -> None:
+    output = json.dumps([{"7": {"logprob": -0.5, "rank": 1, "decoded_token": "é"}}]) if logprobs else "[]"
+    call = Call([response(one, final=not one, output=output) for one in AWKWARD])
+    more = {"logprobs": True if asked is CHAT else 1} if logprobs else {}
+    found = writes(answer(call, **asked, **more, stream_options={"include_usage": usage}))
+    *events, done, rest = b"".join(each for each, _ in found).decode().split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    text, likely = "", 0
+    for event in events:
+        said = json.loads(event.removeprefix("data: "))
+        read = kind.model_validate(said, strict=True) if kind is ChatCompletionChunk else kind.model_construct(**said)
+        assert set(said) == {"id", "object", "created", "model", "choices", *(["usage"] if usage else [])}
+        for choice in said["choices"]:
+            assert set(choice) == {"index", "logprobs", "finish_reason", "delta" if asked is CHAT else "text"}
+            text += (choice["delta"].get("content") or "") if asked is CHAT else choice["text"]
+            likely += bool(choice["logprobs"])
+        assert read.id.endswith("-id")
+    assert text == "".join(AWKWARD)
+    assert likely == (len(AWKWARD) if logprobs else 0)
+
+
+def test_a_response_is_one_write_and_the_last_one_ends_the_answer() -> None:
+    call = Call([response(" a"), response(" b"), response(" c", final=True)])
+    found = writes(answer(call, **CHAT, max_tokens=3, stream_options={"include_usage": True}))
+    assert [last for _, last in found] == [False, False, True]
+    assert [events.count(b"data: ") for events, _ in found] == [2, 1, 4], "role; text; text, end, usage, [DONE]"
+    assert b'"finish_reason":"length"' in found[-1][0]
+    usage = json.loads(found[-1][0].split(b"\n\n")[2].removeprefix(b"data: "))["usage"]
+    assert usage == {"prompt_tokens": 0, "completion_tokens": 3, "total_tokens": 3}, "no tokenizer: no prompt tokens"
+    assert not call.cancelled
+
+
+def test_an_answer_that_is_closed_before_its_end_cancels_its_call() -> None:
+    call = Call([response(" a"), response(" b")])
+
+    async def leave() -> None:
+        chunks = answer(call, **PROMPT).chunks()
+        await anext(chunks)
+        await chunks.aclose()
+
+    asyncio.run(leave())
+    assert call.cancelled
+
+
+def test_a_tensor_is_found_by_its_name_and_an_empty_one_is_none() -> None:
+    made = response("text", output="scores").infer_response
+    assert first_text(made, "logprobs") == b"scores"
+    assert first_text(made, "nothing") is None
+    made.raw_output_contents[1] = b""
+    assert first_text(made, "logprobs") is None
