@@ -74,4 +74,4 @@ def test_steps_with_prefix_caching_are_predicted_exactly(
     predicted = replay.Replay(replay.scheduler_of(words), arrivals).run()
     seen = replay.Replay(server(folder, words), arrivals).run()
     assert figures.parting(predicted, seen) is None
-    assert len(seen) > 100 and sum(map(sum, (row.cached for row in seen)))
+    assert len(seen) > 100 and any(any(row.cached) for row in seen)
