@@ -84,7 +84,8 @@ class Cache:
             found = self.manager.allocate(sequence, list(tokens))
         except self.full:
             self.require(whole > len(self.idle()), LOST)
-            return self.require(whole - shared > len(self.idle()), MISSED)
+            self.require(whole - shared > len(self.idle()), MISSED)
+            return
         self.require(found != len(tokens), LAST)
         self.require(type(found) is int and found % SIZE == 0 and 0 <= found < len(tokens), WHOLE)
         table, idle = self.read(sequence, tokens), self.idle()
@@ -108,7 +109,8 @@ class Cache:
         try:
             copy = self.manager.append(sequence, token)
         except self.full:
-            return self.require((whole or shared) and not idle, LOST)
+            self.require((whole or shared) and not idle, LOST)
+            return
         after = self.read(sequence, [*tokens, token])
         if whole:
             self.require(copy is None, NEEDLESS)
@@ -163,8 +165,8 @@ def search(folder, seed, forks):
     said = min(found, key=lambda said: RANK.index(said) if said in RANK else -1)
     small = []
     for _, count, calls in sorted(found[said])[:SHRUNK]:
-        calls = smallest(calls, lambda fewer, count=count: played(module, path, count, fewer) == said)
-        small.append((len(calls), sum(map(len, map(str, calls))), count, calls))
+        fewest = smallest(calls, lambda fewer, count=count: played(module, path, count, fewer) == said)
+        small.append((len(fewest), len(str(fewest)), count, fewest))
     _, _, count, calls = min(small)
     return {"sentence": said, "calls": words(calls), "blocks": count}
 
@@ -218,12 +220,12 @@ def words(calls):
     """The calls as a person reads them."""
     said, letters = [], {}
     for name, one, *rest in calls:
-        one = letters.setdefault(one, "ABCD"[len(letters)])
-        rest = [letters.setdefault(rest[0], "ABCD"[len(letters)])] if name == "fork" else rest
+        for letter in (one, *(rest if name == "fork" else ())):
+            letters.setdefault(letter, "ABCD"[len(letters)])
         if name == "allocate":
-            said.append(f"allocate {one} with tokens {' '.join(map(str, rest[0]))}")
+            said.append(f"allocate {letters[one]} with tokens {' '.join(map(str, rest[0]))}")
         elif name == "append":
-            said.append(f"append token {rest[0]} to {one}")
+            said.append(f"append token {rest[0]} to {letters[one]}")
         else:
-            said.append(f"fork {one} as {rest[0]}" if rest else f"free {one}")
+            said.append(f"fork {letters[one]} as {letters[rest[0]]}" if rest else f"free {letters[one]}")
     return said

@@ -34,8 +34,9 @@ class Blocks:
             if not self.free_blocks:
                 raise OutOfBlocks
             self.tables[sequence].append(self.free_blocks.popleft())
+        copy = None  # nothing is ever shared
         self.tokens[sequence].append(token)
-        return None  # nothing is ever shared
+        return copy
 
     def fork(self, sequence, child):
         """A new sequence with the tokens of another one, in the same blocks."""
