@@ -27,7 +27,7 @@ def check(trial):
     searcher = str(Path(__file__).with_name("properties.py"))
     found = trial.call(searcher, "search", str(trial.folder), trial.rng.randrange(10**6))
     said, sentence = (found["case"], found["sentence"]) if found else ("none", "")
-    if not trial.expect("cases that a function gets wrong", "none", said, found is None, sentence):
+    if not trial.expect("wrong cases of the two functions", "none", said, found is None, sentence):
         return
     requests = [(prompt, trial.rng.randint(140, 160)) for prompt in trial.rng.sample(PROMPTS, 6)]
     with trial.explain_errors(LIMIT, because="draft tokens, of at most"):

@@ -20,7 +20,7 @@ def check(trial):
     file = Path(__file__).with_name("properties.py")
     found = trial.call(str(file), "search", str(trial.folder), trial.rng.randrange(10**6))
     said, sentence = (found["case"], found["sentence"]) if found else ("none", "")
-    if not trial.expect("tokens about which the mask is wrong", "none", said, found is None, sentence):
+    if not trial.expect("tokens that the mask gets wrong", "none", said, found is None, sentence):
         return
     free = (trial.rng.choice(PROMPTS), 40)
     with trial.stream() as stream:
