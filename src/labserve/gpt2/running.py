@@ -112,6 +112,8 @@ class Running:
                 if grammars := [sequence.grammar for sequence in batch if sequence.grammar]:
                     seen.more["mask_us"] = round(sum(grammar.take_seconds() for grammar in grammars) * 1e6)
                 seen.more |= (self._lookup or self.decoder).observed(batch)
+                for place, found in enumerate(seen.more.get("cached", ())):
+                    tokens[place] -= found  # known only after the blocks were taken
                 seen.pieces = ["" if isinstance(text, Exception) else text for text in texts]
                 for sequence, text, count in zip(batch, texts, before, strict=True):
                     made = 0 if isinstance(text, Exception) else len(sequence.ids) - count

@@ -51,7 +51,8 @@ def in_turn(trial):
     trial.expect("answers as simple-gpt2 has them, in turn", f"{len(requests)}", equal, equal == len(requests), TEXTS)
     ids = [tokenizer.encode(prompt).ids for prompt in prompts]
     want = [max((shared(own, other) for other in ids[:at]), default=0) for at, own in enumerate(ids)]
-    cached = [step.more["cached"][0] for step in steps if "p" in step.more["phase"]]
+    computed = [step.more["tokens"][0] for step in steps if "p" in step.more["phase"]]
+    cached = [len(own) - tokens for own, tokens in zip(ids, computed, strict=True)]
     trial.expect("prompt tokens found in the cache", f"{want}", f"{cached}", cached == want, FOUND)
     lengths = [len(own) + made for own, (_, tokens) in zip(ids, requests, strict=True) for made in range(tokens)]
     need = [-(-length // SIZE) for length in lengths]
