@@ -68,6 +68,7 @@ class Exercise:
     folder: Path
     lab: Lab
     manifest: Manifest
+    home: Lab  # whose stack it runs on
 
     @property
     def title(self) -> str:
@@ -95,7 +96,7 @@ def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], 
         for path in sorted((workspace.labs / lab.folder / "exercises").glob("*/exercise.yaml")):
             where = path.relative_to(workspace.root).as_posix()
             try:
-                exercises.append(_read(path, lab))
+                exercises.append(_read(path, lab, catalog.labs))
             except ValidationError as error:
                 problems += [f"{where}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
             except (yaml.YAMLError, OSError, ValueError) as error:
@@ -110,15 +111,16 @@ def find_all(workspace: Workspace, catalog: Catalog, leave_out: Callable[[str], 
     return sorted(exercises, key=lambda exercise: exercise.id)
 
 
-def _read(path: Path, lab: Lab) -> Exercise:
+def _read(path: Path, lab: Lab, labs: Sequence[Lab]) -> Exercise:
     """One exercise. Raises pydantic's ValidationError, YAMLError, OSError or ValueError."""
     manifest = Manifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
     match = FOLDER.fullmatch(path.parent.name)
     if match is None or not match["id"].startswith(lab.number):
         raise ValueError(f"the folder must be called {lab.number}<letter>-<words>")
-    if manifest.stack not in lab.stacks:
-        raise ValueError(f"stack: lab {lab.number} has no stack {manifest.stack!r}")
-    if unknown := [model for model in manifest.models if model not in lab.stacks[manifest.stack].models]:
+    home = next((one for one in labs if manifest.stack in one.stacks), None)
+    if home is None:
+        raise ValueError(f"stack: there is no stack {manifest.stack!r}")
+    if unknown := [model for model in manifest.models if model not in home.stacks[manifest.stack].models]:
         raise ValueError(f"models: {manifest.stack} has no {unknown[0]}")
     if missing := [part for part in PARTS if not (path.parent / part).exists()]:
         raise ValueError(f"missing: {', '.join(missing)}")
@@ -127,7 +129,7 @@ def _read(path: Path, lab: Lab) -> Exercise:
     for folder in folders:
         if lacking := [name for name in manifest.files if not (folder / name).is_file()]:
             raise ValueError(f"{folder.relative_to(path.parent)} has no {', '.join(lacking)}")
-    return Exercise(match["id"], path.parent, lab, manifest)
+    return Exercise(match["id"], path.parent, lab, manifest, home)
 
 
 def find_exercise(exercises: Sequence[Exercise], id: str) -> Exercise:

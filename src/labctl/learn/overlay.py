@@ -46,7 +46,7 @@ def lay_over(workspace: Workspace, exercise: Exercise, files: Mapping[str, Path]
     if not exercise.served:
         return
     request = make_plan(
-        workspace, exercise.lab, exercise.manifest.stack, Choices(set=exercise.manifest.settings), str
+        workspace, exercise.home, exercise.manifest.stack, Choices(set=exercise.manifest.settings), str
     ).request
     with replace_dir(workspace.folder("exercise").overlay) as fresh:
         for place, origin in repository.origins(request).items():

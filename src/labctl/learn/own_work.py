@@ -14,7 +14,7 @@ from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 SOLUTION = "solution"
-JUDGES = ("check.py", "exercise.yaml")
+JUDGES = ("check.py", "properties.py", "exercise.yaml")
 
 
 def of_the_solution(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
@@ -28,7 +28,7 @@ def of_the_solution(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
 
 def edited_judges(exercise: Exercise, workspace: Workspace) -> list[str]:
     """The files by which the exercise is judged that are not as shipped; [] for an exercise that was never shipped."""
-    files = [exercise.folder / name for name in (*JUDGES, "task.md")]
+    files = [path for name in (*JUDGES, "task.md") if (path := exercise.folder / name).exists()]
     with contextlib.suppress(LabError):  # a checkout that does not know what was shipped
         edited = shipped.edited_files(workspace, files)
         if len(edited) < len(files):

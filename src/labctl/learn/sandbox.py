@@ -33,7 +33,7 @@ def call(path: Path, function: str, arguments: Sequence[Any], seconds: float) ->
 
     Raises LabError: it raised, with the learner's own file and line; it took too long or too much memory.
     """
-    argv = [sys.executable, "-c", RUNNER.format(memory=MEMORY_BYTES), str(path), function]
+    argv = [sys.executable, "-B", "-c", RUNNER.format(memory=MEMORY_BYTES), str(path), function]
     name = f"{function} in {path.name}"
     late = LabError(f"{name} has not returned within {seconds:g} s", LOOP)
     return _ask(argv, path, seconds, name, late, json.dumps(list(arguments)))

@@ -38,7 +38,7 @@ STUCK_S = 3.0  # an execution that takes longer is named where an answer is miss
 
 def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     """The exercise's lab with a stack more: its own, with the learner's files laid over it, without probes."""
-    stack, manifest = exercise.lab.stacks[exercise.manifest.stack], exercise.manifest
+    stack, manifest = exercise.home.stacks[exercise.manifest.stack], exercise.manifest
     models = manifest.models or stack.models
     layers = [path for path in (exercise.folder / "models",) if path.is_dir()]
     layers += [workspace.folder(STACK).overlay] if exercise.served else []
@@ -53,7 +53,7 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
             "server": stack.server.model_copy(update={"env": {**stack.server.env, "LABS_STUCK_S": f"{STUCK_S:g}"}}),
         }
     )
-    return exercise.lab.model_copy(update={"stacks": {**exercise.lab.stacks, STACK: own}})
+    return exercise.home.model_copy(update={"stacks": {**exercise.home.stacks, STACK: own}})
 
 
 def serve(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> tuple[Runtime, Record]:
@@ -131,7 +131,7 @@ def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain
     """What puts the learner's files in the place of the served copies, for the exercise that was begun last."""
     exercises = find_all(session.workspace, session.catalog, lambda problem: None)
     current = Progress(session.workspace).current
-    exercise = next((e for e in exercises if e.id == current and e.lab.folder == record.lab), None)
+    exercise = next((e for e in exercises if e.id == current and e.home.folder == record.lab), None)
     if exercise is None:
         return str
     stack = RunningStack.of(session, lab_with(exercise, session.workspace), runtime, record)
@@ -196,7 +196,7 @@ def _for_this(
 def _purpose(exercise: Exercise, plan: Plan) -> dict[str, object]:
     """What a server must have been brought up for to be this exercise's."""
     return {
-        "lab": exercise.lab.folder,
+        "lab": exercise.home.folder,
         "stack": exercise.manifest.stack,
         "models": exercise.manifest.models,
         "replicas": exercise.manifest.replicas,

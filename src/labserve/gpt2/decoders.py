@@ -1,7 +1,7 @@
 """The next-token logits of a batch of sequences: with a KV cache, and without one (the original's way)."""
 
 from collections.abc import Sequence as Batch
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -26,8 +26,12 @@ class Decoder(Protocol):
     def describe(self) -> str:
         """How it works and what memory it may take, in one line."""
 
+    def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
+        """Fields of its own in the step log, for the step of this batch that was just computed."""
+        return {}
 
-class CachedDecoder:
+
+class CachedDecoder(Decoder):
     """Only new tokens are computed: one of each running sequence, and what is not cached of each newcomer's prompt.
 
     All of them share one forward pass; keys and values stay in `cache`.
@@ -35,13 +39,14 @@ class CachedDecoder:
 
     def __init__(self, model: GPT2, slots: int) -> None:
         model.pack(slots)
-        self._model = model
+        self._model, self.vocabulary = model, model.vocabulary
         self.cache = KVCache(model, slots)
 
     def describe(self) -> str:
         return f"KV cache of {self.cache.slots} slots, {self.cache.nbytes / 2**20:,.0f} MiB at most"
 
-    def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
+    def logits(self, batch: Batch[Sequence], scored: Batch[int] | None = None) -> torch.Tensor:
+        """As `Decoder`; or, with `scored`, scores at so many last tokens of each sequence, one below the other."""
         for sequence in batch:
             if sequence.slot is None:
                 sequence.slot = self.cache.take()
@@ -68,7 +73,8 @@ class CachedDecoder:
         self.cache.prompts += len(newcomers)
         where = torch.tensor([ids, slots, positions], device=self._model.device)
         packed = Packed(self.cache, self.cache.rows(where[1], where[2]), self._runs(running), prompts)
-        wanted = torch.tensor([last[_slot(sequence)] for sequence in batch], device=self._model.device)
+        counts = zip((last[_slot(sequence)] for sequence in batch), scored or [1] * len(batch), strict=True)
+        wanted = torch.tensor([end - n for end, count in counts for n in reversed(range(count))], device=where.device)
         logits = self._model.logits(where[0], where[2], packed.attend, wanted)
         for sequence in batch:
             sequence.cached = len(sequence.ids)
@@ -96,7 +102,7 @@ class CachedDecoder:
         sequence.slot, sequence.cached = None, 0
 
 
-class RecomputingDecoder:
+class RecomputingDecoder(Decoder):
     """Every text is computed from its first token again at each step, padded to the longest of the batch."""
 
     def __init__(self, model: GPT2) -> None:

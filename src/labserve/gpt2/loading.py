@@ -7,8 +7,10 @@ from functools import partial
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from labserve.gpt2 import own_mask, paged
 from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
 from labserve.gpt2.model import GPT2
+from labserve.gpt2.own import file_beside
 from labserve.gpt2.sequences import Sequence, new_sequence
 from labserve.text.grammar import Grammars
 from labserve.text.prompts import open_tokenizer
@@ -34,9 +36,15 @@ def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Se
     folder, precision = parameter(args, "model_path"), parameter(args, "precision", "auto")
     model = GPT2(folder, device(args), int(parameter(args, "threads")), precision)
     cached = parameter(args, "kv_cache", "true").lower() == "true"
-    decoder: Decoder = CachedDecoder(model, count_slots(args)) if cached else RecomputingDecoder(model)
+    slots = count_slots(args)
+    decoder: Decoder = CachedDecoder(model, slots) if cached else RecomputingDecoder(model)
+    if blocks := file_beside(args, paged.FILE):
+        count = int(parameter(args, "kv_blocks", "0")) or slots * -(-model.context // paged.SIZE)
+        decoder = paged.PagedDecoder(model, count, blocks)
     pb_utils.Logger.log_info(f"{args['model_name']}: {model.describe()}; {decoder.describe()}")
     tokenizer = open_tokenizer(folder)
     grammars = Grammars(tokenizer, model.vocabulary, model.end_id)
+    if own := file_beside(args, own_mask.FILE):
+        grammars = own_mask.OwnGrammars(tokenizer, model.vocabulary, model.end_id, own)
     begin = partial(new_sequence, tokenizer=tokenizer, context=model.context, end_id=model.end_id, grammars=grammars)
     return begin, decoder, tokenizer

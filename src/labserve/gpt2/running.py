@@ -7,9 +7,11 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.gpt2.decoders import step
+from labserve.gpt2 import lookup
+from labserve.gpt2.decoders import CachedDecoder, step
 from labserve.gpt2.kvcache import KVCache
 from labserve.gpt2.loading import count_slots, load_with_tokenizer
+from labserve.gpt2.own import file_beside
 from labserve.gpt2.sequences import Sequence
 from labserve.guard import Guard
 from labserve.observe.gauges import Value
@@ -35,6 +37,8 @@ class Running:
     def __init__(self, args: dict[str, str], **gauges: Value) -> None:
         self.slots = count_slots(args)
         self._new, self.decoder, self._tokenizer = load_with_tokenizer(args)
+        own = file_beside(args, lookup.FILE)
+        self._lookup = lookup.Lookup(self.decoder, own) if own and isinstance(self.decoder, CachedDecoder) else None
         self.guard = Guard(args)
         self.steps = Steps(args, self.slots, lambda: self._tokenizer, **gauges)
         self._rescheduled = "sequence_batching" in json.loads(args["model_config"])
@@ -96,17 +100,23 @@ class Running:
         names = [sequence.name for sequence in batch]
         phase = "".join("p" if sequence.new else "d" for sequence in batch)
         tokens = [len(sequence.ids) - sequence.cached for sequence in batch]
+        if self._lookup:
+            tokens = [count + drafted for count, drafted in zip(tokens, self._lookup.propose(batch), strict=True)]
+        before = [len(sequence.ids) for sequence in batch]
         queue = None if waiting is None else [sequence.name for sequence in waiting]
         try:
             with self.steps.step(names, phase, tokens, queue) as seen:
                 started = time.monotonic()
-                texts = step(self.decoder, batch)
+                texts = self._lookup.step(batch) if self._lookup else step(self.decoder, batch)
                 seen.more["engine_us"] = round((time.monotonic() - started) * 1e6)
                 if grammars := [sequence.grammar for sequence in batch if sequence.grammar]:
                     seen.more["mask_us"] = round(sum(grammar.take_seconds() for grammar in grammars) * 1e6)
+                seen.more |= (self._lookup or self.decoder).observed(batch)
+                for place, found in enumerate(seen.more.get("cached", ())):
+                    tokens[place] -= found  # known only after the blocks were taken
                 seen.pieces = ["" if isinstance(text, Exception) else text for text in texts]
-                for sequence, text in zip(batch, texts, strict=True):
-                    made = 0 if isinstance(text, Exception) else 1
+                for sequence, text, count in zip(batch, texts, before, strict=True):
+                    made = 0 if isinstance(text, Exception) else len(sequence.ids) - count
                     seen.grown.append(GrownText(sequence.name, sequence.ids, sequence.prompt, made))
                     self._send(sequence, text)
                     if sequence.finished:

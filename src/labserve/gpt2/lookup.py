@@ -1,0 +1,96 @@
+"""Speculative decoding with a learner's ``lookup.py`` (exercise 06d): a step checks draft tokens beside its own."""
+
+from collections.abc import Sequence as Batch
+from typing import Any
+
+from labserve.gpt2.decoders import CachedDecoder, step
+from labserve.gpt2.own import OwnFile
+from labserve.gpt2.sequences import Sequence
+from labserve.params import Refusal
+from labserve.text.sampling import likeliest
+
+FILE, MOST = "lookup.py", 4  # draft tokens of a step
+
+
+class Lookup:
+    """Asks the file for drafts, and how many of them it accepts. Only for a greedy sequence that decodes.
+
+    vLLM: vllm/v1/spec_decode/ngram_proposer.py and vllm/v1/sample/rejection_sampler.py.
+    """
+
+    def __init__(self, decoder: CachedDecoder, own: OwnFile) -> None:
+        self._decoder, self._own = decoder, own
+        self._propose, self._accept = own.find("propose"), own.find("accept")
+        self._drafts: dict[Sequence, list[int]] = {}
+        self._accepted: dict[Sequence, int] = {}
+        self._failed: dict[Sequence, Refusal] = {}
+
+    def propose(self, batch: Batch[Sequence]) -> list[int]:
+        """Ask for the drafts of a step of this batch. Returns the number of draft tokens of each sequence."""
+        self._drafts, self._accepted, self._failed = {}, {}, {}
+        for sequence in batch:
+            most = min(MOST, sequence.limit - len(sequence.ids) - 1)
+            try:
+                if self._takes_part(sequence):
+                    self._drafts[sequence] = self._draft(list(sequence.ids), most) if most else []
+            except Refusal as error:
+                self._failed[sequence] = error
+        return [len(self._drafts.get(sequence, ())) for sequence in batch]
+
+    def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
+        """Fields of the step log for the step of this batch."""
+        guessed = [len(self._drafts.get(sequence, ())) for sequence in batch]
+        return {"guessed": guessed, "accepted": [self._accepted.get(sequence, 0) for sequence in batch]}
+
+    def step(self, batch: Batch[Sequence]) -> list[str | Exception]:
+        """One more token for each sequence, or several; the text that each answer carries, or why there is none."""
+        texts: dict[Sequence, str | Exception] = {one: one.fail(error) for one, error in self._failed.items()}
+        others = [sequence for sequence in batch if sequence not in self._drafts and sequence not in texts]
+        texts |= zip(others, step(self._decoder, others), strict=True)
+        if drafting := [sequence for sequence in batch if sequence in self._drafts]:
+            texts |= zip(drafting, self._check(drafting), strict=True)
+        return [texts[sequence] for sequence in batch]
+
+    def _takes_part(self, sequence: Sequence) -> bool:
+        plain = sequence.sampler.temperature == 0.0 and sequence.grammar is None and sequence.rivals is None
+        return plain and not sequence.new and sequence.cached == len(sequence.ids) - 1
+
+    def _draft(self, ids: list[int], most: int) -> list[int]:
+        draft = self._own.call(self._propose, ids, most)
+        whole = isinstance(draft, list) and all(type(id) is int and 0 <= id < self._decoder.vocabulary for id in draft)
+        self._own.require(whole, f"propose returned {draft!r}, which is not a list of token ids")
+        self._own.require(len(draft) <= most, f"propose returned {len(draft)} draft tokens, of at most {most}")
+        return [*draft]
+
+    def _check(self, batch: Batch[Sequence]) -> list[str | Exception]:
+        """One pass over each sequence's last token and its draft; the text that each answer carries."""
+        drafts = [self._drafts[sequence] for sequence in batch]
+        for sequence, draft in zip(batch, drafts, strict=True):
+            sequence.ids += draft
+        try:
+            scores = self._decoder.logits(batch, [1 + len(draft) for draft in drafts])
+        finally:
+            for sequence, draft in zip(batch, drafts, strict=True):
+                del sequence.ids[len(sequence.ids) - len(draft) :]
+        _, tokens = likeliest(scores)
+        texts: list[str | Exception] = []
+        for sequence, draft in zip(batch, drafts, strict=True):
+            chosen, tokens = tokens[: 1 + len(draft)], tokens[1 + len(draft) :]
+            texts.append(self._take(sequence, draft, chosen))
+        return texts
+
+    def _take(self, sequence: Sequence, draft: list[int], chosen: list[int]) -> str | Exception:
+        """Append the accepted tokens, and the model's own after them."""
+        try:
+            count = self._own.call(self._accept, list(draft), list(chosen))
+            ok = type(count) is int and 0 <= count <= len(draft)
+            self._own.require(ok, f"accept returned {count!r} for {len(draft)} draft tokens")
+        except Refusal as error:
+            return sequence.fail(error)
+        text = ""
+        for number, token in enumerate([*draft[:count], chosen[count]]):
+            if not sequence.finished:
+                text += sequence.accept(token)
+                self._accepted[sequence] = min(count, number + 1)
+                sequence.cached = len(sequence.ids) - 1  # what was computed after that is written over
+        return text

@@ -1,0 +1,137 @@
+"""A KV cache in blocks, whose block manager is a learner's ``blocks.py`` (exercise 02d)."""
+
+import itertools
+from collections.abc import Sequence as Batch
+from typing import Any
+
+import torch
+
+from labserve.gpt2.decoders import Decoder
+from labserve.gpt2.kvcache import causal
+from labserve.gpt2.model import GPT2
+from labserve.gpt2.own import OwnFile
+from labserve.gpt2.sequences import Sequence
+
+FILE, SIZE = "blocks.py", 16  # tokens of a block
+
+
+class PagedDecoder(Decoder):
+    """Keys and values are where the block tables say, so a table that is wrong gives wrong tokens.
+
+    Tensors are [layers, blocks, heads, SIZE, head_dim]; memory is bounded by `blocks`. Requests with one prompt that
+    join in one step compute it once, and fork (vLLM's parallel sampling).
+    """
+
+    def __init__(self, model: GPT2, blocks: int, own: OwnFile) -> None:
+        model.pack(8)
+        self._model, self._own, self.blocks = model, own, blocks
+        self._manager = own.call(own.find("Blocks"), blocks, SIZE)
+        shape = (model.layers, blocks, model.heads, SIZE, model.width // model.heads)
+        self._keys = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self._values = torch.zeros_like(self._keys)
+        self._numbers = itertools.count(1)  # what the manager calls a sequence; kept as its `slot`
+        self._tokens: dict[int, int] = {}  # of each sequence, for which it has blocks
+        self._tables: dict[int, list[int]] = {}
+        self._copied = 0
+        self._found: dict[str, int] = {}  # tokens that a newcomer found, by its name
+
+    def describe(self) -> str:
+        nbytes = 2 * self._keys.nbytes
+        return f"KV cache of {self.blocks} blocks of {SIZE} tokens, {nbytes / 2**20:,.0f} MiB, by {FILE}"
+
+    def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
+        """Fields of the step log for the step of this batch."""
+        used = len({block for table in self._tables.values() for block in table})
+        found, self._found = [self._found.pop(sequence.name, 0) for sequence in batch], {}
+        copied, self._copied = self._copied, 0
+        return {"kv_blocks": self.blocks, "kv_blocks_used": used, "cached": found, "copied": copied}
+
+    def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
+        """Scores of the next token of each sequence, [batch, vocab]. Raises Refusal where the manager fails."""
+        twins = self._take_blocks(batch)
+        computed = [sequence for sequence in batch if sequence not in twins]
+        ids: list[int] = []
+        positions: list[int] = []
+        places: list[tuple[int, int]] = []  # block, and place in it
+        for sequence in computed:
+            table = self._tables[_number(sequence)]
+            ids += sequence.ids[sequence.cached :]
+            positions += range(sequence.cached, len(sequence.ids))
+            places += [(table[at // SIZE], at % SIZE) for at in range(sequence.cached, len(sequence.ids))]
+        last = list(itertools.accumulate(len(one.ids) - one.cached for one in computed))
+        where = torch.tensor(places, device=self._model.device)
+        rows = {sequence: row for row, sequence in enumerate(computed)}
+
+        def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            """Each token over its own sequence; new keys and values go to their blocks first."""
+            self._keys[layer, where[:, 0], :, where[:, 1]] = key
+            self._values[layer, where[:, 0], :, where[:, 1]] = value
+            outputs, start = [], 0
+            for sequence, end in zip(computed, last, strict=True):
+                table = self._tables[_number(sequence)]
+                kept = (part[layer, table].transpose(1, 2).flatten(0, 1) for part in (self._keys, self._values))
+                outputs.append(causal(query[None, start:end], *(part[None, : len(sequence.ids)] for part in kept))[0])
+                start = end
+            return torch.cat(outputs)
+
+        wanted = torch.tensor([end - 1 for end in last], device=self._model.device)
+        new = torch.tensor([ids, positions], device=self._model.device)
+        scores = self._model.logits(new[0], new[1], attend, wanted)
+        for sequence in batch:
+            sequence.cached = len(sequence.ids)
+        return scores[[rows[twins.get(sequence, sequence)] for sequence in batch]]
+
+    def _take_blocks(self, batch: Batch[Sequence]) -> dict[Sequence, Sequence]:
+        """Blocks for what is new of each. Returns those whose prompt another one computes in this step."""
+        twins: dict[Sequence, Sequence] = {}
+        first: dict[tuple[int, ...], Sequence] = {}
+        for sequence in batch:
+            if sequence.slot is None:
+                other = first.setdefault(tuple(sequence.ids), sequence)
+                self._begin(sequence, other)
+                if other is not sequence:
+                    twins[sequence] = other
+            elif self._tokens[sequence.slot] < len(sequence.ids):
+                copy = self._own.call(self._manager.append, sequence.slot, sequence.ids[-1])
+                self._read_table(sequence)
+                if copy is not None:
+                    self._copy(copy)
+        return twins
+
+    def _begin(self, sequence: Sequence, other: Sequence) -> None:
+        number, count = next(self._numbers), len(sequence.ids)
+        if other is sequence:
+            found = self._own.call(self._manager.allocate, number, list(sequence.ids))
+            self._own.require(type(found) is int and 0 <= found < count, f"allocate returned {found!r}")
+            sequence.cached = self._found[sequence.name] = found
+        else:
+            self._own.call(self._manager.fork, other.slot, number)
+            self._found[sequence.name] = count
+        sequence.slot = number
+        self._read_table(sequence)
+
+    def _read_table(self, sequence: Sequence) -> None:
+        number, needed = _number(sequence), -(-len(sequence.ids) // SIZE)
+        table = self._own.call(lambda: [int(block) for block in self._manager.table(number)])
+        inside = all(0 <= block < self.blocks for block in table)
+        self._own.require(inside and len(table) == needed, f"table({number}) is {table}; {needed} blocks are needed")
+        self._tables[number], self._tokens[number] = table, len(sequence.ids)
+
+    def _copy(self, copy: Any) -> None:
+        ok = isinstance(copy, tuple) and len(copy) == 2 and all(type(n) is int and 0 <= n < self.blocks for n in copy)
+        self._own.require(ok, f"append returned {copy!r}")
+        source, target = copy
+        self._keys[:, target], self._values[:, target] = self._keys[:, source], self._values[:, source]
+        self._copied += 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Give the blocks of a sequence back; harmless where it has none. Raises Refusal where the manager fails."""
+        number, sequence.slot, sequence.cached = sequence.slot, None, 0
+        if number is not None and self._tables.pop(number, None) is not None:
+            self._tokens.pop(number, None)
+            self._own.call(self._manager.free, number)
+
+
+def _number(sequence: Sequence) -> int:
+    assert sequence.slot is not None
+    return sequence.slot
