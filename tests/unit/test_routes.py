@@ -10,7 +10,7 @@ import pytest
 from step_schema import LINES
 
 from labctl.pages.live import replay
-from labctl.pages.live.routes import RouteEvent, Routes, RouteTail
+from labctl.pages.live.routes import RouteEvent, Routes, RouteTail, words_of
 from labctl.pages.live.state import State
 from labctl.pages.live.terminal import Screen
 from labkit.clients.router import POLICIES, SIZE, Router, each
@@ -110,6 +110,11 @@ def test_a_recording_has_the_decisions_at_its_own_times(tmp_path: Path) -> None:
     (tmp_path / "steps-routing.jsonl").write_text("".join(json.dumps(line(n, 0, route())) + "\n" for n in (1, 2)))
     first, second = replay.recording(tmp_path)["routes"]
     assert second["t"] - first["t"] == pytest.approx(1.0) and first["t"] < 1.0
+
+
+def test_the_decision_about_one_request_is_told_alone() -> None:
+    (words,) = words_of([line(1, 0, route()), line(2, 48, route())], "2")
+    assert words == events(0, 48)[1]["words"]
 
 
 def test_the_terminal_says_what_the_decisions_came_to() -> None:

@@ -119,6 +119,12 @@ class Routes:
         }
 
 
+def words_of(lines: Iterable[Mapping[str, Any]], request: str) -> list[str]:
+    """The decisions about one request."""
+    events = Routes().events(line for line in lines if "routes" in line)
+    return [event["words"] for event in events if event["request"] == request]
+
+
 class RouteTail:
     """The decisions in the step logs of all servers of a stack, as they come. ``run_dir`` is that of any of them."""
 
