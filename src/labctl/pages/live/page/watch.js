@@ -187,7 +187,8 @@ class Page {
       this.stretch = stretch;
       return this.views.reduce((sum, { lane, strip }) => sum + strip.heightOf(lane, this.rowHeight(lane)), 0);
     };
-    const before = this.stretch, room = innerHeight - (box.top + scrollY) - (box.height - high(before)) - 4;
+    const below = Math.min(innerHeight / 2, $("routes").offsetHeight); // the router's decisions are to be seen too
+    const before = this.stretch, room = innerHeight - (box.top + scrollY) - (box.height - high(before)) - 4 - below;
     let stretch = MOST_ROW / 9;
     while (stretch > 1 && high(stretch) > room) stretch -= 0.02;
     stretch = Math.max(1, stretch);
