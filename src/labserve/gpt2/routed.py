@@ -36,6 +36,7 @@ def _is_decision(route: Any) -> bool:
     scores, candidates = route.get(SCORES), route.get(CANDIDATES)
     return (
         all(isinstance(route.get(name, ""), str) for name in TEXTS)
+        and isinstance(scores, dict)
         and _is_flat(scores)
         and isinstance(candidates, dict)
         and candidates.keys() == scores.keys()

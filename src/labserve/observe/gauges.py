@@ -92,7 +92,7 @@ class Gauges:
             for name, told in values.items():
                 for label, value in told.items() if isinstance(told, Mapping) else (("", told),):
                     self._take(name, label, value)
-            self._use({name: told for pair in USAGE for name in pair if (told := values.get(name)) is not None})
+            self._use({name: values[name] for pair in USAGE for name in pair if name in values})
 
     def arrived(self, name: str, request: Any = None) -> None:
         """A request has come, under the name that `step` will have for it; Triton's `request` says of which trace."""

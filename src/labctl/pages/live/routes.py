@@ -85,9 +85,11 @@ class Routes:
         found: list[RouteEvent] = []
         for line in lines:
             routes = line.get("routes")
-            for name in line["ids"] if isinstance(routes, dict) else ():
+            if not isinstance(routes, dict):
+                continue
+            for name in (name for name in line["ids"] if name in routes):
                 with contextlib.suppress(TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
-                    found += [self._event(line, name, routes[name])] if name in routes else []
+                    found.append(self._event(line, name, routes[name]))
         return found
 
     def _event(self, line: Mapping[str, Any], name: str, route: Mapping[str, Any]) -> RouteEvent:
