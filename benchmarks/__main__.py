@@ -29,6 +29,7 @@ from benchmarks import (
     fuzz,
     iterative,
     kills,
+    kv_precision,
     llm,
     load_tools,
     museum,
@@ -66,6 +67,7 @@ YARDSTICKS = {
 # They look for faults, or need vLLM, and take long: only by name.
 LONG = {
     "engines": engines.run,
+    "kv-precision": kv_precision.run,
     "arena": arena.run,
     "mystery": lambda options: mystery.run(options.count or mystery.RUNS),
     "kills": lambda options: kills.run(options.count or 1000),
@@ -95,7 +97,7 @@ def main() -> None:
         "--count",
         type=int,
         help="kills, replica-kills: how often (1000, 100); fuzz, door-fuzz: requests (10000); arena: policies (200); "
-        "mystery: runs (100); "
+        "mystery: runs (100); kv-precision: prompts (16); "
         "exercises: seeds (200)",
     )
     parser.add_argument(

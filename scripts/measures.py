@@ -46,6 +46,7 @@ ROOMS = {
     ),
     "anywhere": ("cli/new.py", "bundle/folder.py", "doctor/system.py", "pages/live/arrivals.py", "learn/scenario.py"),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "labs/arena.py", "cli/reproduce.py", "cli/arena.py"),
+    "disaggregation": ("pages/live/routes.py", "deploy/gateway.py"),
     "mystery": ("mystery/*.py", "cli/mystery.py"),
 }
 ROOM_LINES, PAGE_WORDS = 1_500, 900

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
@@ -59,6 +59,7 @@ class StepLine(BaseModel):
     seats: list[str] | None = None
     kv_blocks: Count | None = None
     kv_blocks_used: Count | None = None
+    routes: dict[str, dict[str, Any]] = {}
     prompts: dict[str, str] = {}
     before: dict[str, str] = {}
     prefill: Count | None = None

@@ -43,9 +43,9 @@ class Fleet:
     def ids(self, text):
         return self.tokenizer.encode(text).ids
 
-    def whole(self, server, prompt, tokens, label=""):
-        """A request that one server computes from beginning to end."""
-        return self._sent(server, prompt, tokens, label)
+    def whole(self, server, prompt, tokens, label="", route=""):
+        """A request that one server computes from beginning to end; `route` says in its log why that one was chosen."""
+        return self._sent(server, prompt, tokens, label, route=route)
 
     def apart(self, prompt, tokens, label=""):
         """A request whose prompt server 1 computes; server 2 takes it over. Its record begins where the first began."""
@@ -57,9 +57,9 @@ class Fleet:
         record.start = first.start
         return record
 
-    def _sent(self, server, prompt, tokens, label, handed_over=""):
-        inputs = [text_tensor("text_input", prompt)]
-        inputs += [text_tensor("handed_over", handed_over)] if handed_over else []
+    def _sent(self, server, prompt, tokens, label, handed_over="", route=""):
+        texts = {"text_input": prompt, "handed_over": handed_over, "route": route}
+        inputs = [text_tensor(name, text) for name, text in texts.items() if text]
         stream = self._streams[server]
         record = stream.send_inputs(MODEL, prompt, inputs, max_tokens=tokens, ignore_eos=True)
         record.label = label or record.label

@@ -32,7 +32,8 @@ def main() -> None:
         for load, run in LOADS.items():
             for policy, score in POLICIES.items():
                 rng = random.Random(f"{load} {policy}")  # texts of its own: nothing of an earlier policy is found
-                routed = Routed(fleet, Router(fleet.names, each(score), lab.settings["kept_blocks"]))
+                router = Router(fleet.names, each(score), lab.settings["kept_blocks"])
+                routed = Routed(fleet, router, policy)
                 run(routed, fleet, rng)
                 found[load][policy] = counted(lab, routed)
                 records += routed.records
@@ -46,10 +47,10 @@ def main() -> None:
 
 
 class Routed:
-    """Requests by way of a router, whose decisions are kept."""
+    """Requests by way of a router, whose decisions are kept; each goes to its server too, for the step log."""
 
-    def __init__(self, fleet, router):
-        self.fleet, self.router = fleet, router
+    def __init__(self, fleet, router, policy):
+        self.fleet, self.router, self.policy = fleet, router, policy
         self.records, self.log = [], []
 
     def ask(self, asks, tokens):
@@ -58,7 +59,8 @@ class Routed:
 
         def send(ask):
             session, prompt, decision = ask
-            record = self.fleet.whole(decision.replica, prompt, tokens, session)
+            why = json.dumps({"policy": self.policy, "session": session, **decision.to_json()})
+            record = self.fleet.whole(decision.replica, prompt, tokens, session, why)
             self.router.answered(decision, self.fleet.ids(prompt + record.text)[:-1])  # nobody has computed the last
             return record
 

@@ -68,7 +68,17 @@ def comparing(shown: Shown) -> None:
     shown.take([parting])
 
 
-STATES = pytest.mark.parametrize("state", [empty, busy, guessing, comparing])
+def routed(shown: Shown) -> None:
+    shown.head("Lab 09", "m")
+    shown.step("m", ["1"])
+    server = {"name": "1", "score": "-16", "cached": 0, "requests": 1, "tokens": 16}
+    route = {"k": "route", "t": 1.0, "request": "1", "chosen": "1", "prompt": 16, "found": 0, "servers": [server]}
+    shown.take([{**route, "words": "request 1 went to server 1", "sum": "round robin, 1 request"}])
+    shown.page.click("#routed")
+    shown.settle()
+
+
+STATES = pytest.mark.parametrize("state", [empty, busy, guessing, comparing, routed])
 
 
 @STATES

@@ -36,6 +36,9 @@ def test_the_whole_lab_runs_and_proves_its_verdicts(own: Path) -> None:
     # Answers that end at the same time may be kept in another order than the router hears of them.
     right = sum(line["found"] == line["candidates"][line["replica"]]["cached"] for line in log)
     assert right >= 0.9 * len(log)
+    steps = [json.loads(line) for line in (out / "steps-routing.jsonl").read_text().splitlines()]
+    logged = {name: route for step in steps for name, route in step.get("routes", {}).items()}
+    assert {line["request"]: line["scores"] for line in log} == {n: route["scores"] for n, route in logged.items()}
 
 
 def stream_of(server: LabServer) -> TextStream:

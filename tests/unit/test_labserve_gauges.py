@@ -149,3 +149,19 @@ def test_a_model_shows_who_runs_and_what_its_steps_were(path: str, tmp_path: Pat
 def test_every_metric_of_a_model_is_explained_in_the_docs() -> None:
     told = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "metrics.md").read_text(encoding="utf-8")
     assert [name for name in METRICS if f"`labs_{name}`" not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "share"),
+    [
+        ({"kv_blocks": 40, "kv_blocks_used": 0, "slots": 8, "running": 0}, {"kv_blocks_used": 10, "running": 8}, 0.25),
+        ({"slots": 8, "running": 0}, {"running": 6}, 0.75),
+    ],
+)
+def test_the_share_of_the_cache_is_of_blocks_or_else_of_slots(
+    first: dict[str, float], later: dict[str, float], share: float
+) -> None:
+    gauges = Gauges("shared", **first)
+    gauges.update(**later)
+    gauges.close()
+    assert SHOWN["labs_kv_usage shared"].total == share

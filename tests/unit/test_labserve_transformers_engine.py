@@ -165,6 +165,11 @@ def test_sharing_blocks_is_refused_by_name(folder: Path) -> None:
         open_it(folder, "transformers", enable_kv_cache_reuse="true")
 
 
+def test_a_cache_of_8_bits_is_refused_by_name(folder: Path) -> None:
+    with pytest.raises(ValueError, match="kv_precision: engine transformers cannot do 'u8'; it has: auto"):
+        open_it(folder, "transformers", kv_precision="u8")
+
+
 def test_openvino_is_refused_on_a_gpu(folder: Path) -> None:
     with pytest.raises(ValueError, match="on a GPU take transformers"):
         open_it(folder, "openvino", "cuda:0")

@@ -44,7 +44,7 @@ def explain_command(request_or_a: str, source: str, diff: bool, json_output: boo
 
 
 def _show_story(request: str, source: str, json_output: bool) -> None:
-    from labctl.pages.live import story
+    from labctl.pages.live import routes, story
 
     lanes = _lanes(source)
     found = [(lane, name, story.story_of(lane, name)) for lane, name in story.lanes_of(lanes, request)]
@@ -59,6 +59,8 @@ def _show_story(request: str, source: str, json_output: bool) -> None:
             click.echo()
         label = f" ({lane.labels[name]})" if name in lane.labels and lane.labels[name] != name else ""
         say(printable(f"{name}{label} in {lane.title}: {_sum(rows)}"))
+        for words in routes.words_of(lane.lines, name):
+            say(printable(words))
         cells = [(_steps(row), f"{row.seconds:.3f}", row.what, row.words) for row in rows]
         click.echo("\n" + table(cells, ("step", "seconds", "it", "reason or tokens"), right=(0, 1)))
 

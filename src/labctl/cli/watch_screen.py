@@ -13,6 +13,7 @@ from labctl.cli import fullscreen
 from labctl.clock import texts
 from labctl.clock.clock import Clock
 from labctl.pages.live.lines import held_steps
+from labctl.pages.live.routes import RouteTail
 from labctl.pages.live.state import State
 from labctl.pages.live.tail import Tail
 from labctl.pages.live.terminal import STRIP, Screen
@@ -34,7 +35,7 @@ class WatchScreen:
     def __init__(self, clock: Clock, record: Record, what_if: WhatIf | None = None) -> None:
         self._clock, self._endpoint = clock, record.endpoints.metrics
         self._tail, self._state = Tail(clock.run_dir, recorded if what_if else parsed), State()
-        self._what_if = what_if
+        self._what_if, self._routes = what_if, RouteTail(clock.run_dir)
         self._screen = Screen(record.stack)
         self._stepping: threading.Thread | None = None
         self._factor = 0  # its place in FACTORS
@@ -63,6 +64,8 @@ class WatchScreen:
         if self._what_if:
             self._what_if.feed(lines)
             self._screen.what_if = self._what_if.words
+        self._routes.read()
+        self._screen.routes = next((f"router: {route['sum']}" for route in reversed(self._routes.recent)), "")
 
     def _look_at_the_clock(self) -> None:
         held = {(state["model"], state["instance"]): state for state in held_steps(self._clock)}

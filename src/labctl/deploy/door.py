@@ -43,15 +43,15 @@ def add(deployment: Deployment, plans: Mapping[str, Plan], workspace: Workspace,
         del cache["persistentVolumeClaim"]
         cache["emptyDir"] = {"sizeLimit": "1Gi"}
     for name, document in documents.items():
-        _write(deployment, folder / "base" / name, document)
-    _extend(deployment, folder / "base", "resources", FILES)
+        write(deployment, folder / "base" / name, document)
+    extend(deployment, folder / "base", "resources", FILES)
     target = {"kind": "Deployment", "name": f"{deployment.stack}-openai"}
     for profile in plans:
         if args[profile] != args["cpu"]:
             overlay, name = folder / "overlays" / profile, "openai-patch.yaml"
             replace = {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": args[profile]}
-            _write(deployment, overlay / name, [replace])
-            _extend(deployment, overlay, "patches", [{"path": name, "target": target}])
+            write(deployment, overlay / name, [replace])
+            extend(deployment, overlay, "patches", [{"path": name, "target": target}])
 
 
 def add_to_swarm(plan: Plan, cluster: Cluster, workspace: Workspace, folder: Path) -> None:
@@ -80,12 +80,13 @@ def _arguments(plan: Plan, workspace: Workspace, envoy: str, token: str) -> list
     return [*said, "--host", ANY_ADDRESS, "--port", str(PORT), "--token-file", token, "--wait", str(WAIT_S)]
 
 
-def _extend(deployment: Deployment, folder: Path, key: str, more: Any) -> None:
+def extend(deployment: Deployment, folder: Path, key: str, more: Any) -> None:
     """Add to a list of a folder's kustomization."""
     path = folder / "kustomization.yaml"
     document = parse_yaml(path.read_text(encoding="utf-8"))
-    _write(deployment, path, {**document, key: [*document.get(key, ()), *more]})
+    write(deployment, path, {**document, key: [*document.get(key, ()), *more]})
 
 
-def _write(deployment: Deployment, path: Path, document: Any) -> None:
+def write(deployment: Deployment, path: Path, document: Any) -> None:
+    """Write a document as a rendered file."""
     path.write_text(HEADER.format(stack=deployment.stack) + dump(document), encoding="utf-8")

@@ -77,6 +77,7 @@ class Cluster:
         guard, openai: whether a judge sees every request (docs/operate/security.md); whether there is an OpenAI API.
         cpu_request: the processors that a server's pod requests, such as "500m"; "" is the profile's own number.
         gpu_product: the kind of GPU, as the node label ``nvidia.com/gpu.product`` has it.
+        gateway: the Gateway of the cluster whose requests go to the servers that an endpoint picker chooses.
         keda: Prometheus' address for a KEDA ScaledObject, which then takes the HorizontalPodAutoscaler's place.
         registry: where nodes pull the images from ("registry.example.com/labs").
         prometheus_release: the label ``release`` by which a Prometheus Operator selects its resources.
@@ -86,6 +87,7 @@ class Cluster:
     guard: bool = True
     openai: bool = False
     cpu_request: str = ""
+    gateway: str = ""
     gpu_product: str = ""
     keda: str = ""
     prometheus_release: str = ""
@@ -156,6 +158,7 @@ class Deployment:
             "priority_class": cluster.priority_class,
             "pull_secret": cluster.pull_secret,
             "storage_class": cluster.storage_class,
+            "gateway": cluster.gateway,
             "gpu_product": cluster.gpu_product,
             "keda": cluster.keda,
             "release": cluster.prometheus_release,

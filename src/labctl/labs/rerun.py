@@ -41,6 +41,7 @@ KEPT = (  # settings of the recorded server that stay
     "max_tokens_in_paged_kv_cache",
     "kv_cache_memory_mib",
     "kv_cache_dtype",
+    "kv_precision",
     "block_size",
     "enable_chunked_context",
     "max_num_tokens",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl import repository
-from labctl.deploy import door, kustomize, swarm
+from labctl.deploy import door, gateway, kustomize, swarm
 from labctl.deploy.stack import Cluster, Deployment, Server, Serving, Tool
 from labctl.listener import Listener
 from labctl.manifest.schema import PROFILES, Lab
@@ -82,6 +82,7 @@ def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, 
                 deployment = _deployment(session, plans, cluster, Path(scratch))
                 kustomize.write(deployment, fresh, session.workspace.root / "observe")
                 door.add(deployment, plans, session.workspace, fresh)
+                gateway.add(deployment, plans, fresh)
             else:
                 _swarm(session, plans[choices.profile], cluster, Path(scratch) / "repository", fresh)
                 door.add_to_swarm(plans[choices.profile], cluster, session.workspace, fresh)

@@ -9,6 +9,7 @@ from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.decoders import step as compute
 from labserve.gpt2.kept import Desk, HandedOver, Kept, put, taken
 from labserve.gpt2.loading import count_slots, load_with_tokenizer
+from labserve.gpt2.routed import INPUT, route_of
 from labserve.gpt2.sequences import Sequence
 from labserve.loop import Job, Loop
 from labserve.observe.gauges import Value
@@ -25,6 +26,7 @@ class Text(Job):
     sequence: Sequence
     hands_over: bool  # after its first token, to another server
     taken_over: HandedOver | None
+    route: dict[str, Any]  # why a router chose this server
     cached: int = 0  # tokens of its prompt that were not computed here
 
     @property
@@ -57,7 +59,7 @@ class Texts(Loop):
     def _text_of(self, request: Any) -> Text:
         read = reader(request)
         sequence = self._begin(text_of(request, "text_input"), request.parameters())
-        hands_over = bool(one(read, "hand_over", False))
+        hands_over, route = bool(one(read, "hand_over", False)), route_of(one(read, INPUT, b""))
         name = one(read, "handed_over", b"")
         taken_over = self._desk.fetch(name.decode(errors="replace")) if name else None
         if taken_over:
@@ -65,7 +67,7 @@ class Texts(Loop):
                 raise BadInput("handed_over", "this is another text, or it is to be handed over again")
             if len(taken_over.ids) >= sequence.limit:
                 raise BadInput("max_tokens", "the other server has made as many tokens already")
-        return Text(request, (), 0, sequence=sequence, hands_over=hands_over, taken_over=taken_over)
+        return Text(request, (), 0, sequence=sequence, hands_over=hands_over, taken_over=taken_over, route=route)
 
     def begin(self) -> None:
         """Waiting requests take the free slots, with the keys and values that are there of their prompts."""
@@ -102,6 +104,7 @@ class Texts(Loop):
         began = time.monotonic()
         prompts = sum(text.todo for text in texts if not text.made)
         self.more["cached"] = [0 if text.made else text.cached for text in texts]
+        self.more["routes"] = {text.name: text.route for text in texts if text.route and not text.made}
         pieces = compute(self.decoder, [text.sequence for text in texts])
         self.more["engine_us"] = round((time.monotonic() - began) * 1e6)
         time.sleep(max(0.0, began + (self._step_ms + self._token_ms * prompts) / 1e3 - time.monotonic()))

@@ -1,10 +1,11 @@
 """The engines that can stand behind ``tensorrt_llm``, by name; only the one that is chosen is imported."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from labserve.inflight.features import Features
+from labserve.inflight.features import AUTO, Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.model_shape import Shape
 
@@ -31,13 +32,14 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
     module = import_module(f"labserve.inflight.{name}_engine")
     exact = word("exact").lower() == "true"
     usual = module.STEP_TOKENS[device.partition(":")[0]]
-    features = Features.of(word, usual, batch, shape.context, module.SPECULATION, module.SHARES)
-    token_bytes = module.token_bytes(shape, exact, device)
+    features = Features.of(word, usual, batch, shape.context, module.SPECULATION, module.SHARES, module.STORES)
+    stored = features.kv_precision
+    token_bytes = own_bytes = module.token_bytes(shape, exact, device, stored)
     if features.draft_model:
         draft = Shape.of(features.draft_model)
         if draft.vocabulary != shape.vocabulary:
             raise ValueError(f"draft_model: it has {draft.vocabulary:,} tokens, the model {shape.vocabulary:,}")
-        token_bytes += module.token_bytes(draft, exact, device)
+        token_bytes += module.token_bytes(draft, exact, device, stored)
     kv = KVBudget.of(
         word("max_tokens_in_paged_kv_cache"),
         word("kv_cache_free_gpu_mem_fraction"),
@@ -49,4 +51,6 @@ def open_engine(word: Callable[[str], str], shape: Shape, batch: int, device: st
     more = {} if device == "cpu" else {"device": device}
     engine = make(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **more)
     engine.warm_up()
+    if stored != AUTO and engine.cache_bytes > (kv.blocks + batch) * kv.block_size * own_bytes:
+        features = replace(features, kv_precision=AUTO)  # it did not do as it was told: `labctl status` says so
     return engine, kv, features

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 RECOMPUTE = "recompute"
 NONE, PROMPT_LOOKUP, DRAFT = "none", "prompt_lookup", "draft"
+AUTO, U8 = "auto", "u8"  # how the KV cache stores numbers: as the engine does by itself, or in 8 bits each
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Features:
     speculation: str = NONE
     num_assistant_tokens: int = 0
     draft_model: str = ""
+    kv_precision: str = AUTO
 
     @classmethod
     def of(
@@ -39,6 +41,7 @@ class Features:
         context: int,
         speculates: Sequence[str] = (),
         shares: bool = True,
+        stores: Sequence[str] = (),
     ) -> "Features":
         """From a configuration's words; an empty one is not given.
 
@@ -49,6 +52,7 @@ class Features:
             context: tokens that the model sees; without chunks a step has room for as many, unless it is told.
             speculates: the kinds of speculation that the engine can do.
             shares: whether it can share blocks of its KV cache.
+            stores: how that can store numbers beside `AUTO`.
 
         Raises:
             ValueError: the engine cannot do it, or a step would have too few tokens for the batch.
@@ -58,6 +62,10 @@ class Features:
                 f"preemption: engine {word('engine')} cannot do '{word('preemption')}': it cannot put keys and values "
                 f"aside, so an evicted request is computed again ({RECOMPUTE})"
             )
+        stored = word("kv_precision") or AUTO
+        if stored not in (AUTO, *stores):
+            has = ", ".join((AUTO, *stores))
+            raise ValueError(f"kv_precision: engine {word('engine')} cannot do '{stored}'; it has: {has}")
         chunked = word("enable_chunked_context").lower() != "false"
         speculation = word("speculation") or NONE
         reuse = word("enable_kv_cache_reuse").lower() == "true"
@@ -84,7 +92,7 @@ class Features:
             drafted = f" and its {draft_tokens} draft tokens (num_assistant_tokens)" if draft_tokens else ""
             raise ValueError(f"max_num_tokens: {most} are not a token{drafted} for each of max_num_sequences={batch}")
         draft = word("draft_model") if speculation == DRAFT else ""
-        return cls(chunked, most, reuse, speculation, draft_tokens, draft)
+        return cls(chunked, most, reuse, speculation, draft_tokens, draft, stored)
 
     def in_force(self, word: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
         """For ``labserve.observe.effective``: (name, asked, in force, why where it is not as asked)."""
@@ -92,6 +100,8 @@ class Features:
         usual = "this engine's own" if self.chunked_context else "all that the model sees: a prompt goes in one piece"
         asked = word("enable_chunked_context").lower() or "true"
         reuse = str(self.kv_cache_reuse).lower()
+        stored = word("kv_precision") or AUTO
+        larger = "" if stored == self.kv_precision else "the engine's KV cache takes more bytes than these would"
         whole = "" if asked == str(self.chunked_context).lower() else "with a draft model a prompt goes in one piece"
         return [
             ("max_num_tokens", told, str(self.max_num_tokens), "" if told else usual),
@@ -99,4 +109,5 @@ class Features:
             ("enable_kv_cache_reuse", reuse, reuse, ""),
             ("speculation", self.speculation, self.speculation, ""),
             ("preemption", RECOMPUTE, RECOMPUTE, ""),
+            ("kv_precision", stored, self.kv_precision, larger),
         ]

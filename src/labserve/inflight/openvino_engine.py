@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from labserve.inflight.features import DRAFT, NONE, PROMPT_LOOKUP, Features
+from labserve.inflight.features import AUTO, DRAFT, NONE, PROMPT_LOOKUP, U8, Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
@@ -20,6 +20,8 @@ BLOCK_SIZE = 32  # tokens in a block of the paged cache; the CPU plugin knows no
 STEP_TOKENS = {"cpu": 256}  # of one step, where max_num_tokens is not given
 SPECULATION = (PROMPT_LOOKUP, DRAFT)
 SHARES = True  # blocks, among prompts that begin alike
+STORES = (U8,)  # numbers of the KV cache
+SCALE = 8  # bytes of the two fp32 numbers by which 8-bit ones are read: of a token's values, of a block's keys
 NGRAM = 3  # equal tokens before a draft from the text, at most
 
 
@@ -34,7 +36,8 @@ class Handle:
 class OpenVinoEngine:
     """One compiled model.
 
-    `exact` computes in fp32 throughout; otherwise the processor's fastest type (bf16 where it has it). Up to `batch`
+    `exact` computes in fp32 throughout (the cache may still have another `kv_precision`); otherwise in the processor's
+    fastest type (bf16 where it has it). Up to `batch`
     sequences may run at a time; the cache has a spare block for each of them beyond `kv`, so that the engine's own
     eviction never interferes with the scheduler's.
     """
@@ -49,6 +52,8 @@ class OpenVinoEngine:
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads_of(threads, folder)}
         if exact:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+        if features.kv_precision != AUTO:
+            properties["KV_CACHE_PRECISION"] = features.kv_precision
         if features.speculation == PROMPT_LOOKUP:
             properties["prompt_lookup"] = True
         elif features.speculation == DRAFT:
@@ -120,8 +125,11 @@ class OpenVinoEngine:
         return int(self._pipeline.get_metrics().kv_cache_size_in_bytes)
 
 
-def token_bytes(shape: Shape, exact: bool, device: str) -> int:
-    """Keys and values of one token: 4 bytes a number in exact mode, at most 2 otherwise."""
+def token_bytes(shape: Shape, exact: bool, device: str, kv_precision: str = AUTO) -> int:
+    """Bytes of one token's keys and values: of a number 1 with `U8`, else 4 in exact mode and at most 2 otherwise."""
+    if kv_precision == U8:  # a head's values have a scale for each token, its keys one for each number and block
+        heads = shape.token_values // shape.head_dim // 2
+        return shape.token_values + heads * (SCALE + SCALE * shape.head_dim // BLOCK_SIZE)
     return shape.token_values * (4 if exact else 2)
 
 

@@ -25,6 +25,7 @@ STEP_TOKENS = {"cpu": 256, "cuda": 2048}  # of one step, where max_num_tokens is
 SPECULATION: tuple[str, ...] = ()
 # With allow_block_sharing, release 5.5.4 gives wrong answers as soon as two sequences compute the same block at a time.
 SHARES = False
+STORES: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -125,7 +126,7 @@ def in_fp32(exact: bool, device: str) -> bool:
     return exact or (device == "cpu" and not has_bf16())
 
 
-def token_bytes(shape: Shape, exact: bool, device: str) -> int:
+def token_bytes(shape: Shape, exact: bool, device: str, kv_precision: str) -> int:
     """Keys and values of one token: 4 bytes a number in fp32, 2 otherwise."""
     return shape.token_values * (4 if in_fp32(exact, device) else 2)
 

@@ -41,6 +41,7 @@ METRICS = {
     "waiting": Shown("Requests that wait inside the model"),
     "kv_blocks": Shown("KV cache blocks there are"),
     "kv_blocks_used": Shown("KV cache blocks occupied or promised"),
+    "kv_usage": Shown("Share of the KV blocks in use, or of the slots where there are no blocks: 0 to 1"),
     "steps_total": Shown("Steps, each a token for every request that decodes"),
     "tokens_total": Shown("Tokens generated"),
     "admissions_total": Shown("Requests admitted to the batch"),
@@ -58,6 +59,7 @@ METRICS = {
 }
 
 Value = float | Mapping[str, float]
+USAGE = ("kv_blocks_used", "kv_blocks"), ("running", "slots")  # the first that a model has
 
 
 class Gauges:
@@ -76,6 +78,7 @@ class Gauges:
         self._values: dict[tuple[str, str], float] = {}  # gauges to be set, counters to be added
         self._observed: dict[tuple[str, str], list[float]] = {}
         self._shown: dict[tuple[str, str], float] = {}  # gauges as the server has them
+        self._parts: dict[str, float] = {}  # of USAGE
         self._lives: dict[str, Life] = {}  # by the names of live requests
         self._goodput = Goodput()
         self._tracer = Tracer(model)
@@ -89,6 +92,7 @@ class Gauges:
             for name, told in values.items():
                 for label, value in told.items() if isinstance(told, Mapping) else (("", told),):
                     self._take(name, label, value)
+            self._use({name: values[name] for pair in USAGE for name in pair if name in values})
 
     def arrived(self, name: str, request: Any = None) -> None:
         """A request has come, under the name that `step` will have for it; Triton's `request` says of which trace."""
@@ -134,6 +138,12 @@ class Gauges:
             else:
                 self._take("time_to_first_token_seconds", "", now - life.arrived)
             life.came(now, count)
+
+    def _use(self, parts: Mapping[str, Any]) -> None:
+        self._parts |= parts
+        used, whole = next((pair for pair in USAGE if self._parts.get(pair[1])), ("", ""))
+        if parts and whole:
+            self._take("kv_usage", "", self._parts.get(used, 0) / self._parts[whole])
 
     def _take(self, name: str, label: str, value: float) -> None:
         if METRICS[name].buckets:

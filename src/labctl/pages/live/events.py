@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
+from labctl.pages.live.routes import RouteEvent
+
 
 class LaneEvent(TypedDict, total=False):
     """A lane opens (``k``: model), a step of it, or how it stands between two steps (``k``: state).
@@ -104,4 +106,4 @@ class HeadEvent(TypedDict, total=False):
     chat: str  # the address of the stack's chat page, "" where there is none
 
 
-Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | ChatEvent | WhatIfEvent | HeadEvent
+Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | ChatEvent | WhatIfEvent | RouteEvent | HeadEvent

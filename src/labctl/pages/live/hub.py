@@ -15,6 +15,7 @@ from labctl.pages.live.counters import Counters
 from labctl.pages.live.events import AskEvent, ClockEvent, CountersEvent, Event, HeadEvent
 from labctl.pages.live.feed import Feed
 from labctl.pages.live.lines import HELD, Line, held_steps
+from labctl.pages.live.routes import RouteTail
 from labctl.pages.live.tail import Tail
 from labctl.pages.live.whatif import WhatIf
 from labkit.errors import LabError
@@ -36,7 +37,7 @@ class Hub:
         self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" where there is none
         self._clock, self._endpoint = clock, endpoint
         self._what_if, self._tail = what_if, Tail(clock.run_dir, recorded if what_if else parsed)
-        self._chat = ""
+        self._chat, self._routes = "", RouteTail(clock.run_dir)
         self._epoch = time.time() - time.monotonic()
         self._set: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # how the clock is set
         self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for it
@@ -61,6 +62,8 @@ class Hub:
                 steps, parted = self._what_if.feed(read)
                 if steps or parted:
                     self._pass_on(steps, parted)
+            if routes := self._routes.read():
+                self._pass_on([], routes)
             self._look_at_the_clock()
             if self._pages and self._loop.time() - counted > COUNT_S:
                 counted = self._loop.time()
@@ -89,7 +92,8 @@ class Hub:
         steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
         lines = [*self._lines, *self._held.values(), *steps]
         head: HeadEvent = {**self.head, "chat": self._chat}
-        first: list[Event] = [head, *feed.events(lines), *parted, *self._asked.values(), self._rows(), self._set]
+        told = (*parted, *self._routes.recent, *self._asked.values())
+        first: list[Event] = [head, *feed.events(lines), *told, self._rows(), self._set]
         self._pages.add(queue)
         return queue, first, feed
 

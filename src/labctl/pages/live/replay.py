@@ -11,6 +11,7 @@ from labctl.pages.live.feed import Feed
 from labctl.pages.live.lines import read
 from labctl.pages.live.packing import Packing
 from labctl.pages.live.page import document
+from labctl.pages.live.routes import RouteEvent, Routes
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 
@@ -26,6 +27,7 @@ def recording(folder: Path) -> dict[str, Any]:
     Raises LabError: the run has left no step log.
     """
     feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
+    router, routes = Routes(), list[RouteEvent]()
     shift, end = 0.0, 0.0
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
@@ -42,7 +44,9 @@ def recording(folder: Path) -> dict[str, Any]:
             lines += 1
             whose = [*named, f"replica {line['replica']}"] if "replica" in line else named
             model = f"{line['model']} ({', '.join(whose)})" if whose else line["model"]
-            for event in feed.events([{**line, "t": round(end, 6), "model": model}]):
+            line |= {"t": round(end, 6), "model": model}
+            routes += router.events([line])
+            for event in feed.events([line]):
                 packing.take(event)
     if not lines:
         raise LabError(f"{folder} has no step that can be shown", "", "labctl run leaves steps-*.jsonl there")
@@ -50,7 +54,7 @@ def recording(folder: Path) -> dict[str, Any]:
     head = {"title": title + (f" (its first {MOST:,} steps)" if lines == MOST else "")}
     if not packing.texts:
         head["note"] = NO_TEXTS
-    return {"head": head, **packing.document(), "sent": sent}
+    return {"head": head, **packing.document(), "sent": sent, **({"routes": routes} if routes else {})}
 
 
 def page(folder: Path) -> str:

@@ -35,6 +35,7 @@ class Screen:
     note: str = ""  # what the last key did
     warning: str = ""  # before the note
     what_if: str = ""  # another policy's first difference
+    routes: str = ""  # what a router's decisions came to
     now: float | None = None  # on the clock of the log; None: the time of each model's last line
     _letters: dict[tuple[str, str], str] = field(default_factory=dict)
     _turn: Iterator[str] = field(default_factory=lambda: itertools.cycle(ascii_lowercase))
@@ -46,7 +47,7 @@ class Screen:
         head = f"{self.title}  {'/'.join(modes)}" + (f"  keys mean {self.chosen}" if self.chosen else "")
         body: list[str] = []
         keys = fitted(KEYS, width, "").replace("\xa0", " ").split("\n")
-        other = [self.what_if] if self.what_if else []
+        other = [row for said in (self.what_if, self.routes) if said for row in fitted(said, width, "").split("\n")]
         room = height - 3 - len(keys) - len(other)
         if not views:
             body = ["", "no step yet: send a request, or wait for one"]

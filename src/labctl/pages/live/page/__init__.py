@@ -18,6 +18,7 @@ SCRIPTS = (
     "panels.js",
     "controls.js",
     "whatif.js",
+    "routes.js",
     "watch.js",
 )
 

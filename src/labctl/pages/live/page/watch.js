@@ -16,6 +16,7 @@ class Page {
     this.head = { title: "", into: {}, send: [] };
     this.quiz = new Quiz(this);
     this.whatIf = new WhatIf(this);
+    this.routes = new Routes(this);
     this.stretch = 1; // of the seats' heights
     this.drawn = []; // [the newest step's time, when it was drawn in ms since the epoch], for the benchmark
   }
@@ -45,7 +46,7 @@ class Page {
   open({ head, ...recording }) {
     this.setHead(head);
     this.store.open(recording);
-    this.take([]);
+    this.take(recording.routes || []);
     $("player").hidden = false;
     document.body.classList.add("recorded");
     this.seek(this.store.last);
@@ -57,6 +58,7 @@ class Page {
     for (const event of events) {
       if (event.k === "head") this.restart(event);
       else if (event.k === "what_if") this.whatIf.take(event);
+      else if (event.k === "route") this.routes.take(event);
       else if (event.k === "chat") this.setChat(event.address);
       else this.store.take(event);
     }
@@ -79,6 +81,7 @@ class Page {
     this.views = [];
     $("lanes").replaceChildren();
     this.quiz.forget();
+    this.routes.restart();
     this.setHead(head);
   }
 
@@ -184,7 +187,8 @@ class Page {
       this.stretch = stretch;
       return this.views.reduce((sum, { lane, strip }) => sum + strip.heightOf(lane, this.rowHeight(lane)), 0);
     };
-    const before = this.stretch, room = innerHeight - (box.top + scrollY) - (box.height - high(before)) - 4;
+    const below = Math.min(innerHeight / 2, $("routes").offsetHeight); // the router's decisions are to be seen too
+    const before = this.stretch, room = innerHeight - (box.top + scrollY) - (box.height - high(before)) - 4 - below;
     let stretch = MOST_ROW / 9;
     while (stretch > 1 && high(stretch) > room) stretch -= 0.02;
     stretch = Math.max(1, stretch);
@@ -261,6 +265,7 @@ class Page {
     }
     showAsked(this);
     showCounters(this);
+    this.routes.show();
     this.quiz.show();
   }
 
