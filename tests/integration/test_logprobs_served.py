@@ -91,6 +91,10 @@ def ensemble(prompt: str, tokens: int, temperature: float | None) -> list[Any]:
     return made + ([tensors.tensor("temperature", temperature, np.float32)] if temperature else [])
 
 
+def alone(prompt: str) -> list[Any]:
+    return [tensors.text_tensor("text_input", prompt)]
+
+
 @LLM
 @pytest.mark.parametrize("more", [{}, {"speculation": "prompt_lookup"}, {"max_tokens_in_paged_kv_cache": 64}])
 def test_an_ensemble_gives_those_of_one_pass_whoever_shares_its_batch(
@@ -142,7 +146,6 @@ def test_a_server_that_hands_requests_over_gives_those_of_its_own_and_refuses_th
     lab_server: Callable[..., LabServer],
 ) -> None:
     server = lab_server("two-servers", step_ms=0, token_ms=0)
-    text = lambda prompt: [tensors.text_tensor("text_input", prompt)]  # noqa: E731
     done: queue.Queue[tuple[Any, Any]] = queue.Queue()
     found: list[list[Row]] = [[] for _ in ASKED]
     with grpcclient.InferenceServerClient(server.grpc) as client:
@@ -151,7 +154,7 @@ def test_a_server_that_hands_requests_over_gives_those_of_its_own_and_refuses_th
             more: dict[str, Any] = {"max_tokens": tokens, "ignore_eos": True}
             more |= {} if rivals is None else {"logprobs": rivals}
             more |= {} if temperature is None else {"temperature": str(temperature)}
-            client.async_stream_infer("apart-gpt2", text(prompt), request_id=str(place + 1), parameters=more)
+            client.async_stream_infer("apart-gpt2", alone(prompt), request_id=str(place + 1), parameters=more)
         count = sum(tokens for _, tokens, *_ in ASKED)
         for _ in range(count):
             result, error = done.get(timeout=120)
@@ -159,7 +162,7 @@ def test_a_server_that_hands_requests_over_gives_those_of_its_own_and_refuses_th
             if (said := result.as_numpy("logprobs")) is not None:
                 found[int(result.get_response().id) - 1] += json.loads(said.reshape(-1)[0])
         judge(server.settings["tokenizer_dir"], found)
-        inputs = [*text("a b"), tensors.tensor("hand_over", True, np.bool_)]
+        inputs = [*alone("a b"), tensors.tensor("hand_over", True, np.bool_)]
         client.async_stream_infer("apart-gpt2", inputs, parameters={"logprobs": 1})
         _, error = done.get(timeout=120)
         assert "logprobs: a request that is handed over has none of its first token" in str(error)

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
 import requests
@@ -28,7 +27,7 @@ def options(made: Pair) -> tuple[str, ...]:
 
 def client(address: str, token: str, root: Path) -> openai.OpenAI:
     """OpenAI's, which trusts the authority in ``root``."""
-    trusting = httpx.Client(verify=ssl.create_default_context(cafile=str(root / "ca.pem")))
+    trusting = openai.DefaultHttpxClient(verify=ssl.create_default_context(cafile=str(root / "ca.pem")))
     return openai.OpenAI(base_url=address, api_key=token, http_client=trusting, max_retries=0)
 
 

@@ -54,7 +54,17 @@ def test_a_certificate_that_has_expired_is_refused(folder: Path) -> None:
 
 def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(folder: Path) -> None:
     made = pair(folder, "locked")
-    words = ["openssl", "pkey", "-in", made.key, "-aes256", "-passout", "pass:secret", "-out", folder / "locked.enc"]
+    words = [
+        "openssl",
+        "pkey",
+        "-in",
+        str(made.key),
+        "-aes256",
+        "-passout",
+        "pass:secret",
+        "-out",
+        str(folder / "locked.enc"),
+    ]
     subprocess.run(words, check=True, timeout=60)
     (folder / "locked.enc").chmod(0o600)
     with pytest.raises(LabError, match="is encrypted"):
