@@ -46,7 +46,7 @@ def main() -> int:
     from labkit.errors import LabError
     from labkit.tls import Pair
 
-    class Announced(uvicorn.Server):
+    class Announced(tls.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started and options.announce:
@@ -77,10 +77,7 @@ def main() -> int:
         timeout_graceful_shutdown=5,
         backlog=512,
     )
-    if context:
-        config.load()
-        config.http_protocol_class = tls.secured(context, config.http_protocol_class)
-    server = Announced(config)
+    server = Announced(config, context)
     server.run([bound(config.bind_socket())])
     return 0 if server.started else 1
 

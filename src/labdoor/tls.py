@@ -4,68 +4,80 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any
+
+import uvicorn
 
 from labdoor.gate import MOST_CONNECTIONS, MOST_OF_PEER
 
 HANDSHAKE_S = 10.0  # that a client may take, as over the head of a request
+PAUSE_S = 0.1  # where the process has no file descriptor left for a connection
 
 
-class Secured(asyncio.Protocol):
-    """A connection until its handshake is done; then ``make()`` is its protocol, over what is decrypted.
+class Server(uvicorn.Server):
+    """uvicorn's server; with a ``context`` of ssl each connection begins with a handshake.
 
-    A client that speaks no TLS is disconnected. uvicorn's own TLS would not count a connection before its handshake,
-    and would wait a minute for it.
+    uvicorn's own TLS would not count a connection before its handshake, and would wait a minute for it.
     """
 
-    _opened: ClassVar[set[Secured]] = set()  # connections whose handshake is not done
+    def __init__(self, config: uvicorn.Config, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(config)
+        self._context = context
+        self._accepting: asyncio.Task[None] | None = None
 
-    def __init__(self, context: ssl.SSLContext, make: Callable[[], asyncio.Protocol]) -> None:
-        self._context, self._make = context, make
-        self._early, self._lost = bytearray(), False  # what came before `make()` was there
-        self.peer = ""
-        self._task: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).pause_reading()
-        self.peer = str((transport.get_extra_info("peername") or ("",))[0])
-        peers = [one.peer for one in self._opened]
-        if len(peers) >= MOST_CONNECTIONS or peers.count(self.peer) >= MOST_OF_PEER:
-            cast(asyncio.Transport, transport).abort()
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if not (self._context and sockets):
+            await super().startup(sockets)
             return
-        self._opened.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._secure(transport))
+        await super().startup([])
+        (listening,) = sockets
+        listening.listen(self.config.backlog)
+        self._accepting = asyncio.create_task(accept(listening, self._context, self._protocol))
 
-    def data_received(self, data: bytes) -> None:
-        self._early += data
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-
-    async def _secure(self, transport: Any) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            with contextlib.suppress(OSError):  # also of ssl
-                secured: Any = await loop.start_tls(
-                    transport, self, self._context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
-                )
-                if secured is None or self._lost:
-                    return
-                protocol = self._make()
-                secured.set_protocol(protocol)
-                protocol.connection_made(secured)
-                if self._early:
-                    protocol.data_received(bytes(self._early))
-        finally:
-            self._opened.discard(self)
+    def _protocol(self) -> asyncio.Protocol:
+        """As uvicorn makes that of a connection."""
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        return made
 
 
-def secured(context: ssl.SSLContext, kind: type[asyncio.Protocol]) -> Any:
-    """What stands for ``kind`` where uvicorn makes the protocol of each connection."""
+async def accept(listening: socket.socket, context: ssl.SSLContext, make: Callable[[], asyncio.Protocol]) -> None:
+    """Accept connections until it is cancelled; ``make()`` is the protocol of each, over what is decrypted.
 
-    def make(**settings: Any) -> Secured:
-        return Secured(context, lambda: kind(**settings))
+    A client that speaks no TLS, or not in time, is disconnected. So is one too many.
+    """
+    listening.setblocking(False)
+    loop = asyncio.get_running_loop()
+    opened: dict[asyncio.Task[None], str] = {}  # handshakes, each with its client's address
+    try:
+        while True:
+            try:
+                connection, (peer, *_) = await loop.sock_accept(listening)
+            except OSError:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if len(opened) >= MOST_CONNECTIONS or list(opened.values()).count(peer) >= MOST_OF_PEER:
+                connection.close()
+                continue
+            task = loop.create_task(_handshake(connection, context, make))
+            opened[task] = peer
+            task.add_done_callback(opened.pop)
+    finally:
+        for task in opened:
+            task.cancel()
 
-    return make
+
+async def _handshake(connection: socket.socket, context: ssl.SSLContext, make: Callable[[], asyncio.Protocol]) -> None:
+    with contextlib.suppress(OSError):  # also of ssl
+        await asyncio.get_running_loop().connect_accepted_socket(
+            make, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+        )

@@ -39,11 +39,14 @@ class Pair:
         except _Encrypted:
             remedy = f"openssl pkey -in {self.key} -out NEW_KEY, then {KEY} NEW_KEY"
             raise LabError(
-                f"the private key {self.key} is encrypted", "nobody is there to type its words", remedy
+                f"the private key {self.key} is encrypted", "the server starts without a password", remedy
             ) from None
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                why, remedy = "the key is another certificate's", f"the file that {CERTIFICATE} was made with"
+                why, remedy = (
+                    "the key is another certificate's",
+                    f"give the key that the certificate was made with ({KEY})",
+                )
                 raise LabError(f"{self.certificate} and {self.key} do not belong together", why, remedy) from None
             what = f"{self.certificate} and {self.key} are no certificate and its key"
             raise LabError(what, str(error), f"both as PEM text; {CERTIFICATE} begins with BEGIN CERTIFICATE") from None
@@ -64,7 +67,10 @@ class Pair:
                     with contextlib.suppress(ssl.SSLWantReadError):
                         end.do_handshake()
         except ssl.SSLCertVerificationError as error:
-            what, remedy = f"no client would take the certificate {self.certificate}", f"a new one, with {CERTIFICATE}"
+            what, remedy = (
+                f"clients would refuse the certificate {self.certificate}",
+                f"renew it, then give the new one ({CERTIFICATE})",
+            )
             raise LabError(what, error.verify_message, remedy) from None
 
 
@@ -82,5 +88,7 @@ def _require_readable(path: Path, option: str) -> None:
             file.read(1)
     except OSError as error:
         raise LabError(
-            f"{option}: {path} cannot be read", error.strerror or str(error), "a file that is there"
+            f"{option}: {path} cannot be read",
+            error.strerror or str(error),
+            "check the path, and who may read the file",
         ) from None

@@ -106,10 +106,11 @@ class Echo(asyncio.Protocol):
 
 async def _asked(context: ssl.SSLContext, client: Any) -> bytes:
     """What a client's function gets from a server with that certificate, in a thread of its own."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(tls.secured(context, Echo), "127.0.0.1", 0)
-    async with server:
-        found: bytes = await asyncio.to_thread(client, server.sockets[0].getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        accepting = asyncio.create_task(tls.accept(listening, context, Echo))
+        found: bytes = await asyncio.to_thread(client, listening.getsockname()[1])
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
         return found
 
 
