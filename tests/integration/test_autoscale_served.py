@@ -96,21 +96,21 @@ def log(own: Path) -> Iterator[Any]:
 def test_late_answers_bring_a_replica_that_mends_them_and_rest_takes_it_without_a_request_lost(
     own: Path, log: Any
 ) -> None:
-    def replicas() -> int:
-        return len(shown(own, STACK)["replicas"])
+    def replicas() -> list[str]:
+        return [one["state"] for one in shown(own, STACK)["replicas"]]
 
     with Users(shown(own, STACK)["endpoints"]["grpc"]).at_work() as users:
         users.set(FEW)
         assert within_limits(own) == 1
         assert log() == []
         users.set(USERS)
-        eventually(lambda: replicas() == 2, timeout=PATIENCE_S)
+        eventually(lambda: replicas() == ["ready"] * 2, timeout=PATIENCE_S)
         (decided,) = log()
         late = re.fullmatch(r"1 -> 2: (\d+)% within the limits by 1", decided)
         assert late and int(late[1]) < 95
         eventually(lambda: within_limits(own) >= 0.95, timeout=PATIENCE_S)
         users.set(FEW)
-        eventually(lambda: replicas() == 1, timeout=PATIENCE_S)
+        eventually(lambda: replicas() == ["ready"], timeout=PATIENCE_S)
         assert log() == [decided, "2 -> 1: nothing waits for 2"]
         assert within_limits(own) == 1, "one replica is enough for few"
     assert {(record.error, record.output_tokens) for record in users.done} == {("", TOKENS)}

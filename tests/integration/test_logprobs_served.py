@@ -16,14 +16,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tritonclient.utils import InferenceServerException
 
 from labkit.clients import tensors
+from labkit.evidence import metrics
 
 EXACT = {"model": "random:tiny-llama", "exact": True, "engine_precision": "fp32"}
+SMALL = {"batch_scheduler_policy": "max_utilization", "max_tokens_in_paged_kv_cache": 96}  # three blocks
 LLM = pytest.mark.xdist_group("llm")
 ASKED = [  # prompt, tokens, rivals, temperature; None: no log probabilities, or greedy
-    ("The cat sat on the mat because it", 9, 3, None),
-    ("Once upon a time there was", 14, 0, None),
+    ("The cat sat on the mat because it", 30, 3, None),
+    ("Once upon a time there was", 44, 0, None),
     ("I have lived in", 6, None, None),
-    ("The train to", 12, 5, 1.5),
+    ("The train to", 36, 5, 1.5),
 ]
 Row = dict[str, dict[str, Any]]
 
@@ -96,13 +98,14 @@ def alone(prompt: str) -> list[Any]:
 
 
 @LLM
-@pytest.mark.parametrize("more", [{}, {"speculation": "prompt_lookup"}, {"max_tokens_in_paged_kv_cache": 64}])
+@pytest.mark.parametrize("more", [{}, {"speculation": "prompt_lookup"}, SMALL])
 def test_an_ensemble_gives_those_of_one_pass_whoever_shares_its_batch(
     lab_server: Callable[..., LabServer], more: dict[str, Any]
 ) -> None:
-    policy = {"batch_scheduler_policy": "max_utilization"}  # with 64 tokens of cache, requests are preempted
-    server = lab_server("inflight-batching", decoupled_mode=True, **EXACT, **policy, **more)
+    server = lab_server("inflight-batching", decoupled_mode=True, **EXACT, **more)
     judge(server.settings["tokenizer_dir"], streamed(server, "ensemble", ensemble))
+    preempted = metrics.scrape(server.metrics).own["tensorrt_llm", "labs_preemptions_total"] > 0
+    assert preempted == (more == SMALL)
 
 
 @LLM
