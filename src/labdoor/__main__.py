@@ -1,6 +1,6 @@
 """``python -m labdoor --endpoint HOST:PORT --models NAME,NAME --port N``: serve until SIGTERM or Ctrl-C.
 
-On loopback, without a token; with ``--token-file`` behind ``labdoor.gate``.
+On loopback, without a token; with ``--token-file`` behind ``labdoor.gate``, with ``--tls-cert`` behind ``labdoor.tls``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on")
     parser.add_argument("--port", type=int, required=True, help="to listen on")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="holds the token that clients must send")
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="the certificate: it speaks TLS alone then")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the private key of --tls-cert")
     parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for Triton's models")
     parser.add_argument("--announce", default="", metavar="TEXT", help="printed when it listens")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds for an answer")
@@ -43,11 +45,12 @@ def main() -> int:
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 
-    from labdoor import app, gate, models
+    from labdoor import app, gate, models, tls
     from labdoor.exchange import bound
     from labkit.errors import LabError
+    from labkit.tls import Pair
 
-    class Announced(uvicorn.Server):
+    class Announced(tls.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             gc.collect()
@@ -58,6 +61,7 @@ def main() -> int:
     deadline = time.monotonic() + options.wait
     while True:
         try:
+            context = Pair(options.tls_cert, options.tls_key).context() if options.tls_cert else None
             token = gate.read_token(options.token_file) if options.token_file else ""
             found = models.find(options.endpoint, options.models.split(","), options.tokenizer)
             break
@@ -80,7 +84,7 @@ def main() -> int:
         timeout_graceful_shutdown=5,
         backlog=512,
     )
-    server = Announced(config)
+    server = Announced(config, context)
     server.run([bound(config.bind_socket())])
     return 0 if server.started else 1
 

@@ -85,7 +85,7 @@ class Model:
             Refusal: the model cannot do what is asked; the field is named.
         """
         if asked.rivals is not None and not self.text.logprobs:
-            why = f"logprobs: model {self.name} gives no log probabilities"
+            why = f"logprobs: model {self.name} gives no log probabilities; models that stream tokens do"
             raise Refusal(400, why, "logprobs", "unsupported_parameter")
         if asked.answer_schema is not None and not self.text.structured:
             why = f"response_format: model {self.name} cannot mask tokens; lab 02's models and vLLM can"

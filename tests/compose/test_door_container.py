@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import ssl
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,15 +15,22 @@ from typing import Any
 import openai
 import pytest
 import requests
+from certificates import authority, pair
 from killing import kill_server
 from machinery import copy_of_the_checkout, labctl, leftovers, runtime, status, taken_down
 from waiting import eventually
 
 from labctl.runtimes import docker_engine
 from labkit.evidence import metrics
+from labkit.tls import Pair
 
 STACK, MODEL, PROMPT = "iterative", "simple-gpt2", "I have lived in"
 ASKED: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
+TLS_WORDS = ("--openai", "--expose", "--runtime", "compose", "--ports", "auto")
+
+
+def tls_options(made: Pair) -> tuple[str, ...]:
+    return "--tls-cert", str(made.certificate), "--tls-key", str(made.key)
 
 
 @dataclass(frozen=True)
@@ -120,3 +129,31 @@ def test_down_takes_the_door_and_its_token(exposed: Exposed) -> None:
     assert not (exposed.root / ".labs" / STACK / "openai").exists()
     with pytest.raises(requests.ConnectionError):
         requests.get(exposed.address, timeout=10)
+
+
+def test_a_container_with_tls_reads_certificate_and_key_as_secrets_of_which_no_copy_is_made(
+    tmp_path_factory: pytest.TempPathFactory, snapshot: Path, tmp_path: Path
+) -> None:
+    authority(tmp_path)
+    made = pair(tmp_path)
+    if os.getuid() == 0:  # whose containers run as nobody
+        os.chown(made.key, -1, 65534)
+        made.key.chmod(0o640)
+    root = copy_of_the_checkout(tmp_path_factory.mktemp("tls") / "own", snapshot)
+    try:
+        labctl("up", STACK, *TLS_WORDS, *tls_options(made), root=root, timeout=600)
+        address = status(root, STACK)["openai"]
+        assert address.startswith("https://")
+        token = labctl("openai", STACK, "--token", root=root).stdout.strip()
+        trusting = openai.DefaultHttpxClient(verify=ssl.create_default_context(cafile=str(tmp_path / "ca.pem")))
+        with openai.OpenAI(base_url=address, api_key=token, http_client=trusting, max_retries=0) as client:
+            assert client.completions.create(**ASKED).choices[0].text
+        (found,) = docker_engine.containers(str(root), STACK, "openai")
+        mounts = {one["Destination"]: (one["Source"], one["RW"]) for one in found.attrs["Mounts"]}
+        assert mounts["/run/secrets/openai_key"] == (str(made.key), False)
+        assert mounts["/run/secrets/openai_cert"] == (str(made.certificate), False)
+        secret = made.key.read_bytes()
+        assert [path for path in root.rglob("*") if path.is_file() and secret in path.read_bytes()] == []
+    finally:
+        taken_down(root)
+    assert runtime(root).stacks() == set()

@@ -131,12 +131,26 @@ def test_choices_and_prompts_are_counted_through_and_a_seed_repeats_them(doors: 
     assert streamed == [choice.text for choice in first.choices]
 
 
-@iterative
-@pytest.mark.parametrize("model", ["iterative-gpt2", "simple-gpt2"])
+@pytest.mark.parametrize(
+    ("stack", "model", "settings"),
+    [
+        pytest.param(STREAMED, "iterative-gpt2", {}, marks=iterative),
+        pytest.param(STREAMED, "simple-gpt2", {}, marks=iterative),
+        pytest.param(
+            "inflight-batching",
+            "ensemble",
+            {"model": "shipped:tiny-llama", "exact": True, "decoupled_mode": True},
+            marks=pytest.mark.xdist_group("llm"),
+        ),
+        pytest.param(
+            "two-servers", "apart-gpt2", {"step_ms": 0, "token_ms": 0}, marks=pytest.mark.xdist_group("two-servers")
+        ),
+    ],
+)
 def test_log_probabilities_are_those_of_the_tokens_streamed_or_not(
-    doors: Callable[..., openai.OpenAI], model: str
+    doors: Callable[..., openai.OpenAI], stack: str, model: str, settings: dict[str, Any]
 ) -> None:
-    client = doors(STREAMED)
+    client = doors(stack, **settings)
     asked: dict[str, Any] = {"model": model, "prompt": PROMPT, "max_tokens": TOKENS, "logprobs": 2}
     choice = client.completions.create(**asked).choices[0]
     found = choice.logprobs

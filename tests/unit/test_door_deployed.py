@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.runtimes import door, images
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_commands import NOBODY
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack import targets
@@ -32,18 +34,19 @@ from labctl.stack.up import bring_up
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.strict_yaml import parse_yaml
+from labkit.tls import Pair
 
 STACK, PORT = "iterative", 9123
 EACH = pytest.mark.parametrize("profile", ["cpu", "gpu"])
 
 
-def started(tmp_path: Path, **options: Any) -> tuple[Command, Workspace]:
+def started(tmp_path: Path, tls: Pair | None = None, **options: Any) -> tuple[Command, Workspace]:
     """The command that starts the door's container beside ``labctl up iterative --runtime compose``."""
     workspace = Workspace(ROOT, tmp_path / "cache")
     opened = Session(workspace, load(workspace), Silent())
     lab, name = opened.catalog.stack(STACK)
     stack = Stack(opened, lab, name, ComposeRuntime(workspace), UpOptions(Choices(), runtime="compose", **options))
-    (command,) = door.beside(workspace, bring_up(stack, free_endpoints(1)[0]).record, PORT).commands
+    (command,) = door.beside(workspace, bring_up(stack, free_endpoints(1)[0]).record, PORT, tls).commands
     return command, workspace
 
 
@@ -85,6 +88,26 @@ def test_only_an_exposed_container_is_published_beyond_loopback_and_its_token_is
     command, workspace = started(tmp_path, expose=True)
     assert command.env["LABS_OPENAI_TOKEN_FILE"] == str(door.token_file(workspace, STACK))
     assert "LABS_OPENAI_TOKEN_FILE" not in started(tmp_path)[0].env
+
+
+def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_readers_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Pair(tmp_path / "server.pem", tmp_path / "server.key")
+    for path in (files.certificate, files.key):
+        path.touch(0o644)
+    files.key.chmod(0o600)
+    monkeypatch.setattr(os, "getuid", lambda: 0)  # root's containers run as nobody
+    with pytest.raises(LabError, match=r"cannot read .*server.key") as caught:
+        started(tmp_path, files, expose=True)
+    assert caught.value.remedy == f"chgrp {NOBODY} {files.key} && chmod g+r {files.key}"
+    monkeypatch.setattr(door, "NOBODY", files.key.stat().st_gid)
+    files.key.chmod(0o640)
+    env = started(tmp_path, files, expose=True)[0].env
+    assert (env["LABS_OPENAI_CERT_FILE"], env["LABS_OPENAI_KEY_FILE"]) == (str(files.certificate), str(files.key))
+    words = shlex.split(env["LABS_OPENAI_ARGS"])
+    assert words[words.index("--tls-key") + 1] == "/run/secrets/openai_key"
+    assert "--tls-key" not in started(tmp_path, expose=True)[0].env["LABS_OPENAI_ARGS"]
 
 
 @needs("docker compose")

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from pathlib import Path
+from typing import Any
 
 import click
 
 from labctl.cli import options as opt
 from labkit.errors import LabError
+from labkit.tls import Pair
+
+
+def tls_options(command: opt.Command) -> opt.Command:
+    """``--tls-cert --tls-key``, both or none; the command gets one ``tls``, checked, or None."""
+
+    @click.option("--tls-cert", "cert", type=opt.FILE, metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
+    @click.option("--tls-key", "key", type=opt.FILE, metavar="FILE", help="The private key of --tls-cert (PEM).")
+    @functools.wraps(command)
+    def wrapped(*args: Any, cert: Path | None, key: Path | None, **kwargs: Any) -> Any:
+        if bool(cert) != bool(key):
+            raise click.UsageError("--tls-cert and --tls-key belong together: give both")
+        tls = Pair(cert.absolute(), key.absolute()) if cert and key else None
+        if tls:
+            tls.context()  # before anything is started
+        return command(*args, tls=tls, **kwargs)
+
+    return wrapped
 
 
 @click.command("openai")
 @opt.stack_argument
 @opt.page_port(9000)
 @opt.expose_option
+@tls_options
 @click.option("--token", "tell", is_flag=True, help="Print the token that an exposed API needs, and serve nothing.")
 @opt.as_json
 @opt.verbose
-def openai_command(stack: str, port: int | None, expose: bool, tell: bool, json_output: bool, verbose: bool) -> None:
+def openai_command(
+    stack: str, port: int | None, expose: bool, tls: Pair | None, tell: bool, json_output: bool, verbose: bool
+) -> None:
     """Serve the OpenAI API in front of STACK, which must be up. Ctrl-C ends it.
 
-    With --expose its clients need a token as their API key.
+    With --expose its clients need a token as their API key; with --tls-cert and --tls-key they speak HTTPS.
     """
     from labctl.pages.address import OPENAI, listening
     from labctl.runtimes import door, processes
@@ -35,10 +59,10 @@ def openai_command(stack: str, port: int | None, expose: bool, tell: bool, json_
     bind = ANY_ADDRESS if expose else LOOPBACK
     with listening(bind, port, OPENAI) as probe:
         number = probe.getsockname()[1]
-    shown = json.dumps({"stack": name, "openai": door.url(number)})
-    said = shown if json_output else f"{name}: {described(name, door.url(number), bind if expose else '')}"
+    shown = json.dumps({"stack": name, "openai": door.url(number, tls)})
+    said = shown if json_output else f"{name}: {described(name, door.url(number, tls), bind if expose else '')}"
     token = door.make_token(session.workspace, name) if expose else None
-    started = door.command(record, number, said if json_output else f"{said}  (Ctrl-C ends it)", token)
+    started = door.command(record, number, said if json_output else f"{said}  (Ctrl-C ends it)", token, tls)
     code = processes.run_foreground(started, session.listener)
     if code:
         raise LabError(f"the OpenAI API of {name} ended", processes.describe_exit(code), "its own message is above")

@@ -10,6 +10,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say, show_dry_run
+from labctl.cli.openai import tls_options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record, UpOptions
@@ -21,6 +22,7 @@ from labctl.stack.up import up
 from labctl.triton import server_api
 from labkit.printable import printable
 from labkit.tables import table
+from labkit.tls import Pair
 
 SPREAD = {
     "l4": "Connections are spread in turn: all requests of one go to one replica.",
@@ -39,13 +41,23 @@ SPREAD = {
 @click.option(
     "--openai", "fronted", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
 )
+@tls_options
 @opt.dry_option
 @opt.as_json
 @opt.verbose
 def up_command(
-    stack: str, options: UpOptions, observed: bool, fronted: bool, dry: bool, json_output: bool, verbose: bool
+    stack: str,
+    options: UpOptions,
+    observed: bool,
+    fronted: bool,
+    tls: Pair | None,
+    dry: bool,
+    json_output: bool,
+    verbose: bool,
 ) -> None:
     """Bring STACK up and wait until every model answers."""
+    if tls and not fronted:
+        raise click.UsageError("--tls-cert is for the OpenAI API: add --openai")
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     try:
         handle = up(session, lab, name, options)
@@ -58,7 +70,7 @@ def up_command(
     if observed:
         observe.start(session, handle.runtime, handle.record, options)
     if fronted:
-        door.start(session, handle.record, options)
+        door.start(session, handle.record, options, tls)
     if session.todo is not None:
         show_dry_run(session.todo, json_output)
         return

@@ -142,7 +142,7 @@ class GuideLlm(Tool):
         "ITL": (ABSENT, "it keeps no single gaps"),
         "latency": ("request_latency", "until the last chunk, in seconds"),
         "tokens/s": ("output_tokens_per_second", "tokens are those of the answer's usage; a mean over time"),
-        "requests/s": ("requests_per_second", "a mean over time"),
+        "requests/s": ("requests_per_second", "that end in its window; up to one a stream began before it"),
         "goodput/s": ("request_goodput", "its limits are on TTFT and TPOT under our names"),
     }
 

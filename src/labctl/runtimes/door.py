@@ -11,6 +11,8 @@ import importlib.util
 import os
 import secrets
 import shlex
+import ssl
+import stat
 import subprocess
 import sys
 import time
@@ -30,6 +32,7 @@ from labctl.workspace import Workspace
 from labkit import nofollow
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.tls import Pair
 
 PACKAGES = ("openai", "starlette", "uvicorn", "uvloop", "httptools", "jinja2")
 PATIENCE_S, LOOK_S = 60.0, 0.1
@@ -37,9 +40,9 @@ SERVICE, PORT, SECRET = "openai", 9000, "/run/secrets/openai"  # compose.yaml's
 FAILED = "the OpenAI API did not come up; the stack itself is up"
 
 
-def url(port: int) -> str:
+def url(port: int, tls: Pair | None = None) -> str:
     """The base URL that a client of OpenAI's on this machine is given."""
-    return f"http://127.0.0.1:{port}/v1"
+    return f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1"
 
 
 def token_file(workspace: Workspace, stack: str) -> Path:
@@ -63,11 +66,14 @@ def make_token(workspace: Workspace, stack: str) -> Path:
     return path
 
 
-def command(record: Record, port: int, announce: str = "", token: Path | None = None) -> Command:
+def command(
+    record: Record, port: int, announce: str = "", token: Path | None = None, tls: Pair | None = None
+) -> Command:
     """The program in front of a running stack. Raises LabError: it cannot run in this environment.
 
     Args:
         token: the file with the token that clients need; with it the program listens on every address.
+        tls: with it the program speaks TLS alone.
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -78,6 +84,7 @@ def command(record: Record, port: int, announce: str = "", token: Path | None = 
         )
     said = arguments(record, record.endpoints.grpc, record.tokenizer_dir, port, ANY_ADDRESS if token else LOOPBACK)
     said += ["--token-file", str(token)] if token else []
+    said += _tls(tls.certificate, tls.key) if tls else []
     return Command([sys.executable, *said, *(["--announce", announce] if announce else [])])
 
 
@@ -87,7 +94,11 @@ def arguments(record: Record, endpoint: str, tokenizer: str, port: int, host: st
     return [*said, "--host", host, "--port", str(port)]
 
 
-def beside(workspace: Workspace, record: Record, port: int) -> Action[str]:
+def _tls(certificate: Path | str, key: Path | str) -> list[str]:
+    return ["--tls-cert", str(certificate), "--tls-key", str(key)]
+
+
+def beside(workspace: Workspace, record: Record, port: int, tls: Pair | None = None) -> Action[str]:
     """Start it so that it goes with the stack: a process, or a container of the stack's project; gives its base URL.
 
     Raises:
@@ -95,8 +106,8 @@ def beside(workspace: Workspace, record: Record, port: int) -> Action[str]:
     """
     exposed = token_file(workspace, record.stack) if record.guarded else None
     contained = record.runtime == "compose"
-    started = _container(workspace, record, port) if contained else command(record, port, token=exposed)
-    folder = workspace.folder(record.stack)
+    started = _container(workspace, record, port, tls) if contained else command(record, port, token=exposed, tls=tls)
+    folder, where = workspace.folder(record.stack), url(port, tls)
 
     def do(listener: Listener) -> str:
         if exposed:
@@ -104,12 +115,12 @@ def beside(workspace: Workspace, record: Record, port: int) -> Action[str]:
         if contained:
             _start_container(started, workspace, record, listener)
         else:
-            _start(started, workspace, record, port, listener, outlive=record.owner is None)
-        atomic_write(folder.door / "url", url(port))
-        return url(port)
+            _start(started, workspace, record, where, listener, outlive=record.owner is None)
+        atomic_write(folder.door / "url", where)
+        return where
 
     files = [*([] if contained else [str(folder.path / "openai.log")]), *([str(exposed)] if exposed else [])]
-    return Action("the OpenAI API", do, [started], files, expected=url(port))
+    return Action("the OpenAI API", do, [started], files, expected=where)
 
 
 def address(workspace: Workspace, record: Record) -> str:
@@ -128,7 +139,7 @@ def address(workspace: Workspace, record: Record) -> str:
 @contextlib.contextmanager
 def during(workspace: Workspace, record: Record, port: int, listener: Listener) -> Iterator[str]:
     """It for the time of a block; its base URL. Raises LabError as :func:`beside`."""
-    process = _start(command(record, port), workspace, record, port, listener, outlive=False)
+    process = _start(command(record, port), workspace, record, url(port), listener, outlive=False)
     try:
         yield url(port)
     finally:
@@ -136,25 +147,45 @@ def during(workspace: Workspace, record: Record, port: int, listener: Listener) 
         process.wait()
 
 
-def _container(workspace: Workspace, record: Record, port: int) -> Command:
-    """What starts the container in the stack's project. It speaks to what stands before the servers, if anything."""
+def _container(workspace: Workspace, record: Record, port: int, tls: Pair | None) -> Command:
+    """What starts the container in the stack's project. It speaks to what stands before the servers, if anything.
+
+    Raises LabError: the container's user cannot read the certificate or its key.
+    """
     runtime, projects = ComposeRuntime(workspace), Projects(workspace)
     fronted = record.front and record.balance != CLIENT
     endpoint = f"guard:{GRPC}" if fronted else runtime.client_endpoints(record).grpc
     tokenizer = runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else ""
     said = arguments(record, endpoint, tokenizer, PORT, ANY_ADDRESS)
+    said += ["--token-file", SECRET] if record.guarded else []
+    said += _tls(f"{SECRET}_cert", f"{SECRET}_key") if tls else []
     env = {
         "LABS_CLIENT_IMAGE": images.client_image(workspace),
         "LABS_OPENAI_BIND": record.bind,
         "LABS_OPENAI_PORT": str(port),
-        "LABS_OPENAI_ARGS": shlex.join([*said, *(["--token-file", SECRET] if record.guarded else [])]),
+        "LABS_OPENAI_ARGS": shlex.join(said),
     }
     if record.guarded:
         env["LABS_OPENAI_TOKEN_FILE"] = str(token_file(workspace, record.stack))
+    if tls:
+        _require_readable_inside(tls)
+        env |= {"LABS_OPENAI_CERT_FILE": str(tls.certificate.absolute()), "LABS_OPENAI_SCHEME": "https"}
+        env["LABS_OPENAI_KEY_FILE"] = str(tls.key.absolute())
     words = ("--profile", SERVICE, "up", "--detach", "--wait", "--no-build", "--pull", "never", "--no-deps", SERVICE)
     container = f"{projects.name(record.stack)}-{SERVICE}-1: {env['LABS_CLIENT_IMAGE']}, on {record.bind}:{port}"
     # Compose knows a project by compose.yaml alone here: it would warn of every replica but the first.
     return projects.command(record.stack, words, {**env, "COMPOSE_IGNORE_ORPHANS": "true"}, container=container)
+
+
+def _require_readable_inside(tls: Pair) -> None:
+    """Root's containers run as nobody, and get the files as they are."""
+    for path in (tls.certificate, tls.key):
+        found = path.stat()
+        groups = (found.st_gid == NOBODY) and found.st_mode & stat.S_IRGRP
+        own = found.st_uid == NOBODY and found.st_mode & stat.S_IRUSR
+        if os.getuid() == 0 and not (groups or own or found.st_mode & stat.S_IROTH):
+            why, remedy = f"it runs as user {NOBODY}", f"chgrp {NOBODY} {path} && chmod g+r {path}"
+            raise LabError(f"the container of the OpenAI API cannot read {path}", why, remedy)
 
 
 def _start_container(started: Command, workspace: Workspace, record: Record, listener: Listener) -> None:
@@ -172,7 +203,7 @@ def _start_container(started: Command, workspace: Workspace, record: Record, lis
 
 
 def _start(
-    started: Command, workspace: Workspace, record: Record, port: int, listener: Listener, outlive: bool
+    started: Command, workspace: Workspace, record: Record, where: str, listener: Listener, outlive: bool
 ) -> subprocess.Popen[bytes]:
     """Start it, and wait until it answers."""
     log = workspace.folder(record.stack).path / "openai.log"
@@ -180,7 +211,7 @@ def _start(
     env = {**os.environ, **marks(workspace.root, record.stack)}
     process = processes.spawn(started.argv, env, log, workspace.root, outlive)
     deadline = time.monotonic() + PATIENCE_S
-    while not _answers(port):
+    while not _answers(where):
         if process.poll() is not None or time.monotonic() > deadline:
             how = processes.describe_exit(process.returncode) if process.poll() is not None else "no answer"
             process.kill()
@@ -194,9 +225,12 @@ def _tail(text: str) -> Sequence[str]:
     return text.splitlines()[-5:]
 
 
-def _answers(port: int) -> bool:
+def _answers(where: str) -> bool:
+    """Whether the door of that base URL does. Its certificate has another name than loopback's address."""
+    anyone = ssl.create_default_context()
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+        with urllib.request.urlopen(f"{where.removesuffix('/v1')}/health", timeout=2, context=anyone) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

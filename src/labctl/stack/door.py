@@ -6,24 +6,32 @@ from labctl.runtimes import door
 from labctl.runtimes.record import Record, UpOptions
 from labctl.stack import ports
 from labctl.stack.session import Session
+from labkit.errors import LabError
+from labkit.tls import Pair
 
 USUAL = 9000  # as Triton's own front has it
 AGAIN = "free it, then labctl openai STACK (with --port auto on a free port)"
 
 
-def start(session: Session, record: Record, options: UpOptions) -> None:
+def start(session: Session, record: Record, options: UpOptions, tls: Pair | None = None) -> None:
     """Start it, and say where it is; harmless where it runs already.
 
-    Raises LabError: it cannot be started, or its port is taken; the stack stays up.
+    Raises LabError: it cannot be started, or its port is taken, or it runs already and without ``tls``; the stack stays
+    up.
     """
     address = "" if session.todo else door.address(session.workspace, record)
+    if tls and address.startswith("http:"):
+        why = f"it runs without TLS at {address}"
+        raise LabError(
+            f"the OpenAI API of {record.stack} is up already", why, f"labctl down {record.stack}, then up again"
+        )
     if not address:
         if options.ports == "auto":
             (port,) = ports.free_ports(record.bind, 1)
         else:
             port = USUAL
             ports.require_free({"OpenAI": port}, record.bind, [one for _, one in session.running()], AGAIN)
-        address = session.do(door.beside(session.workspace, record, port))
+        address = session.do(door.beside(session.workspace, record, port, tls))
     if session.todo is None:
         session.listener.note(described(record.stack, address, record.bind if record.guarded else ""))
 

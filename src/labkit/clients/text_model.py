@@ -154,7 +154,7 @@ class TextModel:
             so_far=decoupled and any(name.startswith(LLM_API) for name in every),
             tells_end=TELL_END in every,
             cached=config.response_cache.enable,
-            logprobs=LOGPROBS if decoupled and not limit and LOGPROBS in {item.name for item in config.output} else "",
+            logprobs=LOGPROBS if decoupled and LOGPROBS in {item.name for item in config.output} else "",
             return_logprobs=every.get(f"return_{LOGPROBS}"),
             structured=vllm_api.PARAMETERS in every or any(_masks(part) for part in parts),
             scheduling="iterative"

@@ -4,6 +4,7 @@ Prompts of different lengths stand side by side with padding on the left. Two wa
 the keys and values inside it, and PyTorch.
 """
 
+import copy
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,6 +66,12 @@ class OpenVinoDecoder:
         self._request = ov.Core().compile_model(model, "CPU", properties).create_infer_request()
         self._wanted = {name for port in model.inputs for name in port.get_names()}
         self._padding = Padding([[0]])
+
+    def another(self) -> "OpenVinoDecoder":
+        """The same model with keys and values of its own, for another batch."""
+        made = copy.copy(self)
+        made._request = self._request.get_compiled_model().create_infer_request()
+        return made
 
     def begin(self, prompts: list[list[int]]) -> Scores:
         self._padding = Padding(prompts)

@@ -16,6 +16,7 @@ from labserve.observe.gauges import Value
 from labserve.observe.texts import GrownText
 from labserve.params import BadInput
 from labserve.tensors import one
+from labserve.text.logprobs import LOGPROBS, as_json
 from labserve.triton import parameter, reader, respond, text_of
 
 
@@ -48,7 +49,7 @@ class Texts(Loop):
     def __init__(self, args: dict[str, str], step: Callable[[], None]) -> None:
         begin, decoder, tokenizer = load_with_tokenizer(args)
         assert isinstance(decoder, CachedDecoder)
-        self._begin, self.decoder = begin, decoder
+        self._begin, self.decoder, self._tokenizer = begin, decoder, tokenizer
         self._desk = Desk(parameter(args, "run_dir"))
         self._kept = Kept(decoder.cache, int(parameter(args, "kept_blocks")))
         paces = (float(parameter(args, name)) for name in ("step_ms", "token_ms", "load_ms", "load_mib_s"))
@@ -62,6 +63,8 @@ class Texts(Loop):
         hands_over, route = bool(one(read, "hand_over", False)), route_of(one(read, INPUT, b""))
         name = one(read, "handed_over", b"")
         taken_over = self._desk.fetch(name.decode(errors="replace")) if name else None
+        if sequence.rivals is not None and (hands_over or taken_over):
+            raise BadInput(LOGPROBS, "a request that is handed over has none of its first token")
         if taken_over:
             if hands_over or taken_over.ids[:-1] != sequence.ids:
                 raise BadInput("handed_over", "this is another text, or it is to be handed over again")
@@ -123,7 +126,8 @@ class Texts(Loop):
                 self.steps.gauges.update(moved_bytes_total={"sent": kv.nbytes})
                 sequence.finish("handed over")
             else:
-                respond(job.request, piece, last=sequence.finished)
+                said = "" if sequence.rivals is None else as_json(sequence.log_probs, self._tokenizer)
+                respond(job.request, piece, last=sequence.finished, logprobs=said)
             job.why = sequence.why
         except Exception as error:
             job.why = "failed"

@@ -8,6 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
 from labserve.inflight.request import End, Request
+from labserve.text.logprobs import LOGPROBS, joined
 from labserve.triton import FINAL
 
 CONTEXT = 8  # ids before a new one that a detokenizer may need
@@ -39,9 +40,10 @@ class Answers:
         if not (self.decoupled and request.streaming):
             return
         ids = (request.prompt + request.output)[-CONTEXT - len(tokens) :]
-        for index, token in enumerate(tokens, len(ids) - len(tokens)):
+        scored = request.scored.of(tokens) if request.scored else [""] * len(tokens)
+        for index, (token, said) in enumerate(zip(tokens, scored, strict=True), len(ids) - len(tokens)):
             last = request.end is not None and index == len(ids) - 1
-            send(request.source, [token], ids[max(0, index - CONTEXT) : index], last)
+            send(request.source, [token], ids[max(0, index - CONTEXT) : index], last, said)
             if last:
                 self._final.add(request.number)
 
@@ -63,7 +65,8 @@ class Answers:
     def last(self, request: Request) -> None:
         """Send the final response of a request whose last token did not carry the final flag."""
         whole = request.end is not End.CANCELLED and not (self.decoupled and request.streaming)
-        send(request.source, request.prompt + request.output if whole else [], [], last=True)
+        said = joined(request.scored.of(request.output)) if whole and request.scored else ""
+        send(request.source, request.prompt + request.output if whole else [], [], last=True, log_probs=said)
 
     def refuse(self, number: int, error: Exception) -> None:
         """Send an error as the final response of a request that was not submitted."""
@@ -84,11 +87,16 @@ class Answers:
             self._guard.refuse(source, error)
 
 
-def send(source: Any, ids: Sequence[int], context: Sequence[int], last: bool) -> None:
-    """Send new tokens, and the tokens before them; the `last` response carries the final flag."""
+def send(source: Any, ids: Sequence[int], context: Sequence[int], last: bool, log_probs: str = "") -> None:
+    """Send new tokens, and the tokens before them; the `last` response carries the final flag.
+
+    `log_probs` of the tokens are an output of their own, which is left out if they are empty.
+    """
     tensors = [
         pb_utils.Tensor("output_ids", np.array([[ids]], dtype=np.int32)),
         pb_utils.Tensor("context_ids", np.array([context], dtype=np.int32)),
         pb_utils.Tensor("last", np.array([[last]])),
     ]
+    if log_probs:
+        tensors.append(pb_utils.Tensor(LOGPROBS, np.array([[log_probs.encode()]], dtype=object)))
     source.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last else 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from labserve.guard import Guard
 from labserve.inflight.answers import Answers
-from labserve.inflight.parse import parse, schema, standing
+from labserve.inflight.parse import parse, rivals, schema, standing
 from labserve.inflight.policy import GATHER_S
 from labserve.inflight.request import Request
 from labserve.inflight.setup import AnySetup
@@ -26,7 +26,7 @@ class Inbox:
     """
 
     def __init__(self, setup: AnySetup, guard: Guard, answers: Answers, arrived: Callable[[Request], None]) -> None:
-        self._scheduler, self._shape = setup.scheduler, setup.shape
+        self._scheduler, self._shape, self._log_probs = setup.scheduler, setup.shape, setup.log_probs
         self._guard, self._answers, self._tell = guard, answers, arrived
         self._queue: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()  # when it was put, and what
         self._put = 0.0  # when the request was put that is taken now
@@ -104,6 +104,8 @@ class Inbox:
             )
             request.tenant, request.priority = standing(source.parameters())
             request.schema = schema(source.parameters(), able=isinstance(self._scheduler, VllmScheduler))
+            if (wanted := rivals(source.parameters())) is not None:
+                request.rivals, request.scored = wanted, self._log_probs.open(request)
             self._scheduler.submit(request)
             self._arrived(request)
         except Exception as error:

@@ -13,6 +13,7 @@ from labserve.inflight.sampling_options import Sampling
 from labserve.model_shape import Shape
 from labserve.params import BadInput
 from labserve.tensors import Read, number, one, words
+from labserve.text.logprobs import LOGPROBS, MOST
 
 LONGEST_TENANT = 64
 
@@ -65,6 +66,17 @@ def standing(parameters: str) -> tuple[str, int]:
     asked = {name: value for name, value in given.items() if name == "request_priority"}
     found = params.parse(json.dumps(asked), {"request_priority": params.Field(int, 1, MOST_PRIORITY)})
     return tenant, found.get("request_priority", DEFAULT_PRIORITY)
+
+
+def rivals(parameters: str) -> int | None:
+    """How many likeliest tokens it wants the log probabilities of beside its own, from the parameter `logprobs`.
+
+    None: it wants none at all. Raises BadInput.
+    """
+    given = json.loads(parameters) if parameters else {}
+    asked = {name: value for name, value in given.items() if name == LOGPROBS}
+    found: int | None = params.parse(json.dumps(asked), {LOGPROBS: params.Field(int, 0, MOST)}).get(LOGPROBS)
+    return found
 
 
 def schema(parameters: str, able: bool) -> dict[str, Any] | None:

@@ -43,6 +43,9 @@ class Request:
     charged: bool = False  # whether its prompt has been counted for its tenant
     cached: int = 0  # leading tokens whose keys and values the engine has
     prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
+    rivals: int | None = None  # likeliest tokens whose log probabilities it wants beside its own; None: none at all
+    scored: Any = None  # what gives them (labserve/inflight/logprobs.py)
+    scores: list[Any] = field(default_factory=list)  # vLLM's of its newest tokens
     schema: dict[str, Any] | None = None  # that its text is to follow; vLLM alone can
     asked: Any = None  # what a request of text wants to be told (labserve/vllm/text.py)
     latest: Any = None  # vLLM's last `RequestOutput`

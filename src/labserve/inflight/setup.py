@@ -8,6 +8,7 @@ from labserve.inflight.engine import Engine
 from labserve.inflight.engines import open_engine
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.logprobs import LogProbs
 from labserve.inflight.order import order
 from labserve.inflight.own import FILE, scheduler_beside
 from labserve.inflight.pace import Pace
@@ -29,6 +30,7 @@ class Setup:
     scheduler: Scheduler
     asked_policy: str
     reason: str
+    log_probs: LogProbs
 
     @property
     def own(self) -> str:
@@ -90,4 +92,4 @@ def set_up(word: Callable[[str], str], device: str, kind: type[Scheduler]) -> Se
     engine, kv, features = open_engine(word, shape, limit, device)
     scheduler = kind(engine, kv, policy, limit, static, features, order(word("scheduling")))
     scheduler.pace = Pace.of(word("pace"), word("pace_shape"), word("pace_slower") or "1")
-    return Setup(shape, engine, kv, features, scheduler, asked, reason)
+    return Setup(shape, engine, kv, features, scheduler, asked, reason, LogProbs(word))

@@ -1,7 +1,7 @@
 """Log probabilities of a token and of its rivals, as vLLM's `logprobs` has them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from labserve.text.sampling import as_array
 
+LOGPROBS = "logprobs"  # the parameter that asks for them, and the output
 MOST = 20  # rivals of a token, as in OpenAI's API
 LEAST = -9999.0  # for a token that is out of reach: JSON has no infinity
 
@@ -43,3 +44,8 @@ def as_json(found: Mapping[int, LogProb], tokenizer: Tokenizer) -> str:
         for id, p in found.items()
     }
     return json.dumps([spelled])
+
+
+def joined(texts: Sequence[str]) -> str:
+    """The texts of several tokens (`as_json`) as that of all of them."""
+    return json.dumps([token for text in texts for token in json.loads(text)])

@@ -159,6 +159,8 @@ class VllmScheduler:
             tokens = list(output.outputs[0].token_ids) if output else []
             if output and request.asked is not None:  # its outputs are whole: text is spelled from all of it
                 request.latest, tokens = output, tokens[len(request.output) :]
+            if output and request.rivals is not None:
+                request.scores += output.outputs[0].logprobs or []
             stopped, tokens = request.take(tokens)
             step.accepted.append(max(0, len(tokens) - 1) if letter == "d" else 0)
             if tokens:
@@ -206,6 +208,7 @@ def sampling_params(request: Request, vocabulary: int) -> Any:
         # A sequence without end_id runs to its limit, as behind the other engines; but not beyond what a schema allows.
         ignore_eos=request.schema is None,
         structured_outputs=None if request.schema is None else StructuredOutputsParams(json=request.schema),
+        logprobs=request.rivals,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )

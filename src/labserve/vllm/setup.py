@@ -10,6 +10,7 @@ from typing import Any
 
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
+from labserve.inflight.logprobs import LogProbs
 from labserve.inflight.own import FILE, class_beside
 from labserve.model_shape import Shape
 from labserve.processor import threads_of
@@ -35,6 +36,7 @@ class VllmSetup:
     shape: Shape
     settings: Settings
     scheduler: VllmScheduler
+    log_probs: LogProbs
     own: str = ""  # the learner's files that change vLLM's scheduler or its arguments
 
     @property
@@ -84,7 +86,7 @@ def set_up(word: Callable[[str], str], device: str, beside: Path | None = None) 
     if own:
         settings = Settings.of_engine(settings.arguments | own, engine.vllm_config)
     files = [name for name in (FILE, ARGUMENTS) if beside and (beside / name).exists()]
-    return VllmSetup(shape, settings, VllmScheduler(engine, settings), ", ".join(files))
+    return VllmSetup(shape, settings, VllmScheduler(engine, settings), LogProbs(word), ", ".join(files))
 
 
 def arguments_beside(folder: Path | None) -> dict[str, Any]:
@@ -115,7 +117,7 @@ def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
     except TypeError as error:
         raise ValueError(f"model.json: {error}") from error
     settings = Settings.of_engine(given, engine.vllm_config)
-    return VllmSetup(Shape.of(folder), settings, VllmScheduler(engine, settings))
+    return VllmSetup(Shape.of(folder), settings, VllmScheduler(engine, settings), LogProbs(word))
 
 
 def open_engine(arguments: dict[str, Any], threads: int, beside: Path | None = None) -> Any:

@@ -1,0 +1,73 @@
+"""Log probabilities of the tokens of ``tensorrt_llm``, for requests with the parameter `logprobs`.
+
+vLLM returns them. OpenVINO GenAI keeps its scores to itself: there the same model reads the request's tokens once more,
+in a pass of their own, so the numbers are those before temperature, penalties and cuts whatever the request samples.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from labserve.codegen.batch_decoder import OpenVinoDecoder
+from labserve.inflight.request import Request
+from labserve.observe.texts import find_tokenizer
+from labserve.params import BadInput
+from labserve.processor import threads_of
+from labserve.text.logprobs import LOGPROBS, as_json, log_probs
+
+
+class LogProbs:
+    """What a model instance needs for them. Nothing is loaded before the first request that asks.
+
+    Args:
+        word: a parameter of the model's config.pbtxt, "" where there is none.
+    """
+
+    def __init__(self, word: Callable[[str], str]) -> None:
+        self._engine, self._folder = word("engine") or "openvino", word("gpt_model_path")
+        self._threads, self._exact = word("threads"), word("exact").lower() == "true"
+        self._tokenizer: Tokenizer | None = None
+        self._reader: OpenVinoDecoder | None = None
+
+    def open(self, request: Request) -> "Scored":
+        """Those of one request, for its `rivals`. Raises BadInput where the engine cannot give them."""
+        if self._engine not in ("openvino", "vllm"):
+            raise BadInput(LOGPROBS, f"engine={self._engine} gives no log probabilities; engine=openvino and vllm do")
+        self._tokenizer = self._tokenizer or find_tokenizer(self._folder)
+        if self._tokenizer is None:
+            raise BadInput(LOGPROBS, f"{self._folder} has no tokenizer that spells the tokens")
+        if self._engine == "vllm":
+            return Scored(request, self._tokenizer)
+        if self._reader is None:
+            threads = threads_of(int(self._threads), self._folder)
+            self._reader = OpenVinoDecoder(self._folder, threads, self._exact)
+        return Computed(request, self._tokenizer, self._reader.another())
+
+
+class Scored:
+    """Those of one request, from the engine itself (`Request.scores`)."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self._request, self._tokenizer = request, tokenizer
+
+    def of(self, tokens: Sequence[int]) -> list[str]:
+        """One JSON text for each of the request's next tokens: vllm_backend's form."""
+        return [as_json(self._of(token), self._tokenizer) for token in tokens]
+
+    def _of(self, token: int) -> Any:
+        return self._request.scores.pop(0)
+
+
+class Computed(Scored):
+    """Those of one request, by a pass over each of its tokens; `reader` is its own."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, reader: OpenVinoDecoder) -> None:
+        super().__init__(request, tokenizer)
+        self._reader, self._last = reader, -1
+
+    def _of(self, token: int) -> Any:
+        begun = self._last >= 0
+        scores = self._reader.step([0], [self._last]) if begun else self._reader.begin([self._request.prompt])
+        self._last = token
+        return log_probs(scores[0], token, self._request.rivals or 0)
