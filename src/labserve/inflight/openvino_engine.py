@@ -1,5 +1,6 @@
 """OpenVINO GenAI's continuous batching pipeline as an engine of the scheduler."""
 
+import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +50,9 @@ class OpenVinoEngine:
         config.max_num_seqs = batch
         config.dynamic_split_fuse = True  # prompts share a step with decoding; the scheduler decides whether in pieces
         config.enable_prefix_caching = features.kv_cache_reuse
-        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads_of(threads, folder)}
+        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": (count := threads_of(threads, folder))}
+        if count == 1:  # with AMX some small models in bf16 divide by zero (OpenVINO 2026.4.1), and their process dies
+            os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # all but AMX
         if exact:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         if features.kv_precision != AUTO:
