@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -54,7 +55,7 @@ class Hub:
         loader = jinja2.PackageLoader("labctl.hub", "templates")
         self.templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
         markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-        self.markdown = lambda text: Markup(markdown.render(text))
+        self.markdown: Callable[[str], Markup] = lambda text: Markup(markdown.render(text))
         get, post = ["GET"], ["POST"]
         routes = [
             ("/", get, self.home),
@@ -130,7 +131,7 @@ class Hub:
 
     async def file(self, request: Request) -> Response:
         name = request.url.path.removeprefix("/")
-        text = jinja2.PackageLoader("labctl.hub", "templates").get_source(self.templates, name)[0]
+        text = (files("labctl.hub") / "templates" / name).read_text(encoding="utf-8")
         return Response(text, media_type=FILES[name])
 
     # -- entering ----------------------------------------------------------------------------------------------------
@@ -180,10 +181,10 @@ class Hub:
 
     async def task(self, request: Request) -> Response:
         number, id = self.learner(request), request.path_params["id"]
-        files, exercise = self.room.open(number, id), self.room.exercise(id)
+        texts, exercise = self.room.open(number, id), self.room.exercise(id)
         own = self.room.desks[number]
         hints = exercise.manifest.hints[: own.hints.get(id, 0)]
-        values = {"exercise": exercise, "files": files, "verdict": own.verdicts.get(id), "hints": hints}
+        values: dict[str, Any] = {"exercise": exercise, "files": texts, "verdict": own.verdicts.get(id), "hints": hints}
         place, task = self.room.checks.place(number), self.markdown(task_of(exercise))
         checked = self.room.checks.exercise(number)
         return self.page("task.html", number, task=task, place=place, checked=checked, **values)
@@ -192,8 +193,8 @@ class Hub:
         number, id, do = self.learner(request), request.path_params["id"], request.path_params["do"]
         fields = await self.fields(request)
         if do == "check":
-            files = {name: texts[0].replace("\r\n", "\n") for name, texts in fields.items()}
-            self.room.ask(number, id, files)
+            handed = {name: texts[0].replace("\r\n", "\n") for name, texts in fields.items()}
+            self.room.ask(number, id, handed)
         elif do == "hint":
             self.room.hint(number, id)
         elif do == "reset":

@@ -262,10 +262,10 @@ class Seat:
         )
         assert process.stdout and process.stderr
         if process.stdout.readline() != "ready\n":
-            why = process.stderr.read().strip().splitlines()[-1:]
+            why = process.stderr.read().strip().rpartition("\n")[2]
             process.kill()
             process.wait()
-            raise LabError("a seat of its own cannot be made here", *why, "--trust-each-other")
+            raise LabError("a learner's own namespaces cannot be made here", why, "labctl hub up --trust-each-other")
         process.stderr.close()
         return process
 
