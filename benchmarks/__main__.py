@@ -27,6 +27,7 @@ from benchmarks import (
     engines,
     exercises,
     fuzz,
+    hub,
     iterative,
     kills,
     llm,
@@ -76,6 +77,7 @@ LONG = {
     "door-upstream": door_upstream.run,
     "load-tools": load_tools.run,
     "exercises": exercises.run,
+    "hub": hub.run,
     "museum": museum.run,
     "predict": predict.run,
 }
@@ -96,7 +98,7 @@ def main() -> None:
         type=int,
         help="kills, replica-kills: how often (1000, 100); fuzz, door-fuzz: requests (10000); arena: policies (200); "
         "mystery: runs (100); "
-        "exercises: seeds (200)",
+        "exercises: seeds (200); hub: learners (10)",
     )
     parser.add_argument(
         "--part",

@@ -91,7 +91,9 @@ class Hub:
             except LabError as error:
                 why = ": ".join(part for part in (error.what, error.why) if part)
                 response = self.page("refused.html", None, status=409, why=why)
-            for name, value in {"content-security-policy": POLICY, **HEADERS}.items():
+            # With "no-referrer" a browser's forms would say that they come from nowhere.
+            own = {"content-security-policy": POLICY, "referrer-policy": "same-origin"}
+            for name, value in {**HEADERS, **own}.items():
                 response.headers.setdefault(name, value)
             return response
 

@@ -250,6 +250,7 @@ class Seat:
                     (group / name).write_text(value)
         kept = {sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1])}
         kept |= {str(self.workspace.root), str(self.workspace.cache)}
+        kept.add(str((self.workspace.root / "labs").resolve().parent))  # of a checkout that is made of links
         namespaces = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
         process = subprocess.Popen(
             [*namespaces, sys.executable, "-I", "-c", HOLDER, *sorted(kept)],
