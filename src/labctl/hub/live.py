@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from labctl.hub import seat as side
-from labctl.runtimes.seats import Seat
+from labctl.runtimes.seats import Process, Seat
 from labkit.errors import LabError
 
 SLEEPS = "the server sleeps: the next check brings it up"
@@ -25,10 +24,9 @@ class Live:
 
     def __init__(self, seat: Seat) -> None:
         self._seat, self._lock = seat, threading.Lock()
-        self._stack, self._process = contextlib.ExitStack(), None
+        self._stack = contextlib.ExitStack()
+        self._process: Process | None = None
         self._port, self._token = 0, ""
-
-    _process: subprocess.Popen[str] | None
 
     def wake(self) -> None:
         """Start the page's process, if none runs. Raises LabError: there is no server to look at."""

@@ -35,6 +35,7 @@ MOST_FILE, MOST_TASKS = 2 * 2**30, 1000  # bytes of a file that it writes; proce
 READY_S, END_S = 20.0, 10.0
 CGROUPS = Path("/sys/fs/cgroup")
 CLONE_NEWNET = 0x40000000
+Process = subprocess.Popen[str]
 OWN = (".labs", "exercises", "results", "site")  # of a checkout: what each seat has for itself
 # The first process of a seat's namespaces, as root. It hides every folder that the seat's user could not walk through
 # or that all users write to, puts the folders that are needed back, and then waits for the hub to end.
