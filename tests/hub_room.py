@@ -21,7 +21,7 @@ from labctl.workspace import Workspace
 from labkit.waiting import attempts
 
 ADDRESS = "http://127.0.0.1:8080"
-PASSED = {"passed": True, "sentence": "everything holds", "rows": ["ok  tokens"]}
+PASSED: dict[str, Any] = {"passed": True, "sentence": "everything holds", "rows": ["ok  tokens"]}
 Answer = Callable[[dict[str, Any]], Any]
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accessible import violations
 from hub_room import PASSED, room
+from lab_server import LabServer
 
+from labctl.clock.clock import Clock
 from labctl.hub import serve
 from labctl.hub.app import Hub
+from labctl.hub.guess import Guess
 from labctl.learn import server
 from labctl.learn.exercise import find_all, find_exercise
 from labctl.listener import Silent
+from labctl.pages.live.lines import held_steps
 from labctl.runtimes import seats
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
+from labkit.clients.stream import TextStream
 from labkit.errors import LabError
 from labkit.waiting import attempts
 
@@ -31,6 +36,7 @@ def hub(checkout: Path) -> Iterator[Hub]:
     """A room of two, whose learners have handed in the solution and the starter."""
     if os.geteuid():
         pytest.skip("keeping learners apart needs root")
+    checkout.chmod(0o711)  # learners walk through it
     session = Session.open(Silent())
     session = Session(Workspace(checkout, session.workspace.cache), session.catalog, session.listener)
     exercises = [find_exercise(find_all(session.workspace, session.catalog), ID)]
@@ -100,6 +106,36 @@ def test_a_learners_live_page_shows_their_own_server(hub: Hub) -> None:
     with hub.room.seats[1].connect(hub.live[1]._port) as connection:
         connection.sendall(f"GET /{hub.live[1]._token}/ HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode())
         assert b" 200 " in connection.recv(100)
+
+
+def test_the_room_guesses_the_next_batch_of_a_stack_whose_clock_stands_still(
+    lab_server: Callable[..., LabServer], checkout: Path
+) -> None:
+    up, session = lab_server("iterative"), Session.open(Silent())
+    session = Session(Workspace(checkout, session.workspace.cache), session.catalog, session.listener)
+    guess = Guess(session.workspace, lambda: [record for _, record in session.running() if record.stack == "iterative"])
+    clock, model = Clock(up.run_dir, ("simple-gpt2", "iterative-gpt2")), "iterative-gpt2"
+    clock.pause()
+    try:
+        with TextStream(up.grpc) as stream:
+            records = [stream.send(model, prompt, max_tokens=4) for prompt in ("I have", "We saw")]
+            for _ in attempts(60.0, 0.05):
+                if sum(len(state["ids"]) for state in held_steps(clock)):
+                    break
+            guess.begin()
+            assert guess.question is not None
+            asked = guess.question
+            guess.vote(1, asked.requests)
+            guess.reveal()
+            assert asked.batch and set(asked.batch) <= set(asked.requests)
+            assert asked.right == (set(asked.batch) == set(asked.requests))
+            with pytest.raises(LabError):
+                guess.vote(1, asked.requests)
+            guess.end()
+            stream.wait(*records, timeout=60.0)
+        assert [record.error for record in records] == ["", ""]
+    finally:
+        clock.run()
 
 
 def test_a_room_is_used_with_the_keyboard_alone_on_a_phone(browser: Any, tmp_path: Path) -> None:

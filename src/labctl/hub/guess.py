@@ -68,7 +68,8 @@ class Guess:
                 for line in (line for line in lines if "ids" in line):
                     whole = instances[line["model"], line["instance"]].whole(line)
                     own = [name for name in whole["seats"] if name]
-                    found[line["model"]] = own, [name for name in whole["waiting"] if name not in own]
+                    coming = [*whole["waiting"], *(sorted(line["ids"]) if line.get("kind") == HELD else ())]
+                    found[line["model"]] = own, [name for name in dict.fromkeys(coming) if name not in own]
                 for model, (own, waiting) in found.items():
                     count = len(own) + len(waiting)
                     if count and (best is None or count > best[0]):

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from labctl.clock.clock import Clock
 from labctl.learn import desk, judge, server
 from labctl.learn.exercise import find_all, find_exercise
 from labctl.learn.progress import Progress
@@ -36,6 +35,8 @@ def check(session: Session, call: Mapping[str, Any]) -> Mapping[str, Any]:
             raise LabError(f"exercise {exercise.id} has no file {name}")
         atomic_write(folder / name, text)
     Progress(workspace).start(exercise.id)
+    if there := session.find(server.STACK):
+        clock_of(workspace, there[1]).run()  # the learner may have stopped it on the live page
     outcome = judge.check(session, exercise, "local")
     return {"passed": outcome.passed, "sentence": outcome.sentence, "rows": outcome.rows()}
 
@@ -51,12 +52,10 @@ def live(session: Session, call: Mapping[str, Any]) -> Mapping[str, Any]:
     exercises = find_all(session.workspace, session.catalog, lambda problem: None)
     exercise = find_exercise(exercises, Progress(session.workspace).current)
     lab = server.lab_with(exercise, session.workspace)
-    clock: Clock = clock_of(session.workspace, record)
     with page_of_stack(session.workspace, lab, record, exposed=False).serving(0) as address:
         print(json.dumps({"address": address}), flush=True)
         while session.find(server.STACK):
             time.sleep(LOOK_S)
-    clock.run()
     return {}
 
 

@@ -94,6 +94,9 @@ class Seat:
 
     def prepare(self) -> None:
         """Make the seat's folder: the checkout and the cache as links, all else its own. Nothing of it runs yet."""
+        for path in (self.workspace.root, self.workspace.cache):
+            if self.apart and not path.stat().st_mode & 1:
+                raise LabError(f"learners cannot enter {path}", "it is closed to other users", f"chmod o+x {path}")
         for path in (self.folder.parent.parent, self.folder.parent):
             path.mkdir(parents=True, exist_ok=True)
             nofollow.require_own(path, "folder")
