@@ -27,7 +27,7 @@ def hub_command() -> None:
 
 @hub_command.command("up")
 @opt.number_option("--learners", 10, "How many learners.", click.IntRange(1, 200))
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="The pages' port.")
+@opt.number_option("--port", PORT, "The pages' port.", click.IntRange(0, 65535))
 @click.option("--labs", "names", default="", metavar="LAB,LAB", help="Only exercises of these labs.")
 @opt.number_option("--checks", None, "Checks at the same time (half of the processors).", click.IntRange(1))
 @opt.number_option("--memory", 3072, "Memory of a learner's processes, in MiB.", click.IntRange(512), "MIB")
