@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from labctl.hub.app import Hub
 from labctl.hub.codes import Codes
 from labctl.hub.guess import Guess
 from labctl.hub.room import Room
-from labctl.learn.exercise import find_all
+from labctl.learn.exercise import Exercise, find_all
 from labctl.manifest.catalog import load
 from labctl.workspace import Workspace
 from labkit.waiting import attempts
@@ -23,6 +24,12 @@ from labkit.waiting import attempts
 ADDRESS = "http://127.0.0.1:8080"
 PASSED: dict[str, Any] = {"passed": True, "sentence": "everything holds", "rows": ["ok  tokens"]}
 Answer = Callable[[dict[str, Any]], Any]
+
+
+@functools.cache
+def exercises() -> list[Exercise]:
+    workspace = Workspace.find()
+    return [one for one in find_all(workspace, load(workspace)) if one.lab.number == "02"]
 
 
 class FakeSeat:
@@ -47,13 +54,11 @@ class RoomOfTest:
     """The application, the codes, and a browser for each visitor."""
 
     def __init__(self, folder: Path, answer: Answer, learners: int = 3) -> None:
-        workspace = Workspace.find()
-        exercises = [one for one in find_all(workspace, load(workspace)) if one.lab.number == "02"]
         self.hold, self.folder = threading.Event(), folder
         self.hold.set()
         seats: Any = [FakeSeat(number, answer, self.hold) for number in range(1, learners + 1)]
         known, self.codes = Codes.make(learners)
-        self.hub = Hub(Room(exercises, seats, folder, 1), known, Guess(workspace, list))
+        self.hub = Hub(Room(exercises(), seats, folder, 1), known, Guess(Workspace.find(), list))
 
     def browser(self, number: int | None = None) -> TestClient:
         client = TestClient(self.hub.app, ADDRESS, follow_redirects=False, headers={"origin": ADDRESS})

@@ -53,6 +53,13 @@ def test_a_call_under_another_name_or_from_another_page_is_refused(tmp_path: Pat
         assert here.hub.room.desks[1].files == {}
 
 
+def test_the_room_answers_under_the_name_that_a_person_gave_it(tmp_path: Path) -> None:
+    with room(tmp_path) as here:
+        here.hub.forwarded = "labs.example"
+        assert here.browser().get("/", headers={"host": "labs.example"}).status_code == 403  # from another page
+        assert here.browser().get("/", headers={"host": "labs.example", "origin": "https://labs.example"}).is_success
+
+
 def test_a_call_that_does_not_say_where_it_comes_from_is_refused(tmp_path: Path) -> None:
     with room(tmp_path) as here:
         browser = here.browser(1)

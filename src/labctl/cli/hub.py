@@ -35,6 +35,7 @@ def hub_command() -> None:
 @click.option("--new-codes", is_flag=True, help="Make new codes, in the place of those of the last time.")
 @click.option("--trust-each-other", "trusting", is_flag=True, help="Run all learners' code as one user, without root.")
 @opt.expose_option
+@click.option("--forwarded-host", "forwarded", default="", metavar="NAME", help="Also answer under this name.")
 @click.option("--tls-cert", type=opt.A_FILE, help="The certificate, with which the pages are served over TLS.")
 @click.option("--tls-key", type=opt.A_FILE, help="The key of the certificate.")
 def up_(
@@ -47,6 +48,7 @@ def up_(
     new_codes: bool,
     trusting: bool,
     expose: bool,
+    forwarded: str,
     tls_cert: Path | None,
     tls_key: Path | None,
 ) -> None:
@@ -74,6 +76,7 @@ def up_(
     exercises = _exercises(session, names)
     settings = serve.Settings(learners, checks or max(1, (os.cpu_count() or 2) // 2), memory, 60.0 * idle, not trusting)
     hub, codes = serve.open_hub(session, exercises, settings, expose, bool(tls_cert), new_codes)
+    hub.forwarded = forwarded.lower()
     try:
         with serve.listening(hub, port, tls_cert, tls_key) as address:
             _print(codes)

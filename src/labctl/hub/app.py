@@ -50,6 +50,7 @@ class Hub:
 
     def __init__(self, room: Room, codes: Codes, guess: Guess, exposed: bool = False, secure: bool = False) -> None:
         self.room, self.codes, self.guess, self.exposed, self.secure = room, codes, guess, exposed, secure
+        self.forwarded = ""  # another name under which a person has made it known
         self.attempts, self.visits = Attempts(), Visits()
         self.live = {number: Live(seat) for number, seat in room.seats.items()}
         loader = jinja2.PackageLoader("labctl.hub", "templates")
@@ -81,7 +82,7 @@ class Hub:
     def _guarded(self, do: Callable[[Request], Any]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             try:
-                if why := gate.objection(request.headers, self.exposed):
+                if why := gate.objection(request.headers, self.exposed, self.forwarded):
                     raise Refused(403, why)
                 if request.method == "POST" and "origin" not in request.headers:
                     raise Refused(403, "this page takes no calls from other pages")
