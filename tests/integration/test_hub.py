@@ -79,7 +79,9 @@ def test_a_learners_code_runs_as_a_user_of_its_own(hub: Hub) -> None:
     assert in_seat(hub, 2, "import os; print(os.getuid())") == str(seats.FIRST_USER + 2)
 
 
-@pytest.mark.parametrize("what", ["seats/01/exercises/02a/model.py", "seats/01", "codes.json", "learners", "report"])
+@pytest.mark.parametrize(
+    "what", ["seats/01/exercises/02a/model.py", "seats/01", "codes.json", "learners", "report", "seat-01.log"]
+)
 def test_a_learners_code_cannot_read_what_is_anothers(hub: Hub, what: str) -> None:
     path = hub.room.folder / what
     reads = (

@@ -63,6 +63,8 @@ class Room:
         self.exercises = {exercise.id: exercise for exercise in exercises}
         self.seats = {seat.number: seat for seat in seats}
         self.folder, self._lock = folder, threading.Lock()
+        for name in ("learners", "report"):
+            (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.desks = {number: self._read(number) for number in self.seats}
         self.checks = Checks(self._judge, at_once)
 

@@ -144,7 +144,7 @@ class Seat:
         pipe = subprocess.PIPE
         log = self.workspace.state / "hub" / f"seat-{self.number:02d}.log"
         with (
-            log.open("ab") as errors,
+            os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as errors,
             subprocess.Popen(
                 argv,
                 stdin=pipe,
