@@ -27,6 +27,7 @@ from benchmarks import (
     engines,
     exercises,
     fuzz,
+    hub,
     iterative,
     kills,
     kv_precision,
@@ -78,6 +79,7 @@ LONG = {
     "door-upstream": door_upstream.run,
     "load-tools": load_tools.run,
     "exercises": exercises.run,
+    "hub": hub.run,
     "museum": museum.run,
     "predict": predict.run,
 }
@@ -97,8 +99,7 @@ def main() -> None:
         "--count",
         type=int,
         help="kills, replica-kills: how often (1000, 100); fuzz, door-fuzz: requests (10000); arena: policies (200); "
-        "mystery: runs (100); kv-precision: prompts (16); "
-        "exercises: seeds (200)",
+        "mystery: runs (100); kv-precision: prompts (16); exercises: seeds (200); hub: learners (10)",
     )
     parser.add_argument(
         "--part",

@@ -48,6 +48,7 @@ ROOMS = {
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "labs/arena.py", "cli/reproduce.py", "cli/arena.py"),
     "disaggregation": ("pages/live/routes.py", "deploy/gateway.py"),
     "mystery": ("mystery/*.py", "cli/mystery.py"),
+    "hub": ("hub/*.py", "runtimes/seats.py", "cli/hub.py"),
 }
 ROOM_LINES, PAGE_WORDS = 1_500, 900
 # Their pages, each at most PAGE_WORDS.
@@ -65,6 +66,7 @@ PAGES = (
             "disaggregation",
             "mystery",
             "anywhere",
+            "hub",
         )
     ),
     "docs/guide/questions/*.md",  # these at most 200 each

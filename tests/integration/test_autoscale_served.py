@@ -26,7 +26,7 @@ from labkit.records import RequestRecord
 
 STACK, MODEL = "scaled", "streams"
 SLOTS, STEP_MS, TOKENS, USERS, FEW = 8, 500, 4, 12, 2
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0  # rest must last for 30 looks
 UP = ("--replicas", "1", "--balance", "l7", "--runtime", "local", "--ports", "auto")
 SET = (f"seats={SLOTS}", f"step_ms={STEP_MS}", "slo=ttft<2000ms,tpot<60000ms")
 

@@ -51,11 +51,13 @@ class Feed:
 
     def _step(self, lane: _Lane, line: Line) -> LaneEvent:
         new: list[list[Any]] = []
+        prompts = line.get("prompts")
+        prompts = prompts if isinstance(prompts, dict) else {}  # a model of lab 02 counts them under this name
 
         def number(name: str) -> int:
             if name not in lane.requests:
                 lane.requests[name] = self._requests
-                new.append([self._requests, name, str(line.get("prompts", {}).get(name, ""))[:LABEL]])
+                new.append([self._requests, name, str(prompts.get(name, ""))[:LABEL]])
                 self._requests += 1
             return lane.requests[name]
 
