@@ -59,6 +59,7 @@ class StepLine(BaseModel):
     seats: list[str] | None = None
     kv_blocks: Count | None = None
     kv_blocks_used: Count | None = None
+    copied: Count | None = None
     prompts: dict[str, str] = {}
     before: dict[str, str] = {}
     prefill: Count | None = None
