@@ -60,6 +60,7 @@ class StepLine(BaseModel):
     kv_blocks: Count | None = None
     kv_blocks_used: Count | None = None
     routes: dict[str, dict[str, Any]] = {}
+    copied: Count | None = None
     prompts: dict[str, str] = {}
     before: dict[str, str] = {}
     prefill: Count | None = None
