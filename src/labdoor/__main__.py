@@ -41,7 +41,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode())
-    # Python's thread itself polls gRPC's sockets; else a thread of gRPC's wakes it, which is a third of a token's cost.
+    # Without gRPC's newer event loop a token takes a fifth (8 streams) to a third (4) less processor time: grpcio 1.85.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 

@@ -169,11 +169,8 @@ class Answer:
         """The chunk that has the usage; empty where it is not wanted."""
         if not self._asked.wants_usage:
             return b""
-        return (
-            b"data: "
-            + JSON.dump_json(self._head() | {"choices": [], "usage": self._usage().model_dump(exclude_unset=True)})
-            + b"\n\n"
-        )
+        usage = self._usage().model_dump(exclude_unset=True)
+        return b"data: " + JSON.dump_json(self._head() | {"choices": [], "usage": usage}) + b"\n\n"
 
     def _head(self) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
