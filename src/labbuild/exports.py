@@ -26,7 +26,7 @@ Run = Callable[[Any], Any]  # ids [batch, length] → logits [batch, length, voc
 
 
 class OpenVino(Engine):
-    """Runs on any x86-64 CPU; ``precision`` is that of the stored weights, not of the arithmetic."""
+    """Runs on any CPU of its architecture; ``precision`` is that of the stored weights, not of the arithmetic."""
 
     name = "openvino"
     recipe = "2026.4/text-generation-with-past/2"

@@ -17,6 +17,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.architecture import X86, architecture
 from labctl.listener import Listener
 from labctl.runtimes import processes, wheel
 from labctl.runtimes.processes import Action, Command
@@ -92,6 +93,9 @@ class Layer:
         return Action(title, self._install, self._commands(Path("FOLDER")), [f"{self.path}/"], minutes=2)
 
     def _install(self, listener: Listener) -> str:
+        if (machine := architecture()) != X86:
+            why = f"its package is built for {X86}, and this machine is {machine}"
+            raise LabError(f"{self.name} cannot be installed", why, "another engine (labctl list LAB shows them)")
         with key_lock(self.path):
             if self.ready:
                 return f"in {self.path}"
