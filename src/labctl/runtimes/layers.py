@@ -57,6 +57,12 @@ class Layer:
         return self.path.is_dir()
 
     @property
+    def elsewhere(self) -> str:
+        """Why this machine cannot have it; "" where it can."""
+        machine = architecture()
+        return "" if machine == X86 else f"its package is built for {X86}, and this machine is {machine}"
+
+    @property
     def needed(self) -> float:
         """Bytes of free disk."""
         return NEEDED[self.name]
@@ -75,6 +81,8 @@ class Layer:
 
     def require(self) -> Path:
         """Its folder. Raises LabError where it is not installed, or lacks a library of the system."""
+        if not self.ready and self.elsewhere:
+            raise LabError(f"{self.name} cannot run here", self.elsewhere, "another engine (labctl list LAB shows them)")
         if not self.ready:
             raise LabError(f"{self.name} is not installed", "it is a layer of its own over .venv", self.remedy)
         library, package = LIBRARIES[self.name]
@@ -93,9 +101,10 @@ class Layer:
         return Action(title, self._install, self._commands(Path("FOLDER")), [f"{self.path}/"], minutes=2)
 
     def _install(self, listener: Listener) -> str:
-        if (machine := architecture()) != X86:
-            why = f"its package is built for {X86}, and this machine is {machine}"
-            raise LabError(f"{self.name} cannot be installed", why, "another engine (labctl list LAB shows them)")
+        if self.elsewhere:
+            raise LabError(
+                f"{self.name} cannot be installed", self.elsewhere, "another engine (labctl list LAB shows them)"
+            )
         with key_lock(self.path):
             if self.ready:
                 return f"in {self.path}"

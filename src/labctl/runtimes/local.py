@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import platform
 import shutil
 import signal
 import subprocess
@@ -56,7 +57,7 @@ class LocalRuntime:
     def check(self, profile: str) -> None:
         if sys.platform != "linux" or architecture() not in SUPPORTED:
             raise LabError(
-                f"the local runtime does not run on {sys.platform} {architecture()}",
+                f"the local runtime does not run on {sys.platform} {platform.machine()}",
                 f"Triton's wheel is built for Linux ({' and '.join(SUPPORTED)}) only",
                 "start a Docker engine and use --runtime compose",
             )
