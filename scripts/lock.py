@@ -4,8 +4,9 @@ make lock                       keeps what is locked, adds what pyproject.toml n
 make lock ARGS=--upgrade        the newest of everything that pyproject.toml allows
 make lock ARGS="--upgrade-package NAME"
 
-One resolution (uv's) serves Python 3.11 and 3.12 on x86_64 and on arm64, so all files agree: each has the hashes of
-both kinds of wheels. vllm.txt, aiperf.txt, guidellm.txt and gpu.txt are for x86_64 alone. Three things are not as usual:
+One resolution (uv's) serves Python 3.11 and 3.12 on x86_64 and on arm64, so all files agree; each has the hashes of
+both kinds of wheels. Only vllm.txt, aiperf.txt, guidellm.txt and gpu.txt are for x86_64 alone.
+Three things are not as usual:
 
 - PyTorch's wheels differ from index to index under one version, so it is locked by version alone, in torch.txt, one
   line a machine. Its own requirements, those of a CPU build, are said in pyproject.toml.

@@ -44,7 +44,14 @@ ROOMS = {
         "pages/live/whatif.py",
         "pages/live/page/whatif.js",
     ),
-    "anywhere": ("architecture.py", "cli/new.py", "bundle/folder.py", "doctor/system.py", "pages/live/arrivals.py", "learn/scenario.py"),
+    "anywhere": (
+        "architecture.py",
+        "cli/new.py",
+        "bundle/folder.py",
+        "doctor/system.py",
+        "pages/live/arrivals.py",
+        "learn/scenario.py",
+    ),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "labs/arena.py", "cli/reproduce.py", "cli/arena.py"),
     "mystery": ("mystery/*.py", "cli/mystery.py"),
 }

@@ -154,7 +154,7 @@ class Onnx(Gpt2Export):
     def export(self, module: Any, path: Path) -> None:
         import torch
 
-        # PyTorch 2.9 finds that a batch of 1 is another case, and refuses to promise it. The comparison shows that it is none.
+        # PyTorch 2.9 takes a batch of 1 for another case, and promises nothing for it; the comparison shows it is none.
         batch = torch.export.Dim("batch", min=2, max=4096)
         length = torch.export.Dim("length", max=module.config.n_positions)
         torch.onnx.export(

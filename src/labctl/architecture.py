@@ -1,4 +1,4 @@
-"""The processor architecture that servers run on, by one name: Linux says aarch64 for what macOS and Docker call arm64."""
+"""The processor architecture that servers run on, by one name: what Linux calls aarch64 is Docker's arm64."""
 
 from __future__ import annotations
 

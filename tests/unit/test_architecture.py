@@ -1,4 +1,4 @@
-"""x86_64 and arm64: one name for each, the right lock line and engine, and nothing that takes one of them for granted."""
+"""x86_64 and arm64: one name for each, the right lock line and engine, and nothing that takes one for granted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("said", "name"),
-    [("x86_64", X86), ("AMD64", X86), ("amd64", X86), ("aarch64", ARM), ("arm64", ARM), ("ARM64", ARM), ("riscv64",) * 2],
+    [
+        ("x86_64", X86),
+        ("AMD64", X86),
+        ("amd64", X86),
+        ("aarch64", ARM),
+        ("arm64", ARM),
+        ("ARM64", ARM),
+        ("riscv64",) * 2,
+    ],
 )
 def test_each_architecture_has_one_name(said: str, name: str) -> None:
     assert named(said) == name
@@ -123,7 +131,11 @@ def test_each_machine_asks_for_its_own_pytorch(tmp_path: Path, machine: str, ask
 
 @pytest.mark.parametrize(
     ("said", "error"),
-    [("Linux x86_64", "no Python 3.11"), ("Linux aarch64", "no Python 3.11"), ("Darwin arm64", "needs Linux on x86_64")],
+    [
+        ("Linux x86_64", "no Python 3.11"),
+        ("Linux aarch64", "no Python 3.11"),
+        ("Darwin arm64", "needs Linux on x86_64"),
+    ],
 )
 def test_setup_asks_for_a_python_on_both_and_for_linux_elsewhere(tmp_path: Path, said: str, error: str) -> None:
     (tmp_path / "uname").write_text(f"#!/bin/sh\necho {said}\n")

@@ -27,6 +27,7 @@ from labkit.errors import LabError
 
 NEEDED = {"vllm": 2.5e9}  # bytes of free disk: a layer, and its downloads while it is made
 LIBRARIES = {"vllm": ("libnuma.so.1", "libnuma1")}  # of the system, and Debian's package of it
+OTHERS = "another engine (labctl list LAB shows them)"
 PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing collected) .*")
 
 
@@ -82,7 +83,7 @@ class Layer:
     def require(self) -> Path:
         """Its folder. Raises LabError where it is not installed, or lacks a library of the system."""
         if not self.ready and self.elsewhere:
-            raise LabError(f"{self.name} cannot run here", self.elsewhere, "another engine (labctl list LAB shows them)")
+            raise LabError(f"{self.name} cannot run here", self.elsewhere, OTHERS)
         if not self.ready:
             raise LabError(f"{self.name} is not installed", "it is a layer of its own over .venv", self.remedy)
         library, package = LIBRARIES[self.name]
@@ -102,9 +103,7 @@ class Layer:
 
     def _install(self, listener: Listener) -> str:
         if self.elsewhere:
-            raise LabError(
-                f"{self.name} cannot be installed", self.elsewhere, "another engine (labctl list LAB shows them)"
-            )
+            raise LabError(f"{self.name} cannot be installed", self.elsewhere, OTHERS)
         with key_lock(self.path):
             if self.ready:
                 return f"in {self.path}"

@@ -27,8 +27,8 @@ def precision_of(word: str, device: str, weights: int) -> Precision:
 
     Args:
         word: "fp32"; "bf16", which is slow on a processor that has to imitate it; "fp16", which on a processor are
-            weights of half the bytes where it reads them, and rounded to fp16 anyway; "auto": fp16 on a GPU, on a processor
-            bf16 where it has that and the weights are many, else fp16 where it reads that, else fp32.
+            weights of half the bytes where it reads them, and rounded to fp16 anyway; "auto": fp16 on a GPU, else
+            bf16 where the processor has that and the weights are many, else fp16 where it reads that, else fp32.
         device: "cpu" or "cuda:N".
         weights: bytes of all weights in fp32.
 
