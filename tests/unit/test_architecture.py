@@ -8,11 +8,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from machinery import ROOT
-from packaging.requirements import Requirement
 
 from labctl.architecture import ARM, X86, architecture, container_platform, named, server_architecture
 from labctl.artifacts import engines
@@ -22,8 +20,6 @@ from labctl.runtimes.layers import Layer
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-
-BOTH = ("labs.txt", "server.txt", "client.txt", "chat.txt", "guard.txt", "build.txt", "torch.txt")
 
 
 @pytest.fixture
@@ -100,21 +96,6 @@ def test_vllm_is_refused_on_arm_before_anything_is_downloaded(arm: None, tmp_pat
     with pytest.raises(LabError, match="vllm cannot run here"):
         found.require()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("machine", [X86, ARM])
-@pytest.mark.parametrize("name", BOTH)
-def test_each_machine_gets_one_version_of_every_package(name: str, machine: str) -> None:
-    """A package that only one of them has would need a line that says so; PyTorch's do."""
-    found: dict[str, str] = {}
-    for line in (ROOT / "requirements" / name).read_text().splitlines():
-        if line[:1].isalpha():
-            pin = Requirement(line.removesuffix("\\").strip())
-            where: dict[str, Any] = {"platform_machine": machine, "python_full_version": "3.11.2"}
-            if pin.marker is None or pin.marker.evaluate(where):
-                assert pin.name not in found, f"{pin.name} twice"
-                found[pin.name] = str(pin.specifier)
-    assert found and ("torch" in found) == (name == "torch.txt")
 
 
 @pytest.mark.parametrize(("machine", "asked"), [("x86_64", "torch==2.13.0+cpu"), ("aarch64", "torch==2.9.1")])

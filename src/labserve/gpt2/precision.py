@@ -65,5 +65,5 @@ def shortfall(precision: Precision) -> str:
 
 def reads_fp16() -> bool:
     """Whether this processor makes fp32 of fp16 as it reads it (F16C, of x86), which is what FBGEMM's products need."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # PyTorch 2.9, which ARM has, cannot be asked
-    return bool(capabilities.get("f16c")) and "fbgemm" in torch.backends.quantized.supported_engines
+    ask = getattr(torch.cpu, "get_capabilities", None)  # PyTorch 2.9, which ARM has, cannot be asked
+    return bool(ask and ask().get("f16c")) and "fbgemm" in torch.backends.quantized.supported_engines
