@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
 from machinery import ROOT
 
@@ -16,6 +17,11 @@ from labctl.runtimes.images import build_environment
 CLI = os.environ.get("LABS_DEVCONTAINER_CLI") or shutil.which("devcontainer")
 IMAGE, LABEL = "labs-test-devcontainer", "labs.test=devcontainer"
 UP_S, RUN_S = 1500, 300  # of a machine with much other work
+
+
+@pytest.fixture(scope="session", autouse=True)
+def docker_is_here(engine: docker.DockerClient) -> None:
+    """An engine, but none of the images that the other tests in this folder need."""
 
 
 def run(*argv: str, timeout: float) -> str:
