@@ -87,11 +87,12 @@ def opened(tmp_path: Path) -> Iterator[list[str]]:
         yield options[:4]
     finally:
         containers = run("docker", "ps", "--all", "--quiet", "--filter", f"label={LABEL}", timeout=RUN_S).split()
-        images = {run("docker", "inspect", "--format", "{{.Image}}", c, timeout=RUN_S).strip() for c in containers}
+        name = ("docker", "inspect", "--format", "{{.Config.Image}}")
+        images = {run(*name, container, timeout=RUN_S).strip() for container in containers}
         for container in containers:
             run("docker", "rm", "--force", container, timeout=RUN_S)
-        for left in images:
-            run("docker", "image", "rm", "--force", left, timeout=RUN_S)
+        for left in images:  # the second is the first's base, without the number of this user
+            run("docker", "image", "rm", "--force", left, left.removesuffix("-uid"), timeout=RUN_S)
         run("docker", "volume", "rm", "--force", "triton-labs-cache", timeout=RUN_S)
 
 
