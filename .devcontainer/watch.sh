@@ -9,6 +9,7 @@ if [ -n "${CODESPACE_NAME:-}" ]; then
     options+=(--forwarded-host "$CODESPACE_NAME-7861.${GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN:-app.github.dev}")
 fi
 .venv/bin/labctl up iterative --runtime local
+printf '\nA verdict, in a second terminal:\n  source .venv/bin/activate && labctl down iterative && labctl run iterative --quick\n\n'
 .venv/bin/labctl watch iterative "${options[@]}" | while read -r line; do
     printf '%s\n' "$line"
     address=$(grep -o 'http://127\.0\.0\.1:[^ ]*' <<<"$line") || continue

@@ -18,16 +18,19 @@ fetch() {
     $pip install ${LABS_COMPILE:-} "$@"
 }
 
-# Named as +cpu: under the plain version the package index has the CUDA build, which is gigabytes.
+# On x86_64 named as +cpu: under the plain version the package index has the CUDA build, which is gigabytes. For ARM its
+# build is a CPU build, in the version that torch.txt has for it.
 install_torch() {
-    wanted=$(grep '^torch==' "$1")
+    other="== 'aarch64'" cpu=+cpu
+    [ "$(uname -m)" != aarch64 ] || other="!= 'aarch64'" cpu=
+    wanted=$(grep '^torch==' "$1" | grep -v "platform_machine $other" | cut -d ' ' -f 1)
     if [ -z "${LABS_DOWNLOAD:-}" ] && $pip show torch 2>/dev/null | grep -q "^Version: ${wanted#*==}"; then
         echo "PyTorch is there"
     elif [ -n "${LABS_TORCH_INDEX:-}" ]; then
         fetch --retries 5 --timeout 30 --index-url "$LABS_TORCH_INDEX" "$wanted" # a CUDA build comes with its libraries
     else
-        echo "$wanted+cpu from where pip is set up to look, else from $torch_cpu_index"
-        install "$wanted+cpu" || install --retries 5 --timeout 30 --index-url "$torch_cpu_index" "$wanted+cpu"
+        echo "$wanted$cpu from where pip is set up to look, else from $torch_cpu_index"
+        install "$wanted$cpu" || install --retries 5 --timeout 30 --index-url "$torch_cpu_index" "$wanted$cpu"
     fi
 }
 

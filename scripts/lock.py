@@ -4,10 +4,12 @@ make lock                       keeps what is locked, adds what pyproject.toml n
 make lock ARGS=--upgrade        the newest of everything that pyproject.toml allows
 make lock ARGS="--upgrade-package NAME"
 
-One resolution (uv's) serves Python 3.11 and 3.12, so all files agree. Three things are not as usual:
+One resolution (uv's) serves Python 3.11 and 3.12 on x86_64 and on arm64, so all files agree; each has the hashes of
+both kinds of wheels. Only vllm.txt, aiperf.txt, guidellm.txt and gpu.txt are for x86_64 alone.
+Three things are not as usual:
 
-- PyTorch's wheels differ from index to index under one version, so it is locked by version alone, in torch.txt, and
-  its own requirements, those of a CPU build, are said in pyproject.toml.
+- PyTorch's wheels differ from index to index under one version, so it is locked by version alone, in torch.txt, one
+  line a machine. Its own requirements, those of a CPU build, are said in pyproject.toml.
 - vLLM (vllm.txt) is a resolution of its own: it is laid over .venv, and brings what it needs in other versions.
   So are AIPerf (aiperf.txt) and GuideLLM (guidellm.txt), whose environments have nothing of .venv; in GuideLLM's is
   PyTorch too, as in torch.txt.
@@ -46,10 +48,12 @@ GPU, GPU_PACKAGES = "gpu.txt", ("llguidance", "numpy", "onnxruntime", "torch", "
 VLLM, AIPERF, GUIDELLM = "vllm.txt", "aiperf.txt", "guidellm.txt"
 GPU_PYTHON = ">=3.10,<3.13"  # of NVIDIA's images, older and newer
 # What the labs run on, in uv's own order of words: said in the question, left out of every line of the answer.
-MACHINE = (
-    "implementation_name == 'cpython' and platform_machine == 'x86_64' "
-    "and platform_python_implementation == 'CPython' and sys_platform == 'linux'"
+CPYTHON = "implementation_name == 'cpython'"
+X86, ARM = (
+    f"platform_machine == '{machine}' and platform_python_implementation == 'CPython' and sys_platform == 'linux'"
+    for machine in ("x86_64", "aarch64")
 )
+SAID = {(X86,): f"{CPYTHON} and {X86}", (X86, ARM): f"{CPYTHON} and (({ARM}) or ({X86}))"}
 TORCH_NOTE = "PyTorch's wheels differ from index to index (CPU, CUDA) under one version: a hash would name one index."
 
 
@@ -76,16 +80,16 @@ def lock(project: dict[str, Any], folder: Path, upgrade: Iterable[str]) -> dict[
     """The text of each file of ``requirements/``, without its header."""
     asked = _requirements(project)
     pins = _keep(project, folder / "pins", (EVERYTHING, SITE), upgrade)
-    made = _exports(_project(project, pins), folder / "cpu", FILES)
+    made = _exports(project, pins, folder / "cpu", FILES, (X86, ARM))
     wanted = [requirement for requirement in asked if requirement.partition("=")[0].partition(">")[0] in GPU_PACKAGES]
     image: dict[str, Any] = {
         "project": {"name": "gpu", "version": "0", "requires-python": GPU_PYTHON, "dependencies": wanted}
     }
-    made |= _exports(_project(image, _keep(image, folder / "gpu-pins", (GPU,), upgrade)), folder / "gpu", {GPU: ()})
+    made |= _exports(image, _keep(image, folder / "gpu-pins", (GPU,), upgrade), folder / "gpu", {GPU: ()})
     for name in (VLLM, AIPERF, GUIDELLM):
         made |= _own(project, name, folder, upgrade)
-    (torch,) = (requirement for requirement in asked if requirement.startswith("torch=="))
-    return {**made, "torch.txt": f"# {TORCH_NOTE}\n{torch}\n"}
+    torch = [requirement.replace(";", " ;") for requirement in asked if requirement.startswith("torch==")]
+    return {**made, "torch.txt": "\n".join([f"# {TORCH_NOTE}", *torch, ""])}
 
 
 def inputs(project: dict[str, Any]) -> str:
@@ -114,7 +118,7 @@ def _own(project: dict[str, Any], file: str, folder: Path, upgrade: Iterable[str
         },
         "tool": {"uv": {"dependency-metadata": project["tool"]["uv"]["dependency-metadata"], **rules}},
     }
-    return _exports(_project(layer, _keep(layer, folder / f"{name}-pins", (file,), upgrade)), folder / name, {file: ()})
+    return _exports(layer, _keep(layer, folder / f"{name}-pins", (file,), upgrade), folder / name, {file: ()})
 
 
 def _requirements(project: dict[str, Any]) -> list[str]:
@@ -145,8 +149,14 @@ def _keep(project: dict[str, Any], folder: Path, names: tuple[str, ...], upgrade
     return [line for line in pins.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 
 
-def _exports(project: dict[str, Any], folder: Path, files: dict[str, tuple[str, ...]]) -> dict[str, str]:
-    _write(project, folder)
+def _exports(
+    project: dict[str, Any],
+    pins: list[str],
+    folder: Path,
+    files: dict[str, tuple[str, ...]],
+    machines: tuple[str, ...] = (X86,),
+) -> dict[str, str]:
+    _write(_project(project, pins, machines), folder)
     _uv("lock", folder=folder)
     made = {}
     for name, parts in files.items():
@@ -165,17 +175,17 @@ def _exports(project: dict[str, Any], folder: Path, files: dict[str, tuple[str, 
             *only,
             folder=folder,
         )
-        made[name] = text.replace(f" ; {MACHINE}", "").replace(f" and {MACHINE}", "")
+        made[name] = text.replace(f" ; {SAID[machines]}", "").replace(f" and {SAID[machines]}", "")
     return made
 
 
-def _project(project: dict[str, Any], pins: list[str]) -> dict[str, Any]:
-    """The same requirements for one machine, Linux x86_64, held to these pins."""
+def _project(project: dict[str, Any], pins: list[str], machines: tuple[str, ...] = (X86,)) -> dict[str, Any]:
+    """The same requirements for these machines, held to these pins."""
     own = project["project"]
     below = own["requires-python"].rpartition("<")[2]
     uv = {
         **project.get("tool", {}).get("uv", {}),
-        "environments": [f"{MACHINE} and python_full_version < '{below}'"],
+        "environments": [f"{CPYTHON} and {machine} and python_full_version < '{below}'" for machine in machines],
         "constraint-dependencies": pins,
     }
     return {"project": own, "dependency-groups": project.get("dependency-groups", {}), "tool": {"uv": uv}}

@@ -16,7 +16,10 @@ for folder in "$PWD" "${LABS_CACHE:-$HOME/.cache/triton-labs}"; do
     strange=$(printf %s "$folder" | LC_ALL=C tr -d 'A-Za-z0-9_./+,@%=~-')
     [ -z "$strange" ] || fail "no server would come up from $folder: Triton's python backend takes no '$strange' in a path" "move it to a path of plain letters, digits and . _ - (LABS_CACHE names the cache's), then make setup"
 done
-[ "$(uname -sm)" = "Linux x86_64" ] || fail "the labs' local runtime needs Linux x86_64, this is $(uname -sm)" "the Docker runtime: see README.md, requirements"
+case $(uname -sm) in
+    "Linux x86_64" | "Linux aarch64") ;;
+    *) fail "the labs' local runtime needs Linux on x86_64 or arm64, this is $(uname -sm)" "the Docker runtime: see README.md, requirements" ;;
+esac
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null \
     || fail "no Python 3.11 or 3.12 found ($python)" "apt-get install python3.11 python3.11-venv libpython3.11 (Debian, Ubuntu), or LABS_PYTHON=/path/to/python make setup"
 "$python" -c 'import ensurepip, venv' 2>/dev/null \

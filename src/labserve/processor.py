@@ -1,13 +1,16 @@
 """What a model has of the processor: how many of its threads, and in which numbers they compute."""
 
 import functools
+import platform
 from pathlib import Path
 
 #: Bytes of weights. Threads that share the work of fewer wait for each other longer than they compute.
 SMALL = 16 * 2**20
 MOST = 2
 CPUINFO = Path("/proc/cpuinfo")
-BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's word
+#: Where /proc/cpuinfo lists what a processor has, and its words for bf16. An emulator may show the host's file: a line
+#: of another architecture counts for nothing.
+BF16 = {"x86_64": ("flags", {"avx512_bf16", "amx_bf16"}), "aarch64": ("Features", {"bf16"})}
 
 
 def threads_of(asked: int, folder: str) -> int:
@@ -25,5 +28,6 @@ def has_bf16() -> bool:
         lines = CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
-    words = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
-    return not BF16.isdisjoint(words)
+    begins, names = BF16.get(platform.machine(), ("", set()))
+    words = next((line.split() for line in lines if names and line.startswith(begins)), [])
+    return not names.isdisjoint(words)

@@ -27,6 +27,18 @@ fi
 """
 
 
+# Of https://containers.dev/implementors/json_reference: what is written otherwise is ignored without a word.
+KNOWN = {"name", "build", "hostRequirements", "containerEnv", "mounts", "runArgs", "remoteUser", "customizations"}
+KNOWN |= {"forwardPorts", "portsAttributes", "otherPortsAttributes"}
+KNOWN |= {"onCreateCommand", "updateContentCommand", "postCreateCommand", "postStartCommand", "postAttachCommand"}
+
+
+def test_every_key_is_one_that_editors_know_and_nothing_comes_from_another_registry() -> None:
+    assert FILE.keys() <= KNOWN
+    dockerfile = (FOLDER / FILE["build"]["dockerfile"]).read_text()
+    assert re.findall(r"^(?:ARG BASE=|FROM )(.*)$", dockerfile, re.MULTILINE) == ["debian:bookworm-slim", "${BASE}"]
+
+
 def test_every_port_is_labelled_and_the_pages_are_among_them() -> None:
     ports = {str(port) for port in FILE["forwardPorts"]}
     assert {str(port) for port in PORTS.values()} <= ports

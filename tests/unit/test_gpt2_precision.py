@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from labserve.gpt2 import precision
+from labserve.gpt2 import linear, precision
 from labserve.gpt2.decoders import CachedDecoder, step
 from labserve.gpt2.linear import Linear
 from labserve.gpt2.model import GPT2
@@ -158,7 +158,29 @@ def test_another_precision_is_refused_by_name(folder: Path) -> None:
         GPT2(str(folder), precision="int4")
 
 
-def test_fp16_is_refused_where_the_processor_cannot_read_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp16_that_the_processor_cannot_read_is_rounded_all_the_same_and_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers, and so the same answers, as where it is read: only the memory is not saved."""
+    there = CachedDecoder(GPT2(str(folder), precision="fp16"), 3).logits(sequences(3))
     monkeypatch.setattr(precision, "reads_fp16", lambda: False)
-    with pytest.raises(ValueError, match="does not read fp16"):
-        GPT2(str(folder), precision="fp16")
+    monkeypatch.setattr(linear, "reads_fp16", lambda: False)
+    model = GPT2(str(folder), precision="fp16")
+    assert "this processor does not read fp16" in model.shortfall and model.describe().endswith(model.shortfall)
+    torch.testing.assert_close(CachedDecoder(model, 3).logits(sequences(3)), there, rtol=1e-4, atol=1e-4)
+
+
+def test_bf16_that_the_processor_imitates_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "has_bf16", lambda: False)
+    assert "imitates it" in GPT2(str(folder), precision="bf16").shortfall
+
+
+def test_nothing_is_told_of_fp32(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("has_bf16", "reads_fp16"):
+        monkeypatch.setattr(precision, name, lambda: False)
+    assert GPT2(str(folder), precision="fp32").shortfall == ""
+
+
+def test_a_pytorch_that_cannot_be_asked_reads_no_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert precision.reads_fp16() is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -21,18 +22,22 @@ def test_the_size_of_the_weights_decides_where_nobody_else_did(
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "found"),
+    ("machine", "cpuinfo", "found"),
     [
-        ("processor\t: 0\nflags\t\t: fpu avx2 avx512_bf16 f16c\n", True),
-        ("processor\t: 0\nflags\t\t: fpu amx_bf16 amx_tile\n", True),
-        ("processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n", True),
-        ("processor\t: 0\nflags\t\t: fpu avx2 f16c\n", False),
-        ("", False),
+        ("x86_64", "processor\t: 0\nflags\t\t: fpu avx2 avx512_bf16 f16c\n", True),
+        ("x86_64", "processor\t: 0\nflags\t\t: fpu amx_bf16 amx_tile\n", True),
+        ("aarch64", "processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n", True),
+        ("aarch64", "processor\t: 0\nFeatures\t: fp asimd asimddp\n", False),
+        ("x86_64", "processor\t: 0\nflags\t\t: fpu avx2 f16c\n", False),
+        ("aarch64", "processor\t: 0\nflags\t\t: fpu avx2 avx512_bf16\n", False),  # an emulator's: the host's file
+        ("riscv64", "processor\t: 0\nisa\t\t: rv64imafdc\n", False),
+        ("x86_64", "", False),
     ],
 )
 def test_bf16_is_taken_where_the_processor_says_that_it_multiplies_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, found: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, cpuinfo: str, found: bool
 ) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
     file = tmp_path / "cpuinfo"
     file.write_text(cpuinfo)
     monkeypatch.setattr(processor, "CPUINFO", file)

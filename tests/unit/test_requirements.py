@@ -42,14 +42,15 @@ def requirements() -> list[Requirement]:
     return [Requirement(text) for found in lists for text in found]
 
 
-def pins(name: str, python: str = "3.11") -> dict[str, str]:
-    """Package to version, as one Python reads the file."""
+def pins(name: str, python: str = "3.11", machine: str = "x86_64") -> dict[str, str]:
+    """Package to version, as one Python on one machine reads the file."""
+    where = {"python_version": python, "python_full_version": python, "platform_machine": machine}
     found: dict[str, str] = {}
     for line in (ROOT / "requirements" / name).read_text().splitlines():
         if not line.startswith(("#", " ")) and line:
             pin = Requirement(line.removesuffix("\\").strip())
-            if pin.marker is None or pin.marker.evaluate({"python_version": python, "python_full_version": python}):
-                assert canonicalize_name(pin.name) not in found, f"{name} has two of {pin.name} for Python {python}"
+            if pin.marker is None or pin.marker.evaluate(where):
+                assert canonicalize_name(pin.name) not in found, f"{name} has two of {pin.name} for {where}"
                 found[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
     return found
 
@@ -73,11 +74,14 @@ def test_every_file_that_is_made_is_there(lock: ModuleType) -> None:
     assert sorted([*lock.FILES, lock.GPU, lock.VLLM, lock.AIPERF, lock.GUIDELLM, "torch.txt"]) == FILES
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
-def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str) -> None:
+def test_every_requirement_is_locked_to_a_version_that_it_allows(python: str, machine: str) -> None:
     files = ("site.txt", "labs.txt", "torch.txt", "build.txt")
-    locked = {package: version for name in files for package, version in pins(name, python).items()}
+    locked = {package: version for name in files for package, version in pins(name, python, machine).items()}
     for requirement in requirements():
+        if requirement.marker and not requirement.marker.evaluate({"platform_machine": machine}):
+            continue
         version = locked.get(canonicalize_name(requirement.name))
         assert version and requirement.specifier.contains(version), f"{requirement}: locked is {version}"
 

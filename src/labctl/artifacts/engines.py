@@ -11,6 +11,7 @@ from typing import Any
 from labbuild.exports import Onnx, OpenVino, TorchScript
 from labbuild.protocol import Builder, Engine, Facts, Tell
 from labbuild.tensorrt_llm import TensorRtLlm
+from labctl.architecture import X86, server_architecture
 from labctl.artifacts import weights
 from labctl.artifacts.store import ENGINES as STORE
 from labctl.artifacts.store import Artifact, key_of
@@ -32,6 +33,8 @@ class Build(Artifact):
     @property
     def key(self) -> str:
         inputs = [self.engine.name, self.engine.recipe, self.source.key, dict(self.options)]
+        if (architecture := server_architecture()) != X86:  # whose keys are older than this distinction
+            inputs.append(architecture)
         return key_of(f"{self.engine.name}-{self.source.key[:60]}", json.dumps(inputs, sort_keys=True))
 
     @property

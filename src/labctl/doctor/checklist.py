@@ -71,4 +71,5 @@ def _check_layer(found: Layer, plan: Plan | None) -> Check:
     """Whether the packages of an engine are installed; only a stack that is served with them needs them."""
     if plan and plan.stack.packages == found.name:
         return from_error(found.name, lambda: f"installed in {found.require()}")
-    return Check(found.name, "ok", f"installed in {found.path}" if found.ready else f"not installed ({found.remedy})")
+    state = f"installed in {found.path}" if found.ready else f"not installed ({found.elsewhere or found.remedy})"
+    return Check(found.name, "ok", state)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import platform
 
+from labctl.architecture import SUPPORTED, X86, architecture, container_platform
 from labctl.doctor.machine import Check
 
-LOCAL = "Linux x86_64"  # what Triton's wheel and the locked packages are for
 WSL = "microsoft"  # in the name of the kernel's release, under both kinds of WSL
-UNTRIED = "labctl itself works here; a server needs containers, which nobody has tried on this system"
-CONTAINERS = (
-    "start Docker (on a Mac: Docker Desktop, Colima or OrbStack) and set DOCKER_DEFAULT_PLATFORM=linux/amd64: the "
-    f"images are for {LOCAL}. Or use such a machine"
-)
+EMULATED = "the labs ran on ARM in emulation only: please report what you see"
+UNTRIED = "labctl itself works here; servers run in containers for {platform}, not tried on this system"
+CONTAINERS = "start Docker (on a Mac: Docker Desktop, Colima or OrbStack), or use a Linux machine"
 
 
 def system_check() -> Check:
@@ -25,6 +23,6 @@ def system_check() -> Check:
             return Check(
                 "system", "fail", system, "in PowerShell: wsl --set-version NAME 2 (wsl --list shows the names)"
             )
-    if system.startswith(LOCAL):
-        return Check("system", "ok", system)
-    return Check("system", "warn", f"{system}: {UNTRIED}", CONTAINERS)
+    if platform.system() == "Linux" and architecture() in SUPPORTED:
+        return Check("system", "ok", system if architecture() == X86 else f"{system}: {EMULATED}")
+    return Check("system", "warn", f"{system}: {UNTRIED.format(platform=container_platform())}", CONTAINERS)

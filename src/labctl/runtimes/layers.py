@@ -17,6 +17,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.architecture import X86, architecture
 from labctl.listener import Listener
 from labctl.runtimes import processes, wheel
 from labctl.runtimes.processes import Action, Command
@@ -26,6 +27,7 @@ from labkit.errors import LabError
 
 NEEDED = {"vllm": 2.5e9}  # bytes of free disk: a layer, and its downloads while it is made
 LIBRARIES = {"vllm": ("libnuma.so.1", "libnuma1")}  # of the system, and Debian's package of it
+OTHERS = "another engine (labctl list LAB shows them)"
 PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing collected) .*")
 
 
@@ -56,6 +58,12 @@ class Layer:
         return self.path.is_dir()
 
     @property
+    def elsewhere(self) -> str:
+        """Why this machine cannot have it; "" where it can."""
+        machine = architecture()
+        return "" if machine == X86 else f"its package is built for {X86}, and this machine is {machine}"
+
+    @property
     def needed(self) -> float:
         """Bytes of free disk."""
         return NEEDED[self.name]
@@ -74,6 +82,8 @@ class Layer:
 
     def require(self) -> Path:
         """Its folder. Raises LabError where it is not installed, or lacks a library of the system."""
+        if not self.ready and self.elsewhere:
+            raise LabError(f"{self.name} cannot run here", self.elsewhere, OTHERS)
         if not self.ready:
             raise LabError(f"{self.name} is not installed", "it is a layer of its own over .venv", self.remedy)
         library, package = LIBRARIES[self.name]
@@ -92,6 +102,8 @@ class Layer:
         return Action(title, self._install, self._commands(Path("FOLDER")), [f"{self.path}/"], minutes=2)
 
     def _install(self, listener: Listener) -> str:
+        if self.elsewhere:
+            raise LabError(f"{self.name} cannot be installed", self.elsewhere, OTHERS)
         with key_lock(self.path):
             if self.ready:
                 return f"in {self.path}"

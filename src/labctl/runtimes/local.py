@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from labctl.architecture import SUPPORTED, architecture
 from labctl.listener import Listener
 from labctl.runtimes import keeper, layers, leftovers, local_server, nvidia, processes, wheel
 from labctl.runtimes.base import too_late, unloaded_check, wait_until_stopped
@@ -54,10 +55,10 @@ class LocalRuntime:
         self.workspace = workspace
 
     def check(self, profile: str) -> None:
-        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        if sys.platform != "linux" or architecture() not in SUPPORTED:
             raise LabError(
                 f"the local runtime does not run on {sys.platform} {platform.machine()}",
-                "Triton's wheel is built for Linux x86_64 only",
+                f"Triton's wheel is built for Linux ({' and '.join(SUPPORTED)}) only",
                 "start a Docker engine and use --runtime compose",
             )
         for folder in (self.workspace.root, self.workspace.cache):

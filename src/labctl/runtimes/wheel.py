@@ -98,7 +98,7 @@ def find_wheel() -> Wheel:
             raise LabError(
                 f"the {WHEEL} wheel has no {part.name} for Python {platform.python_version()}",
                 f"{part} is missing",
-                f"use Python 3.11 or 3.12 on Linux x86_64 with glibc 2.35 or newer, {OR_DOCKER}",
+                f"use Python 3.11 or 3.12 on Linux with glibc 2.35 or newer, {OR_DOCKER}",
             )
     return wheel
 

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from labserve.gpt2.precision import reads_fp16
+
 LARGE = 2**20  # bytes; a smaller W stays in the processor's cache from step to step, in whatever order
 MULTIPLE, MOST = 8, 16  # rows that W is packed for in fp32; with more of them, arithmetic takes the time
 MOST_FP16 = 64  # the same, for a W of half the bytes
@@ -32,10 +34,10 @@ class Linear:
         weight = self._weight
         if weight is None or weight.device.type != "cpu" or weight.nbytes < LARGE:
             return
-        if weight.dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
+        if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             # oneDNN has one order for any number of rows. W was converted from the file's fp32, and goes.
             self._packed, self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), rows), None
-        elif kept == torch.float16:
+        elif kept == torch.float16 and reads_fp16():
             # FBGEMM reads fp16, and multiplies in fp32. For many rows W is read in fp32.
             self.rows = MOST_FP16
             self._half = torch.ops.quantized.linear_prepack_fp16(weight.T.contiguous(), self._bias)

@@ -12,6 +12,7 @@ from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.own import file_beside
 from labserve.gpt2.sequences import Sequence, new_sequence
+from labserve.observe import effective
 from labserve.text.grammar import Grammars
 from labserve.text.prompts import open_tokenizer
 from labserve.triton import device, parameter
@@ -35,6 +36,8 @@ def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Se
     """As :func:`load`, and the tokenizer."""
     folder, precision = parameter(args, "model_path"), parameter(args, "precision", "auto")
     model = GPT2(folder, device(args), int(parameter(args, "threads")), precision)
+    if model.shortfall:
+        effective.note(parameter(args, "run_dir", ""), [("precision", precision, model.computes_in, model.shortfall)])
     cached = parameter(args, "kv_cache", "true").lower() == "true"
     slots = count_slots(args)
     decoder: Decoder = CachedDecoder(model, slots) if cached else RecomputingDecoder(model)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
 from labserve.gpt2.linear import Linear
-from labserve.gpt2.precision import precision_of
+from labserve.gpt2.precision import precision_of, shortfall
 from labserve.processor import threads_of
 
 #: (layer, query, key, value) to the output of attention; all of them are [..., tokens, heads, head_dim].
@@ -48,7 +48,8 @@ class GPT2:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         _refuse_others(config)
         tensors = _tensors(Path(folder))
-        self._kept, self.dtype = precision_of(precision, device, weights=4 * sum(t.numel() for t in tensors.values()))
+        chosen = precision_of(precision, device, weights=4 * sum(t.numel() for t in tensors.values()))
+        self.shortfall, (self._kept, self.dtype) = shortfall(chosen), chosen
         weights = {
             name.removeprefix("transformer."): t.to(device, self._kept).to(self.dtype) for name, t in tensors.items()
         }
@@ -71,6 +72,8 @@ class GPT2:
         self._scores = Linear(weights.get("lm_head.weight", self._tokens).T)
         self.vocabulary, self.width = self._tokens.shape
         self.device = self._tokens.device
+        rounded = "" if self._kept == self.dtype else f", weights rounded to {_name(self._kept)}"
+        self.computes_in = f"{_name(self.dtype)} on {self.device}{rounded}"
 
     def pack(self, rows: int) -> None:
         """Lay the weights out for passes of at most so many tokens, which is what a step of decoding has."""
@@ -81,8 +84,8 @@ class GPT2:
 
     def describe(self) -> str:
         """Its size and the numbers it computes in, in one line."""
-        rounded = "" if self._kept == self.dtype else f", weights rounded to {_name(self._kept)}"
-        return f"{self.layers} layers of width {self.width}, {_name(self.dtype)} on {self.device}{rounded}"
+        said = ", ".join(filter(None, [self.computes_in, self.shortfall]))
+        return f"{self.layers} layers of width {self.width}, {said}"
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def logits(self, ids: Tensor, positions: Tensor, attend: Attend, wanted: Any) -> Tensor:

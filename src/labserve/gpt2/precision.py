@@ -27,13 +27,13 @@ def precision_of(word: str, device: str, weights: int) -> Precision:
 
     Args:
         word: "fp32"; "bf16", which is slow on a processor that has to imitate it; "fp16", which on a processor are
-            weights of half the bytes, made fp32 again where they are multiplied; "auto": fp16 on a GPU, on a processor
-            bf16 where it has that and the weights are many, else fp16 where it reads that, else fp32.
+            weights of half the bytes where it reads them, and rounded to fp16 anyway; "auto": fp16 on a GPU, else
+            bf16 where the processor has that and the weights are many, else fp16 where it reads that, else fp32.
         device: "cpu" or "cuda:N".
         weights: bytes of all weights in fp32.
 
     Raises:
-        ValueError: it is none of these words, or this processor cannot do it.
+        ValueError: it is none of these words.
     """
     gpu = device != "cpu"
     match word:
@@ -43,10 +43,8 @@ def precision_of(word: str, device: str, weights: int) -> Precision:
             return BF16
         case "fp16" if gpu:
             return FP16
-        case "fp16" if reads_fp16():
-            return FP16_WEIGHTS
         case "fp16":
-            raise ValueError("precision: this processor does not read fp16 (it has no AVX2 or F16C); take fp32")
+            return FP16_WEIGHTS
         case "auto" if gpu:
             return FP16
         case "auto" if weights < LARGE:
@@ -56,6 +54,16 @@ def precision_of(word: str, device: str, weights: int) -> Precision:
     raise ValueError(f"precision: '{word}' is none of auto, fp32, bf16, fp16")
 
 
+def shortfall(precision: Precision) -> str:
+    """What this processor lacks for a precision, and what happens instead; "" where it lacks nothing."""
+    if precision == BF16 and not has_bf16():
+        return "this processor has no bf16 of its own and imitates it, slowly"
+    if precision == FP16_WEIGHTS and not reads_fp16():
+        return "this processor does not read fp16: the weights are rounded to it, and kept in fp32"
+    return ""
+
+
 def reads_fp16() -> bool:
-    """Whether this processor makes fp32 of fp16 as it reads it, which is what FBGEMM's products stand on."""
-    return bool(torch.cpu.get_capabilities().get("f16c")) and "fbgemm" in torch.backends.quantized.supported_engines
+    """Whether this processor makes fp32 of fp16 as it reads it (F16C, of x86), which is what FBGEMM's products need."""
+    ask = getattr(torch.cpu, "get_capabilities", None)  # PyTorch 2.9, which ARM has, cannot be asked
+    return bool(ask and ask().get("f16c")) and "fbgemm" in torch.backends.quantized.supported_engines

@@ -1,0 +1,39 @@
+"""The processor architecture that servers run on, by one name: what Linux calls aarch64 is Docker's arm64."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+X86, ARM = "x86_64", "aarch64"
+SUPPORTED = (X86, ARM)  # Triton's wheel and requirements/ have both
+DOCKER = {X86: "amd64", ARM: "arm64"}
+NAMES = {"amd64": X86, "x86-64": X86, "arm64": ARM, "armv8": ARM}
+
+
+def architecture() -> str:
+    """The name of this machine's architecture, as ``uname -m`` says it on Linux."""
+    return named(platform.machine())
+
+
+def named(machine: str) -> str:
+    """One name for each architecture: "AMD64" is "x86_64", "arm64" is "aarch64"; an unknown one stays as it is."""
+    machine = machine.lower()
+    return NAMES.get(machine, machine)
+
+
+def server_architecture() -> str:
+    """The architecture that engines are made for: this machine's, or that of its containers.
+
+    Only Linux runs servers outside containers. Elsewhere ``DOCKER_DEFAULT_PLATFORM`` may ask for emulated ones.
+    """
+    asked = os.environ.get("DOCKER_DEFAULT_PLATFORM", "")
+    if asked and platform.system() != "Linux":
+        return named(asked.split("/")[1] if asked.count("/") else asked)
+    return architecture()
+
+
+def container_platform() -> str:
+    """What Docker calls the platform of this machine's containers: "linux/amd64", "linux/arm64"."""
+    machine = server_architecture()
+    return f"linux/{DOCKER.get(machine, machine)}"
