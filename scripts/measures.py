@@ -53,7 +53,7 @@ ROOMS = {
         "learn/scenario.py",
     ),
     "museum and arena": ("museum/*.py", "runtimes/bare.py", "labs/arena.py", "cli/reproduce.py", "cli/arena.py"),
-    "disaggregation": ("pages/live/routes.py", "deploy/gateway.py"),
+    "disaggregation": ("pages/live/routes.py", "pages/live/page/routes.js", "deploy/gateway.py"),
     "mystery": ("mystery/*.py", "cli/mystery.py"),
     "hub": ("hub/*.py", "runtimes/seats.py", "cli/hub.py"),
 }
