@@ -32,9 +32,8 @@ class Build(Artifact):
 
     @property
     def key(self) -> str:
-        inputs = [self.engine.name, self.engine.recipe, self.source.key, dict(self.options)]
-        if (architecture := server_architecture()) != X86:  # whose keys are older than this distinction
-            inputs.append(architecture)
+        other = [one for one in [server_architecture()] if one != X86]  # whose keys are older than this distinction
+        inputs = [self.engine.name, self.engine.recipe, self.source.key, dict(self.options), *other]
         return key_of(f"{self.engine.name}-{self.source.key[:60]}", json.dumps(inputs, sort_keys=True))
 
     @property

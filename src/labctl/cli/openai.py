@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,29 @@ def tls_options(command: opt.Command) -> opt.Command:
         if tls:
             tls.context()  # before anything is started
         return command(*args, tls=tls, **kwargs)
+
+    return wrapped
+
+
+@dataclass(frozen=True)
+class Front:
+    """The OpenAI API that ``labctl up`` shall also serve, with ``tls`` over HTTPS."""
+
+    tls: Pair | None
+
+
+def front_options(command: opt.Command) -> opt.Command:
+    """``--openai`` and :func:`tls_options`; the command gets one ``front``, or None."""
+
+    @click.option(
+        "--openai", "fronted", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
+    )
+    @tls_options
+    @functools.wraps(command)
+    def wrapped(*args: Any, fronted: bool, tls: Pair | None, **kwargs: Any) -> Any:
+        if tls and not fronted:
+            raise click.UsageError("--tls-cert is for the OpenAI API: add --openai")
+        return command(*args, front=Front(tls) if fronted else None, **kwargs)
 
     return wrapped
 

@@ -10,7 +10,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say, show_dry_run
-from labctl.cli.openai import tls_options
+from labctl.cli.openai import Front, front_options
 from labctl.runtimes.base import FRONT, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record, UpOptions
@@ -22,7 +22,6 @@ from labctl.stack.up import up
 from labctl.triton import server_api
 from labkit.printable import printable
 from labkit.tables import table
-from labkit.tls import Pair
 
 SPREAD = {
     "l4": "Connections are spread in turn: all requests of one go to one replica.",
@@ -38,26 +37,14 @@ SPREAD = {
 @click.option(
     "--observe", "observed", is_flag=True, help="Also start Prometheus (and Grafana, on the compose runtime)."
 )
-@click.option(
-    "--openai", "fronted", is_flag=True, help="Also serve the OpenAI API, on port 9000 (docs/guide/openai.md)."
-)
-@tls_options
+@front_options
 @opt.dry_option
 @opt.as_json
 @opt.verbose
 def up_command(
-    stack: str,
-    options: UpOptions,
-    observed: bool,
-    fronted: bool,
-    tls: Pair | None,
-    dry: bool,
-    json_output: bool,
-    verbose: bool,
+    stack: str, options: UpOptions, observed: bool, front: Front | None, dry: bool, json_output: bool, verbose: bool
 ) -> None:
     """Bring STACK up and wait until every model answers."""
-    if tls and not fronted:
-        raise click.UsageError("--tls-cert is for the OpenAI API: add --openai")
     session, lab, name = opt.open_stack(stack, verbose, dry=dry)
     try:
         handle = up(session, lab, name, options)
@@ -69,8 +56,8 @@ def up_command(
         session.listener.note(f"{name} was already up with these settings")
     if observed:
         observe.start(session, handle.runtime, handle.record, options)
-    if fronted:
-        door.start(session, handle.record, options, tls)
+    if front:
+        door.start(session, handle.record, options, front.tls)
     if session.todo is not None:
         show_dry_run(session.todo, json_output)
         return

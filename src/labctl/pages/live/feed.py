@@ -51,8 +51,7 @@ class Feed:
 
     def _step(self, lane: _Lane, line: Line) -> LaneEvent:
         new: list[list[Any]] = []
-        prompts = line.get("prompts")
-        prompts = prompts if isinstance(prompts, dict) else {}  # a model of lab 02 counts them under this name
+        prompts = one if isinstance(one := line.get("prompts"), dict) else {}  # models of lab 02 count them so
 
         def number(name: str) -> int:
             if name not in lane.requests:

@@ -27,8 +27,7 @@ def recording(folder: Path) -> dict[str, Any]:
     Raises LabError: the run has left no step log.
     """
     feed, packing, lines, sent = Feed(), Packing(), 0, list[Arrival]()
-    router, routes = Routes(), list[RouteEvent]()
-    shift, end = 0.0, 0.0
+    router, routes, shift, end = Routes(), list[RouteEvent](), 0.0, 0.0
     logs = sorted(folder.glob("steps-*.jsonl"), key=_began)
     for path in logs:
         phase = path.stem.removeprefix("steps-")
