@@ -87,8 +87,8 @@ def opened(tmp_path: Path) -> Iterator[list[str]]:
         yield options[:4]
     finally:
         containers = run("docker", "ps", "--all", "--quiet", "--filter", f"label={LABEL}", timeout=RUN_S).split()
-        inspect = ("docker", "inspect", "--format", "{{.Config.Image}}")
-        images = {run(*inspect, container, timeout=RUN_S).strip() for container in containers}
+        ask = ("docker", "inspect", "--format", "{{.Config.Image}}")
+        images = {run(*ask, container, timeout=RUN_S).strip() for container in containers}
         for container in containers:
             run("docker", "rm", "--force", container, timeout=RUN_S)
         for left in images:  # the second is the first's base, without the number of this user

@@ -115,7 +115,7 @@ def test_doctor_on_a_mac_names_its_system_and_asks_for_docker(checkout: Path) ->
         ("Linux", "x86_64", "6.1.0-18-amd64", "ok", "Linux x86_64"),
         ("Linux", "x86_64", "5.15.167.4-microsoft-standard-WSL2", "ok", "Linux x86_64 (WSL 2)"),
         ("Linux", "x86_64", "4.4.0-19041-Microsoft", "fail", "Linux x86_64 (WSL 1)"),
-        ("Linux", "aarch64", "6.1.0-18-arm64", "ok", "Linux aarch64: the labs ran on ARM in emulation only"),
+        ("Linux", "aarch64", "6.1.0-18-arm64", "ok", "Linux aarch64: labs 02 and 04 ran on ARM, in emulation only"),
         ("Linux", "aarch64", "5.15.167.4-microsoft-standard-WSL2", "ok", "Linux aarch64 (WSL 2)"),
         ("Linux", "riscv64", "6.1.0", "warn", "Linux riscv64: labctl itself works here"),
         (

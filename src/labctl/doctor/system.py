@@ -8,7 +8,7 @@ from labctl.architecture import SUPPORTED, X86, architecture, container_platform
 from labctl.doctor.machine import Check
 
 WSL = "microsoft"  # in the name of the kernel's release, under both kinds of WSL
-EMULATED = "the labs ran on ARM in emulation only: please report what you see"
+EMULATED = "labs 02 and 04 ran on ARM, in emulation only: please report what you see"
 UNTRIED = "labctl itself works here; servers run in containers for {platform}, not tried on this system"
 CONTAINERS = "start Docker (on a Mac: Docker Desktop, Colima or OrbStack), or use a Linux machine"
 
