@@ -27,12 +27,13 @@ def making(target: Path) -> Iterator[Path]:
     """An empty folder beside ``target``; whatever has not been renamed by the end of the block is removed."""
     while True:
         fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}{HELD}"))
-        handle = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        if fresh.exists():  # else it was swept before it was locked
-            break
-        os.close(handle)
+        with contextlib.suppress(FileNotFoundError):  # it was swept before it was locked
+            handle = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if fresh.exists():
+                break
+            os.close(handle)
     try:
         yield fresh
     finally:
@@ -63,9 +64,8 @@ def replace_dir(target: Path) -> Iterator[Path]:
 def _swap(fresh: Path, target: Path) -> None:
     """Put ``fresh`` where ``target`` is; what was there goes only after the new one stands.
 
-    Both change places in one step. A file system that cannot do that (some network file systems) takes two renames,
-    and between them a reader sees neither. Another process may do the same at the same time: whoever is later wins, and
-    neither fails.
+    Both change places in one step, or on some network file systems in two, between which a reader sees neither. Of two
+    processes that do it at a time the later wins, and neither fails.
     """
     while True:
         with contextlib.suppress(OSError):  # an empty folder may be renamed over, another one not

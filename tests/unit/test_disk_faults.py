@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,21 @@ def test_a_deleted_current_folder_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     gone.rmdir()
     with pytest.raises(LabError, match="current folder does not exist any more"):
         Workspace.find()
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def swept_once(**more: Any) -> str:
+        made.append(real(**more))
+        if len(made) == 1:
+            os.rmdir(made[0])  # another command's sweep
+        return made[-1]
+
+    real = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
+    with replace_dir(tmp_path / "folder") as fresh:
+        (fresh / "file").touch()
+    assert len(made) == 2 and (tmp_path / "folder" / "file").exists()
