@@ -126,7 +126,7 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_anew(
     def swept_once(**more: Any) -> str:
         made.append(real(**more))
         if len(made) == 1:
-            os.rmdir(made[0])  # another command's sweep
+            Path(made[0]).rmdir()  # another command's sweep
         return made[-1]
 
     real = tempfile.mkdtemp
