@@ -7,18 +7,15 @@ gate can be played without the engine, and the engine be sent what the gate let 
 
 from __future__ import annotations
 
-import runpy
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from labkit.predict.counted_time import Cost
 from labkit.slo import Slo
 
 ADMIT, REJECT, WAIT = "admit", "reject", "wait"
-FILE, FUNCTION = "admission.py", "admit"
+FUNCTION = "admit"
 Decide = Callable[[Mapping[str, Any]], str]
 
 
@@ -112,21 +109,3 @@ def again(load: Load, rounds: Mapping[int, tuple[int, str]]) -> Played:
         return said if at == state["round"] else WAIT
 
     return play(load, decide)
-
-
-def decisions(
-    folder: str, requests: Sequence[tuple[float, int, int]], cost: Sequence[float], slo: Sequence[float]
-) -> Any:
-    """The rounds of a play by the file in ``folder``, as JSON. An exercise calls this in a process of its own.
-
-    With ``error``: what went wrong in the file, and in which line.
-    """
-    path = str(Path(folder) / FILE)
-    load = Load(requests, Cost(*cost), Slo(*slo))
-    try:
-        done = play(load, runpy.run_path(path)[FUNCTION])
-    except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-        where = f"{FILE}, line {lines[-1]}" if lines else FILE
-        return {"error": f"{where}: {error if isinstance(error, ValueError) else repr(error)}"}
-    return {"rounds": [[number, *made] for number, made in done.rounds.items()]}

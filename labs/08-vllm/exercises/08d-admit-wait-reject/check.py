@@ -6,7 +6,7 @@ steps, and its step log says when each token was there. So a busy machine change
 
 from collections import Counter
 
-from labkit.predict import admission
+from labkit.predict import admission, admission_file
 from labkit.predict.counted_time import Batch, Cost, latencies
 from labkit.stats import Slo
 
@@ -28,7 +28,7 @@ CAUSES = {
 def check(trial):
     load = load_of(trial.rng)
     told = trial.call(
-        admission.__file__,
+        admission_file.__file__,
         "decisions",
         str(trial.folder),
         load.requests,
