@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_here import prometheus
 
 from labkit.promql.alerts import firings, read_rules
 from labkit.promql.evaluate import evaluate, parse
 from labkit.promql.samples import Recording, as_labels
 
-pytest_plugins = ["prometheus_here"]
+__all__ = ["prometheus"]  # a fixture
 EVERY = 15  # seconds between samples
 # At no multiple of EVERY less a range: Prometheus 2 takes a sample at the very beginning of a range, 3 does not.
 MOMENTS = (37, 67, 202, 307, 442, 601, 952)

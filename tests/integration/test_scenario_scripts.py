@@ -65,7 +65,7 @@ def test_killercoda_verify_fails_on_the_starter_and_passes_with_the_solution(hom
     done = script(tmp_path / "k" / details["intro"]["foreground"], home)
     assert done.returncode == 0, done.stdout + done.stderr
     labs = home / "triton-serving-labs"
-    assert len(details["steps"]) == 3
+    assert len(details["steps"]) == len(list((ROOT / "labs").glob("02-*/exercises/*/exercise.yaml")))
     step, id = details["steps"][1], "02b"
     assert script(tmp_path / "k" / step["verify"], home).returncode == 1  # not started yet
     assert script(tmp_path / "k" / step["foreground"], home).returncode == 0
