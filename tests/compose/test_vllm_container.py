@@ -17,7 +17,7 @@ SETTINGS = ("--set", "engine=vllm", "--set", "model=shipped:tiny-llama")
 
 def test_vllm_answers_in_a_container_that_is_locked_down_and_shows_its_blocks(own: Path) -> None:
     stack = "inflight-batching"  # its image is built by this test alone, and no other test waits for that
-    labctl("up", stack, "--runtime", "compose", "--ports", "auto", "--timeout", "600", *SETTINGS, root=own)
+    labctl("up", stack, "--runtime", "compose", "--ports", "auto", "--timeout", "600", *SETTINGS, root=own, timeout=700)
     shown = status(own, stack)
     assert (shown["state"], shown["runtime"]) == ("ready", "compose")
     code, body = call(shown["endpoints"]["http"], "POST", "/v2/models/ensemble/generate", QUESTION, 60)
