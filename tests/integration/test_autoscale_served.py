@@ -109,10 +109,10 @@ def test_late_answers_bring_a_replica_that_mends_them_and_rest_takes_it_without_
         late = re.fullmatch(r"1 -> 2: (\d+)% within the limits by 1", decided)
         assert late and int(late[1]) < 95
         eventually(lambda: within_limits(own) >= 0.95, timeout=PATIENCE_S)
-        users.set(0)  # of some users one waits for a step's end now and then, and rest is that none does for 30 looks
+        users.set(0)  # of some users one waits for a step's end now and then; and `labctl status` asks the models
+        eventually(lambda: log() == [decided, "2 -> 1: nothing waits for 2"], timeout=PATIENCE_S)
         eventually(lambda: replicas() == ["ready"], timeout=PATIENCE_S)
         users.set(FEW)
-        assert log() == [decided, "2 -> 1: nothing waits for 2"]
         assert within_limits(own) == 1, "one replica is enough for few"
     assert {(record.error, record.output_tokens) for record in users.done} == {("", TOKENS)}
     assert len(users.done) > 4 * USERS
