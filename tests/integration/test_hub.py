@@ -45,7 +45,9 @@ def hub(checkout: Path) -> Iterator[Hub]:
         made, _ = serve.open_hub(session, exercises, settings, exposed=False, secure=False, new_codes=False)
         made.room.seats[1].prepare()
         made.room.seats[1].run(["timeit", "-n1", "-r1", "pass"], "", 60.0)
-    except LabError as error:
+    except LabError as error:  # a container may forbid namespaces; where everything is required, this is a failure
+        if os.environ.get("LABS_REQUIRE_DOCKER"):
+            raise
         pytest.skip(str(error))
     for learner, answer in ((1, "solution"), (2, "starter")):
         text = (exercises[0].folder / answer / "model.py").read_text(encoding="utf-8")
@@ -151,8 +153,8 @@ def test_a_room_is_used_with_the_keyboard_alone_on_a_phone(browser: Any, tmp_pat
         page.get_by_role("link", name="02a").focus()
         page.keyboard.press("Enter")
         for expected in (sentence, PASSED["sentence"]):
-            page.get_by_role("button", name="Check", exact=True).focus()
-            page.keyboard.press("Enter")
+            page.wait_for_load_state()  # the page of a verdict is loaded anew, and a key pressed before that is lost
+            page.get_by_role("button", name="Check", exact=True).press("Enter")
             page.get_by_text(expected).wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         assert violations(page) == []

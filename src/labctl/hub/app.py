@@ -129,7 +129,8 @@ class Hub:
             raise Refused(400, "this form cannot be read") from error
 
     def page(self, name: str, visitor: int | None, status: int = 200, **values: Any) -> Response:
-        html = self.templates.get_template(name).render(visitor=visitor, status=status, **values)
+        now = "" if visitor is None else self.now(visitor)
+        html = self.templates.get_template(name).render(visitor=visitor, status=status, now=now, **values)
         return HTMLResponse(html, status)
 
     async def file(self, request: Request) -> Response:
@@ -171,16 +172,19 @@ class Hub:
     # -- a learner's pages -------------------------------------------------------------------------------------------
 
     async def state(self, request: Request) -> Response:
-        """What a page shows that can change by itself, as one text: the page loads anew when it is another."""
         number = self.visitor(request)
         if number is None:
             raise Refused(401, "enter with your code first")
+        return JSONResponse({"state": self.now(number)})
+
+    def now(self, number: int) -> str:
+        """What a page shows that can change by itself, as one text: the page loads anew when it is another."""
         question = self.guess.question
         asked = question and [question.requests, question.batch, number == INSTRUCTOR and len(question.votes)]
         desks = self.room.desks.values() if number == INSTRUCTOR else [self.room.desks[number]]
         last = max((verdict.at for own in desks for verdict in own.verdicts.values()), default=0)
         places = [self.room.checks.place(one) for one in (self.room.seats if number == INSTRUCTOR else [number])]
-        return JSONResponse({"state": repr([places, last, asked])})
+        return repr([places, last, asked])
 
     async def task(self, request: Request) -> Response:
         number, id = self.learner(request), request.path_params["id"]

@@ -7,7 +7,7 @@ for (const input of document.querySelectorAll("input[data-into]")) {
     else if (file) input.setCustomValidity("The file is too large.");
   });
 }
-let typed = false, before = null;
+let typed = false, before = document.body.dataset.watch;
 document.addEventListener("input", (event) => { typed ||= event.target.matches("textarea, [type=checkbox]"); });
 document.addEventListener("change", (event) => { typed ||= event.target.matches("[type=file]"); });
 async function look() {
@@ -15,8 +15,8 @@ async function look() {
     const answer = await fetch("/state");
     if (answer.ok) {
       const { state } = await answer.json();
-      if (before !== null && state !== before && !typed) location.reload();
-      else if (before !== null && state !== before) {
+      if (state !== before && !typed) location.reload();
+      else if (state !== before) {
         const told = document.getElementById("verdict");
         if (told) {
           const page = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
