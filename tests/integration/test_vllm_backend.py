@@ -118,6 +118,7 @@ def test_an_output_comes_only_where_it_was_asked_for(answers: Answers) -> None:
         ("Once " * 20_000, GREEDY, {}, "are more than a sequence may have"),
         ("Once", GREEDY, {"stream": True, "exclude_input_in_output": False}, "exclude_input_in_output: it must be"),
     ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 80 else None,
 )
 def test_what_is_wrong_is_named_and_the_next_request_is_served(
     answers: Answers, prompt: str, parameters: Any, more: dict[str, bool], said: str
