@@ -1,12 +1,13 @@
 """How much of the KV cache is occupied or promised, and what one more request would add to it."""
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
 from labserve.inflight.blocks import Block, Blocks
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.plan import Shares
+from labserve.inflight.plan import Shares, in_engine_order
 from labserve.inflight.policy import Policy
 from labserve.inflight.request import Request
 
@@ -27,6 +28,7 @@ class Memory:
         if self.blocks is not None:
             self.blocks.warm_up()
         self._next = 1 + features.num_assistant_tokens  # tokens of its next step
+        self._joins = itertools.count(1)
         self.leaving: list[Request] = []  # dropped, and in memory until the engine has computed one more step
         self._joining: dict[Request, tuple[int, int]] = {}  # in a plan only: blocks they add, tokens they find
         self._beside: set[Block] = set()  # in a plan only: the blocks that these will hold
@@ -100,24 +102,23 @@ class Memory:
 
     def join(self, request: Request) -> None:
         """A request joins, with what is there of its tokens."""
-        request.prefill = request.tokens
+        request.prefill, request.joined = request.tokens, next(self._joins)
         if self.blocks is not None:
             request.cached = request.found = self.blocks.begin(request, request.prompt + request.output)
 
     def advance(self, batch: Sequence[Request], shares: Shares) -> None:
         """Account for the tokens that a step computes: all of them will be in the cache after it."""
-        shared = list(zip(batch, shares.phase, shares.tokens, strict=True))
-        decoding = [(request, 1) for request, letter, _ in shared if letter == "d"]
-        prompts = [(request, tokens) for request, letter, tokens in shared if letter == "p"]
-        for request, tokens in (*shares.dropped, *decoding, *prompts):
-            if tokens:
-                request.cached += tokens
+        decoding = {request: 1 for request, letter in zip(batch, shares.phase, strict=True) if letter == "d"}
+        tokens = dict(shares.dropped) | dict(zip(batch, shares.tokens, strict=True)) | decoding
+        for request in (*decoding, *in_engine_order(tokens.keys() - decoding)):
+            if tokens[request]:
+                request.cached += tokens[request]
                 if self.blocks is not None:
                     self.blocks.grow(request, request.prompt + request.output, request.cached)
 
     def end(self, request: Request) -> None:
         """The memory of a request is free."""
-        request.cached = request.prefill = 0
+        request.cached = request.prefill = request.joined = 0
         if self.blocks is not None:
             self.blocks.end(request)
 

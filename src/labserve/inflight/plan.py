@@ -3,7 +3,8 @@
 The scheduler carries it out; the clock, the live page and the step log show it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -62,6 +63,11 @@ class Plan:
         return self.shares.tokens
 
 
+def in_engine_order(requests: Iterable[Request]) -> list[Request]:
+    """Those in the engine as they joined it, then those that will join."""
+    return sorted(requests, key=lambda request: request.joined or math.inf)
+
+
 def share_out(
     batch: Sequence[Request],
     dropped: Sequence[Request],
@@ -83,13 +89,12 @@ def share_out(
     phase = "".join("d" if request.decodes else "p" for request in batch)
     drafted = [drafts(request) if letter == "d" else 0 for request, letter in zip(batch, phase, strict=True)]
     shares = Shares(phase, [], drafted)
-    rest = step_tokens - phase.count("d") * (1 + draft)
-    for request in dropped:
-        shares.dropped.append((request, max(0, min(rest, left(request)))))
-        rest -= shares.dropped[-1][1]
-    for request, letter, count in zip(batch, phase, drafted, strict=True):
-        shares.tokens.append(1 + count if letter == "d" else max(0, min(rest, left(request))))
-        rest -= shares.tokens[-1] if letter == "p" else 0
+    rest, given = step_tokens - phase.count("d") * (1 + draft), dict[Request, int]()
+    for request in in_engine_order([*dropped, *(one for one in batch if not one.decodes)]):
+        given[request] = max(0, min(rest, left(request)))
+        rest -= given[request]
+    shares.dropped += [(request, given[request]) for request in dropped]
+    shares.tokens += [given.get(request, 1 + count) for request, count in zip(batch, drafted, strict=True)]
     assert rest >= 0, f"{sum(shares.tokens)} tokens in a step of {step_tokens}: more requests than slots?"
     if rest and not all(shares.tokens):
         idle = [request.id for request, count in zip(batch, shares.tokens, strict=True) if not count and left(request)]

@@ -43,6 +43,7 @@ class Request:
     charged: bool = False  # whether its prompt has been counted for its tenant
     cached: int = 0  # leading tokens whose keys and values the engine has
     prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
+    joined: int = 0  # its place in the order of joining, from 1; 0: it is not in the engine
     rivals: int | None = None  # likeliest tokens whose log probabilities it wants beside its own; None: none at all
     scored: Any = None  # what gives them (labserve/inflight/logprobs.py)
     scores: list[Any] = field(default_factory=list)  # vLLM's of its newest tokens
