@@ -105,6 +105,16 @@ def test_a_learners_code_sees_no_process_of_another(hub: Hub) -> None:
     assert in_seat(hub, 2, users) == str({seats.FIRST_USER + 2})
 
 
+def test_a_learners_code_has_limits_of_memory_processors_and_processes(hub: Hub) -> None:
+    groups = [(group, limits) for group, *limits in hub.room.seats[2]._groups() if group.is_dir()]
+    if not groups:
+        pytest.skip("this machine's control groups cannot be written")
+    for group, limits in groups:
+        for name, value in limits:
+            assert (group / name).read_text().split()[0] == value
+    assert in_seat(hub, 2, "print(open('/proc/self/cgroup').read().count('labs-seat'))") == str(len(groups))
+
+
 def test_a_learners_live_page_shows_their_own_server(hub: Hub) -> None:
     hub.live[1].wake()
     with hub.room.seats[1].connect(hub.live[1]._port) as connection:

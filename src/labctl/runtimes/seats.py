@@ -32,6 +32,7 @@ FIRST_USER = 61_000  # the seats' users are the numbers after it; no account has
 TOOLS = ("unshare", "nsenter", "setpriv", "prlimit", "nice", "env", "sh")
 MOST_OUTPUT = 2**20  # bytes that are read of what a seat's process says
 MOST_FILE, MOST_TASKS = 2 * 2**30, 1000  # bytes of a file that it writes; processes and threads
+MOST_CPU = "200000"  # microseconds of processor time in each 0.1 s: two processors, the machine that the labs are for
 READY_S, END_S = 20.0, 10.0
 CGROUPS = Path("/sys/fs/cgroup")
 CLONE_NEWNET = 0x40000000
@@ -205,7 +206,7 @@ class Seat:
                 self._holder = None
         for group, *_ in self._groups():
             deadline = time.monotonic() + END_S
-            while group.is_dir() and time.monotonic() < deadline:
+            while self.apart and group.is_dir() and time.monotonic() < deadline:
                 with contextlib.suppress(OSError):
                     group.rmdir()
                     break
@@ -275,13 +276,12 @@ class Seat:
         return process
 
     def _groups(self) -> list[tuple[Path, *tuple[tuple[str, str], ...]]]:
-        """The control groups of the seat, version 2 or 1, each with its limits; [] without root."""
+        """The control groups of a seat that is apart, version 2 or 1, each with its limits."""
         name, memory, tasks = f"labs-seat-{self.user}", str(self.memory_mib * 2**20), ("pids.max", str(MOST_TASKS))
-        if not self.apart:
-            return []
         if (CGROUPS / "cgroup.controllers").exists():
-            return [(CGROUPS / name, ("memory.max", memory), tasks)]
-        return [(CGROUPS / "memory" / name, ("memory.limit_in_bytes", memory)), (CGROUPS / "pids" / name, tasks)]
+            return [(CGROUPS / name, ("memory.max", memory), tasks, ("cpu.max", MOST_CPU))]
+        kinds = {"memory": ("memory.limit_in_bytes", memory), "pids": tasks, "cpu": ("cpu.cfs_quota_us", MOST_CPU)}
+        return [(CGROUPS / kind / name, limit) for kind, limit in kinds.items()]
 
 
 def require_apart() -> None:

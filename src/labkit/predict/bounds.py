@@ -27,7 +27,7 @@ ROOMY = Field(slots=1, blocks=10_000, block_size=32, step_tokens=256)  # one slo
 PROMPTS, ANSWERS = (1, 8, 40, 64), (1, 2, 8, 16)
 CACHES, LONGEST = (6, 12, 20, 48), (40, 100)  # blocks; tokens of an answer
 MORE_EVICTIONS, MORE_STEPS = 1.4, 1.6  # of what one block for each running request comes to
-SOME_EVICTIONS, SOME_STEPS = 6, 60  # at least so many more; and an eviction for each eighth request
+SOME_EVICTIONS, SOME_STEPS = 8, 60  # at least so many more; and an eviction for each eighth request
 EVICTIONS, STEPS, STUCK = "evictions", "steps", "stuck"
 Kind = type[Scheduler]
 
