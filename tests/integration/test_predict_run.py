@@ -17,14 +17,15 @@ REQUESTS = 12
 BENCH = (
     "bench",
     "inflight-batching",
-    *("--set", "model=random:tiny-llama", "--set", "max_num_sequences=4"),
+    *("--set", "model=random:tiny-llama", "--set", "max_num_sequences=4", "--set", "max_num_tokens=16"),
     *("--runtime", "local", "--ports", "auto"),
     *("--concurrency", "4", "--request-count", str(REQUESTS), "--output-tokens", "16"),
 )
 
 
 def test_a_bench_under_another_setting_is_predicted_run_and_compared_and_no_server_is_left(own: Path) -> None:
-    (own / "one.json").write_text('["Once upon a time there was"]')  # of one length: no step is larger than recorded
+    # A prompt that goes in pieces: its first step is as large as a step can be, and none is larger than recorded.
+    (own / "one.json").write_text(json.dumps([" ".join(["Once upon a time there was"] * 5)]))
     labctl(*BENCH, "--dataset", str(own / "one.json"), root=own)
     (result,) = (own / "results").glob("05-*/*")
     done = labctl("predict", str(result), "--set", "max_num_sequences=2", "--run", "--json", root=own)
