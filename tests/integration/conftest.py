@@ -51,9 +51,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab_server(checkout: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., LabServer]]:
     """``lab_server("iterative", kv_cache=True)``: that stack with those settings, up.
 
-    A stack that is up with other settings, or whose server has died, is taken down first; all are in the end.
+    A stack that is up with other settings, or whose server has died, is taken down first; all are in the end. What did
+    not come up once is not tried again.
     """
     up = UP
+    failed: dict[tuple[str, str], Exception] = {}
 
     def bring(stack: str, *options: str, **settings: Any) -> LabServer:
         arguments = [*options, *_assignments(settings)]
@@ -67,7 +69,13 @@ def lab_server(checkout: Path, request: pytest.FixtureRequest) -> Iterator[Calla
             require_vllm(request.getfixturevalue("cache"))
         elif stack not in WITHOUT_ENGINES:
             request.getfixturevalue("engines_made")
-        done = labctl("up", stack, "--json", "--runtime", "local", "--ports", "auto", *arguments, root=checkout)
+        if (stack, key) in failed:  # minutes each time: one test says it for all
+            raise failed[stack, key]
+        try:
+            done = labctl("up", stack, "--json", "--runtime", "local", "--ports", "auto", *arguments, root=checkout)
+        except Exception as error:
+            failed[stack, key] = error
+            raise
         shown = json.loads(done.stdout)
         folder = checkout / ".labs" / stack
         server = LabServer(
