@@ -102,6 +102,8 @@ def test_a_forwarded_name_is_answered_only_where_it_was_named() -> None:
         assert not gate.objection(headers, exposed=False, forwarded=name)
     assert gate.objection({"host": name, "origin": "https://evil.example"}, exposed=False, forwarded=name)
     assert gate.objection({"host": f"evil.{name}"}, exposed=False, forwarded=name)
+    assert not gate.objection({"host": f"{name}:8080", "origin": f"https://{name}:8080"}, False, forwarded=name)
+    assert gate.objection({"host": f"{name}:8080", "origin": f"https://{name}:8081"}, False, forwarded=name)
     assert gate.objection({}, exposed=False, forwarded="")
 
 

@@ -18,10 +18,10 @@ def objection(headers: Mapping[str, str], exposed: bool, forwarded: str = "") ->
     """Why a request with these headers (names in lower case) is refused; "" where it is not.
 
     ``exposed``: the page listens on every address of the machine, not only on loopback. ``forwarded``: another name,
-    under which a person has forwarded the page's port.
+    under which a person has forwarded the page's port; browsers may add a port to it.
     """
     host = headers.get("host", "")
-    if not is_own(host, exposed) and not (forwarded and host == forwarded):
+    if not is_own(host, exposed) and not (forwarded and host.partition(":")[0] == forwarded):
         return f"this page is not at {host[:100]!r}"
     origin = headers.get("origin")
     if origin is not None and _place(origin) not in (host, forwarded or host):
