@@ -106,10 +106,13 @@ def test_a_learners_code_sees_no_process_of_another(hub: Hub) -> None:
 
 
 def test_a_learners_code_has_limits_of_memory_processors_and_processes(hub: Hub) -> None:
-    groups = [(group, limits) for group, *limits in hub.room.seats[2]._groups() if group.is_dir()]
-    if not groups:
+    groups = [
+        group for group in hub.room.seats[2]._groups() if all((group[0] / name).exists() for name, _ in group[1:])
+    ]
+    if not groups and not os.environ.get("LABS_REQUIRE_DOCKER"):  # there this is a failure, as for namespaces
         pytest.skip("this machine's control groups cannot be written")
-    for group, limits in groups:
+    assert groups
+    for group, *limits in groups:
         for name, value in limits:
             assert (group / name).read_text().split()[0] == value
     assert in_seat(hub, 2, "print(open('/proc/self/cgroup').read().count('labs-seat'))") == str(len(groups))

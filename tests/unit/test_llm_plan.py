@@ -14,7 +14,7 @@ from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 from labserve.inflight.order import ORDERS, order
 from labserve.inflight.own import scheduler_beside
-from labserve.inflight.plan import Because
+from labserve.inflight.plan import Because, share_out
 from labserve.inflight.policy import Policy
 from labserve.inflight.request import End, Request
 from labserve.inflight.sampling_options import Sampling
@@ -220,3 +220,10 @@ def test_a_job_with_an_error_has_failed_and_leaves_the_batch() -> None:
     one = of.running[0]
     of.cancel(one, OSError("no room"))
     assert (one.end, one.why, of.running) == (End.FAILED, "failed", [])
+
+
+def test_a_prompt_that_is_given_up_gets_its_tokens_after_older_ones_and_before_younger_ones() -> None:
+    older, given_up, younger = (job(name, 4, prompt=10) for name in "abc")
+    older.joined, given_up.joined, younger.joined = 1, 2, 3
+    shares = share_out([older, younger], [given_up], 16, 0, lambda one: one.left, lambda _: 0)
+    assert (shares.tokens, shares.dropped) == ([10, 0], [(given_up, 6)])

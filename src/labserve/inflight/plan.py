@@ -64,7 +64,7 @@ class Plan:
 
 
 def in_engine_order(requests: Iterable[Request]) -> list[Request]:
-    """Those in the engine as they joined it, then those that will join."""
+    """The requests in the order in which they joined the engine; last, the ones that have yet to join."""
     return sorted(requests, key=lambda request: request.joined or math.inf)
 
 
