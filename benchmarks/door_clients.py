@@ -17,7 +17,7 @@ import grpc
 import httptools
 from tritonclient.grpc import service_pb2
 
-from labdoor.triton import STREAM, first_text
+from labdoor.triton import SERVICE, first_text
 
 #: Asks for so many tokens: when it was sent, then the arrival of each text, as of time.perf_counter().
 Ask = Callable[[int], Awaitable[list[float]]]
@@ -82,7 +82,7 @@ class OverGrpc:
     def __init__(self, endpoint: str, model: str, prompt: str) -> None:
         self._channel = grpc.aio.insecure_channel(endpoint)
         self._call = self._channel.unary_stream(
-            STREAM, response_deserializer=service_pb2.ModelStreamInferResponse.FromString
+            SERVICE + "ModelStreamInfer", response_deserializer=service_pb2.ModelStreamInferResponse.FromString
         )
         self._model, self._prompt = model, prompt.encode()
 

@@ -1,6 +1,7 @@
 """What the door and the server behind it hold, and what of it has grown although the load was the same.
 
-Memory is a process's own (its unique set size), with that of its children: shared memory counts for nobody twice.
+Memory is what a process has written and shares with no other, with that of its children: shared memory counts for
+nobody twice, and a program's files, which other servers may have open too, for nobody.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -67,11 +69,20 @@ def _total(processes: Iterable[psutil.Process]) -> Held:
     found = Held()
     for one in processes:
         found = Held(
-            found.memory + one.memory_full_info().uss / 2**20,
+            found.memory + _written(one.pid),
             found.files + one.num_fds(),
             found.threads + one.num_threads(),
         )
     return found
+
+
+def _written(pid: int) -> float:
+    """MB. Raises psutil.NoSuchProcess."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Swap:"))) / 2**10
 
 
 def grown(before: Mapping[str, Held], after: Mapping[str, Held], allowed: Held = ALLOWED) -> list[str]:

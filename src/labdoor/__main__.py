@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import os
 import socket
 import sys
 import time
@@ -41,8 +40,6 @@ def main() -> int:
     )
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode())
-    # Without gRPC's newer event loop a token takes a fifth (8 streams) to a third (4) less processor time: grpcio 1.85.
-    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
     import uvicorn  # after the name: these take seconds, and labctl may look for the process meanwhile
 
     from labdoor import app, gate, models, tls

@@ -1,4 +1,4 @@
-"""The door's one gRPC channel to Triton, and one request on it.
+"""The door's one gRPC channel to Triton (``labdoor.channel``), and one request on it.
 
 Each request is an HTTP/2 stream of that channel. Responses are taken from it one by one, each when the client has taken
 the one before: nothing is queued here. What a slow client leaves, HTTP/2's flow control leaves in Triton, which does
@@ -12,24 +12,24 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
-import grpc
-from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, InferResult, service_pb2, service_pb2_grpc
+from tritonclient.grpc import InferResult, service_pb2
 from tritonclient.grpc._utils import _get_inference_request
 
 from labdoor import errors
+from labdoor.channel import Call, Channel, Failed
 from labdoor.logprobs import Scored, Scores
 from labdoor.models import Model
 from labdoor.requests import Asked
 from labdoor.stops import Scanner
 from labkit.clients import stop
-from labkit.clients.base import in_turn
 
 Ends = Literal["stop", "length"]
+READY_S = 2.0
 FINAL = "triton_final_response"
-STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-SIZES = [(f"grpc.max_{way}_message_length", MAX_GRPC_MESSAGE_SIZE) for way in ("send", "receive")]
+SERVICE = "/inference.GRPCInferenceService/"
 
 
 @dataclass(frozen=True)
@@ -53,35 +53,37 @@ class Standing:
 
 
 class Triton:
-    """The server at ``endpoint`` (gRPC, ``host:port``).
-
-    Attributes:
-        stream: sends one request, and iterates over its responses. Triton's method takes a stream of requests; of one
-            that is alone, gRPC sends head, message and end together.
-    """
+    """The server at ``endpoint`` (gRPC)."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._channel = grpc.aio.insecure_channel(endpoint, options=in_turn(endpoint) or SIZES)
-        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self.stream = self._channel.unary_stream(
-            STREAM,
-            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
-            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
-        )
+        self._channel = Channel(endpoint)
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         await asyncio.gather(*self._stopping, return_exceptions=True)
-        await self._channel.close()
+        self._channel.close()
 
     async def ready(self, models: Mapping[str, Model]) -> bool:
         """Whether the server and all of these models are ready."""
-        with contextlib.suppress(grpc.RpcError):
-            if (await self.stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=2)).ready:
-                asked = [service_pb2.ModelReadyRequest(name=name) for name in models]
-                return all([(await self.stub.ModelReady(one, timeout=2)).ready for one in asked])
+        with contextlib.suppress(Failed, TimeoutError):
+            async with asyncio.timeout(READY_S):
+                if (await anext(self._call("ServerReady", service_pb2.ServerReadyRequest()))).ready:
+                    asked = [service_pb2.ModelReadyRequest(name=name) for name in models]
+                    return all([(await anext(self._call("ModelReady", one))).ready for one in asked])
         return False
+
+    def stream(self, request: Any, metadata: Mapping[str, str]) -> Call[service_pb2.ModelStreamInferResponse]:
+        """Send one request, and iterate over its responses: Triton's method takes a stream of requests, here of one."""
+        return self._call("ModelStreamInfer", request, metadata)
+
+    def whole(self, request: Any, metadata: Mapping[str, str]) -> Call[service_pb2.ModelInferResponse]:
+        """Send one request to a model that is not decoupled."""
+        return self._call("ModelInfer", request, metadata)
+
+    def _call(self, method: str, request: Any, metadata: Mapping[str, str] = MappingProxyType({})) -> Call[Any]:
+        response = getattr(service_pb2, f"{method}Response")
+        return Call(self._channel, SERVICE + method, request.SerializeToString(), response.FromString, metadata)
 
     def forget(self, model: Model, id: str) -> None:
         """End a request whose client has gone, inside an ensemble: Triton tells no model there (server#6739)."""
@@ -119,7 +121,7 @@ class Generation:
             parameters |= {"tenant": standing.tenant} if standing.tenant else {}
             parameters |= {"request_priority": standing.priority} if standing.priority else {}
         self._id = standing.id if not choice else f"{standing.id}{choice:02}"
-        self._metadata = tuple(standing.headers.items()) or None
+        self._metadata = standing.headers
         self._request = _get_inference_request(
             model_name=model.name,
             inputs=inputs,
@@ -159,13 +161,13 @@ class Generation:
                     yield piece
                     if self.finish_reason:
                         break
-        except grpc.aio.AioRpcError as error:
-            raise errors.of_triton(str(error.details()), f"StatusCode.{error.code().name}") from None
+        except Failed as error:
+            raise errors.of_triton(error.details, str(error.code)) from None
 
     async def _streamed(self) -> AsyncGenerator[tuple[str, bool], None]:
         """Each response's text, and whether it is the last."""
         model, so_far, done = self._model.text, "", False
-        call = self._triton.stream(self._request, metadata=self._metadata)
+        call = self._triton.stream(self._request, self._metadata)
         try:
             async for response in call:
                 if response.error_message:
@@ -195,12 +197,14 @@ class Generation:
 
     async def _whole(self) -> AsyncGenerator[tuple[str, bool], None]:
         model, done = self._model, False
+        call = self._triton.whole(self._request, self._metadata)
         try:
-            result = await self._triton.stub.ModelInfer(self._request, metadata=self._metadata)
+            result = await anext(call)
             done = True
         finally:
             if not done and model.stopper:
                 self._triton.forget(model, self._id)
+            call.cancel()
         text = (first_text(result, model.text.output) or b"").decode(errors="replace")
         if model.text.end_text:
             text = text.partition(model.text.end_text)[0]
