@@ -68,11 +68,7 @@ def held(watched: Parts) -> dict[str, Held]:
 def _total(processes: Iterable[psutil.Process]) -> Held:
     found = Held()
     for one in processes:
-        found = Held(
-            found.memory + _written(one.pid),
-            found.files + one.num_fds(),
-            found.threads + one.num_threads(),
-        )
+        found = Held(found.memory + _written(one.pid), found.files + one.num_fds(), found.threads + one.num_threads())
     return found
 
 
