@@ -24,7 +24,7 @@ TARGETS = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft
 NOISES = 1.5  # times the noise floor are allowed, if that is more
 IN_FLIGHT = (1, 2, 3, 4, 6, 8)  # of the recording, one after the other
 RECORDED = 18  # requests with each of them
-LONG = 256  # tokens of one more prompt: as many as a step computes at most
+LONG = (256, 350, 400, 500, 600, 600)  # tokens of more prompts: as many as a step computes at most, and longer ones
 KINDS = {"chat": (64, 32), "code": (120, 6), "report": (24, 60)}  # mean tokens of prompt and answer
 UNSEEN = {  # by trace: another order, smaller pieces of prompts, and preemption
     "chat": {"scheduling": "shortest_first", "max_num_sequences": "4"},
@@ -68,10 +68,13 @@ def warm(server: Server) -> None:
 
 def record(session: Session, model: str, seed: int) -> Recording:
     """A server with plain settings: LONG, then RECORDED requests of every kind with each number of IN_FLIGHT."""
-    whole = requests("mixed", RECORDED * len(IN_FLIGHT), seed)
-    long = replace(whole[0], prompt=LONG, prefixes=random.Random(seed).randbytes(HASH_BYTES * LONG))
+    whole, rng = requests("mixed", RECORDED * len(IN_FLIGHT), seed), random.Random(seed)
+    long = [
+        replace(whole[0], name=f"long {number}", prompt=tokens, prefixes=rng.randbytes(HASH_BYTES * tokens))
+        for number, tokens in enumerate(LONG)
+    ]
     parts = [(whole[n * RECORDED : (n + 1) * RECORDED], in_flight) for n, in_flight in enumerate(IN_FLIGHT)]
-    parts.insert(0, ([long], 1))
+    parts.insert(0, (long, 1))
     with serving(session, {**BASE, "model": model}) as server:
         warm(server)
         return server.play(lambda: [one for part, in_flight in parts for one in server.timed(part, in_flight)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,7 @@ class MadeUp:
         self._rng, self._contexts = random.Random(seed), Contexts()
 
     def __call__(self, row: Row) -> float:
-        _, decoding, prompt, context = steptime.features(row, self._contexts)
+        _, decoding, prompt, context, _ = steptime.features(row, self._contexts)
         computed = max(DECODE_MS[min(8, decoding + prompt)], 14 + 1.05 * (decoding + prompt) if prompt else 0)
         return (computed + 0.002 * context + 0.3) * 1e-3 * math.exp(self._rng.gauss(0, 0.03))
 
@@ -62,3 +63,22 @@ def test_seconds_of_a_policy_never_recorded_are_within_the_targets(predictor: an
     assert 0.01 < predictor.model.noise < 0.04
     for name, target in WITHIN.items():
         assert said[name] == pytest.approx(seen[name], rel=max(target, 1.5 * predictor.model.noise)), name
+
+
+def test_pieces_of_prompts_that_make_no_token_take_less_than_others() -> None:
+    class Headed(MadeUp):
+        """Each token that is made needs the last layer, 6 ms."""
+
+        def __call__(self, row: Row) -> float:
+            return super().__call__(row) + 6e-3 * any(row.made)
+
+    def ran(step_tokens: int, lengths: Sequence[int], seed: int) -> list[Row]:
+        sent = [Arrival(str(n), 0.0, 0, length, 6, 6, "length") for n, length in enumerate(lengths)]
+        return replay.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), Headed(seed), 1).rows
+
+    rng = random.Random(4)
+    recorded = ran(256, [*(rng.randint(10, 120) for _ in range(60)), *([600] * 8)], 1)
+    timed, rows = steptime.Timed(steptime.fit(recorded)), ran(64, [rng.randint(80, 250) for _ in range(30)], 2)
+    parts = [(timed(row), row.over - row.began) for row in rows if not any(row.made)]
+    assert len(parts) > 10
+    assert sum(said for said, _ in parts) == pytest.approx(sum(was for _, was in parts), rel=0.05)

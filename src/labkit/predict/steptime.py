@@ -1,8 +1,11 @@
-"""How long a step takes: a sum of four costs, fitted on the steps of a recording, and corrected for each batch shape.
+"""How long a step takes: a sum of five costs, fitted on the steps of a recording, and corrected for each batch shape.
 
 Errors are relative: a step of decoding counts as much as one with a long prompt. On processors a batch of two may cost
 much more than one of one, and one of eight hardly more than that: no sum of costs says so. So the sum is corrected by
 what the recorded steps of the same shape took, the more the more of them there are.
+
+A step that computes only a part of a prompt makes no token, and saves the model's last layer, which is read for as many
+tokens as the vocabulary has. Where no such step was recorded, its saving is not known, and none is assumed.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from labkit.predict.contexts import Contexts
 from labkit.predict.lines import RECORD
 from labkit.predict.recording import Row
 
-TERMS = ("a step", "a decoding request", "a prompt token", "a token of context")
+TERMS = ("a step", "a decoding request", "a prompt token", "a token of context", "a step that makes tokens")
 LEAST = 30  # steps of which a model can be made
 PARTS = 10  # of a recording, whose speeds are compared
 LEAST_PART = 5  # steps of such a part
@@ -30,12 +33,13 @@ ROUND = 64  # tokens of context within which two batches have the same shape
 TRUST = 2  # steps of a shape that count as much as the sum of costs
 PASSES = 5  # of the fit, each of which weighs a step by what the one before said of it
 Array = npt.NDArray[np.float64]
+Shape = tuple[int, int, bool]
 
 
-def features(row: Row, contexts: Contexts) -> tuple[int, int, int, int]:
+def features(row: Row, contexts: Contexts) -> tuple[int, int, int, int, int]:
     """What a step's time depends on, one number for each of TERMS. Call it for every step, in order."""
     prefill = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
-    return 1, row.phase.count("d"), prefill, contexts.of(row)
+    return 1, row.phase.count("d"), prefill, contexts.of(row), any(row.made)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class StepTime:
     """
 
     costs: tuple[float, ...]
-    shapes: Mapping[tuple[int, int], float]
+    shapes: Mapping[Shape, float]
     gap: float
     noise: float
     twice: int
@@ -117,7 +121,10 @@ def fit(rows: Sequence[Row]) -> StepTime:
     contexts = Contexts()
     x = np.array([features(row, contexts) for row in rows], dtype=np.float64)
     y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
-    costs, said = _relative(x, y)
+    known = x.copy()
+    if x[:, 4].all():
+        known[:, 4] = 0  # else it would share the cost of a step
+    costs, said = _relative(known, y)
     keys = [shape_of(one) for one in x]
     shapes = _shapes(keys, y / said)
     said = said * np.array([shapes[key] for key in keys])
@@ -140,9 +147,11 @@ def fit(rows: Sequence[Row]) -> StepTime:
     )
 
 
-def shape_of(features: Sequence[float]) -> tuple[int, int]:
-    """The batch shape of a step: its decoding requests, and its prompt tokens to the nearest half power of two."""
-    return int(features[1]), round(2 * math.log2(1 + features[2]))
+def shape_of(features: Sequence[float]) -> Shape:
+    """The batch shape of a step: its decoding requests, its prompt tokens to the nearest half power of two, and
+    whether it makes tokens.
+    """
+    return int(features[1]), round(2 * math.log2(1 + features[2])), bool(features[4])
 
 
 def _relative(x: Array, y: Array) -> tuple[Array, Array]:
@@ -155,9 +164,9 @@ def _relative(x: Array, y: Array) -> tuple[Array, Array]:
     return costs, said
 
 
-def _shapes(keys: Sequence[tuple[int, int]], ratios: Array) -> dict[tuple[int, int], float]:
+def _shapes(keys: Sequence[Shape], ratios: Array) -> dict[Shape, float]:
     """By shape, the mean of its ratios, among TRUST steps of ratio 1."""
-    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    found: dict[Shape, list[float]] = defaultdict(list)
     for key, ratio in zip(keys, ratios, strict=True):
         found[key].append(float(ratio))
     return {key: (sum(same) + TRUST) / (len(same) + TRUST) for key, same in found.items()}
@@ -166,7 +175,7 @@ def _shapes(keys: Sequence[tuple[int, int]], ratios: Array) -> dict[tuple[int, i
 def non_negative(x: Array, y: Array) -> Array:
     """The weights w >= 0 of the columns of ``x`` [n, k] that make ``x @ w`` nearest to ``y`` [n].
 
-    Each step drops the column with the most negative weight; with four columns that is the optimum or next to it.
+    Each step drops the column with the most negative weight; with five columns that is the optimum or next to it.
     """
     columns = list(range(x.shape[1]))
     scale = np.maximum(np.abs(x).max(axis=0), 1.0)
