@@ -93,27 +93,29 @@ def measured(server: Server, sent: Sequence[Arrival]) -> dict[str, float]:
 def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
     """Errors on settings never recorded, at each load, beside the noise floor.
 
-    Each run is measured twice, and its mean counts. The noise floor is how much recorded steps of one batch shape
-    differ, or those two runs, if that is more.
+    Each run is measured on two servers, and its mean counts. The noise floor is how much recorded steps of one batch
+    shape differ, or those two runs, if that is more: of the server that is predicted nothing is known but its settings.
     """
     before = record(session, model, seed=7)
-    ran: list[tuple[str, float, Sequence[Arrival], list[dict[str, float]]]] = []
+    sent: dict[tuple[str, float], Sequence[Arrival]] = {}
     for kind, settings in UNSEEN.items():
         trace = requests(kind, count)
-        at_once = replace(before, arrivals=trace)
-        peak = answer.Predictor.of(before).predict(settings, at_once).figures["requests_per_s"]
-        with serving(session, {**BASE, "model": model, **settings}) as server:
-            warm(server)
-            for load in LOADS:
-                sent = answer.at_rate(trace, load * peak)
-                ran.append((kind, load, sent, [measured(server, sent) for _ in range(2)]))
-                print(f"{kind} at {load} of the knee: measured", flush=True)
+        peak = answer.Predictor.of(before).predict(settings, replace(before, arrivals=trace)).figures["requests_per_s"]
+        sent |= {(kind, load): answer.at_rate(trace, load * peak) for load in LOADS}
+    ran: dict[tuple[str, float], list[dict[str, float]]] = {run: [] for run in sent}
+    for again in range(2):
+        for kind, settings in UNSEEN.items():
+            with serving(session, {**BASE, "model": model, **settings}) as server:
+                warm(server)
+                for load in LOADS:
+                    ran[kind, load].append(measured(server, sent[kind, load]))
+            print(f"{kind}: measured {'again' if again else 'once'}", flush=True)
     predictor = answer.Predictor.of(joined(before, record(session, model, seed=8)))
     found: list[dict[str, Any]] = []
-    for kind, load, timetable, (seen, again) in ran:
-        said = predictor.predict(UNSEEN[kind], replace(before, arrivals=timetable)).figures
-        mean = {name: (seen[name] + again[name]) / 2 for name in TARGETS}
-        twice = {name: abs(seen[name] - again[name]) / mean[name] for name in TARGETS}
+    for (kind, load), (seen, other) in ran.items():
+        said = predictor.predict(UNSEEN[kind], replace(before, arrivals=sent[kind, load])).figures
+        mean = {name: (seen[name] + other[name]) / 2 for name in TARGETS}
+        twice = {name: abs(seen[name] - other[name]) / mean[name] for name in TARGETS}
         noise = {name: max(predictor.model.noise, twice[name]) for name in TARGETS}
         allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
         errors = {name: said[name] / mean[name] - 1 for name in TARGETS}
