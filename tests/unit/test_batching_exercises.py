@@ -33,7 +33,7 @@ from labserve.params import Refusal
 WORKSPACE = Workspace(ROOT, ROOT / ".cache")
 EXERCISES = [e for e in find_all(WORKSPACE, load(WORKSPACE)) if e.lab.number == "05" or e.id == "06b"]
 ATTEMPTS = [(exercise, attempt) for exercise in EXERCISES for attempt in gate.attempts(exercise)]
-SEEDS = range(1, 1 + int(os.environ.get("LABS_SEEDS", "3")))
+SEEDS = range(1, 1 + int(os.environ.get("LABS_SEEDS", "1")))
 POLICY, BLOCKS = "batch_scheduler_policy", "max_tokens_in_paged_kv_cache"
 WORDS = {  # what config.pbtxt says where an exercise sets nothing
     POLICY: "guaranteed_no_evict",
@@ -259,7 +259,7 @@ SENSIBLE_ORDERS = {
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [1, 2, 3, *SEEDS[3:]])
 @pytest.mark.parametrize("name", SENSIBLE_RESERVES)
 def test_a_sensible_reserve_passes_with_every_seed(tmp_path: Path, name: str, seed: int) -> None:
     own(tmp_path, f"    def reserve(self):\n        return {SENSIBLE_RESERVES[name]}")
