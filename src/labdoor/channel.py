@@ -154,8 +154,8 @@ def _fields(path: str) -> bytes:
 class Channel:
     """Connections to the server at ``endpoint``: ``host:port``, or several addresses in gRPC's words, asked in turn.
 
-    An address that is lost gets no calls, and is tried again beside those that are there (``ipv4:a:1,b:2``, or
-    ``dns:///name:1``, whose addresses are looked up again).
+    Several are ``ipv4:a:1,b:2`` or ``dns:///name:1``. A lost address gets no calls; while the others serve, it is tried
+    again, and a name is looked up again.
     """
 
     def __init__(self, endpoint: str) -> None:

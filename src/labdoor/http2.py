@@ -16,7 +16,7 @@ from hpack import Decoder, HPACKError
 
 WINDOW = 2**16  # bytes of one call that the server may send before they are taken
 ALL = 2**30  # of all calls: a client that takes nothing must not hold up the others
-MOST_FRAME = 2**14  # bytes, those that every peer must take
+MOST_FRAME = 2**14  # bytes: every peer must accept frames of this size
 HEAD = 9  # bytes before a frame
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20

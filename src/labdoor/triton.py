@@ -202,9 +202,10 @@ class Generation:
             result = await anext(call)
             done = True
         finally:
-            if not done and model.stopper:
-                self._triton.forget(model, self._id)
-            call.cancel()
+            if not done:
+                if model.stopper:
+                    self._triton.forget(model, self._id)
+                call.cancel()
         text = (first_text(result, model.text.output) or b"").decode(errors="replace")
         if model.text.end_text:
             text = text.partition(model.text.end_text)[0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from door_models import text_model
@@ -37,13 +38,16 @@ def response(text: str, final: bool = False, output: str = "") -> service_pb2.Mo
 class Call:
     """A gRPC call that has these responses, and then waits for ever."""
 
-    def __init__(self, responses: Sequence[service_pb2.ModelStreamInferResponse]) -> None:
-        self._responses, self.cancelled = responses, False
+    def __init__(self, responses: Sequence[Any]) -> None:
+        self._responses, self.cancelled = iter(responses), False
 
-    async def __aiter__(self) -> AsyncIterator[service_pb2.ModelStreamInferResponse]:
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
         for one in self._responses:
-            yield one
-        await asyncio.Event().wait()
+            return one
+        return await asyncio.Event().wait()
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -114,6 +118,23 @@ def test_an_answer_that_is_closed_before_its_end_cancels_its_call() -> None:
 
     asyncio.run(leave())
     assert call.cancelled
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_only_a_whole_answer_that_has_not_come_is_cancelled(answered: bool) -> None:
+    responses = [response(" all of it").infer_response] if answered else []
+    call = Call(responses)
+    model = replace(MODEL, text=replace(MODEL.text, decoupled=False))
+    triton: Any = SimpleNamespace(whole=lambda request, metadata: call)
+    asked = requests.parse(requests.CompletionRequest, json.dumps({"model": "m", "prompt": "x"}).encode())
+
+    async def leave() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(20 if answered else 0):
+                await Answer(asked, model, triton, Standing("id")).whole()
+
+    asyncio.run(leave())
+    assert call.cancelled == (not answered)
 
 
 def test_a_tensor_is_found_by_its_name_and_an_empty_one_is_none() -> None:

@@ -1,4 +1,4 @@
-"""The door's client of HTTP/2 and frames of every kind, also those that a strict server never sends."""
+"""The door's HTTP/2 client and odd frames, also those that a strict server would never send."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Errors are relative: a step of decoding counts as much as one with a long prompt
 much more than one of one, and one of eight hardly more than that: no sum of costs says so. So the sum is corrected by
 what the recorded steps of the same shape took, the more the more of them there are.
 
-A step that computes only a part of a prompt makes no token, and saves the model's last layer, which is read for as many
-tokens as the vocabulary has. Where no such step was recorded, its saving is not known, and none is assumed.
+A step that computes only a part of a prompt makes no token, and skips the model's last layer, which is as large as the
+vocabulary. Where no such step was recorded, it is not known what that saves, and nothing is assumed.
 """
 
 from __future__ import annotations
