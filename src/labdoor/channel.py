@@ -194,7 +194,7 @@ class Channel:
         try:
             found = await self._addresses()
         except OSError as error:
-            self._why = f"{self._endpoint}: {error}"
+            self._why = f"{self._endpoint}: {error.strerror or error}"
             return
         self._known = len(found)
         self._connections = {address: one for address, one in self._connections.items() if one.open}
@@ -205,8 +205,8 @@ class Channel:
             async with asyncio.timeout(CONNECT_S):
                 _, made = await asyncio.get_running_loop().create_connection(Connection, *address)
             self._connections[address] = made
-        except (OSError, TimeoutError) as error:
-            self._why = f"{address[0]}:{address[1]}: {error or f'no connection within {CONNECT_S:g} s'}"
+        except OSError as error:  # TimeoutError, too, without words of its own
+            self._why = f"{address[0]}:{address[1]}: {error.strerror or f'no connection within {CONNECT_S:g} s'}"
 
     async def _addresses(self) -> list[Address]:
         if not self._endpoint.startswith("dns:///"):
