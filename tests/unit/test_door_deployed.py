@@ -23,7 +23,6 @@ from labctl.listener import Silent
 from labctl.manifest.catalog import load
 from labctl.runtimes import door, images
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_commands import NOBODY
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Choices, UpOptions
 from labctl.stack import targets
@@ -97,11 +96,14 @@ def test_a_certificate_and_its_key_are_secrets_of_the_container_and_their_reader
     for path in (files.certificate, files.key):
         path.touch(0o644)
     files.key.chmod(0o600)
+    found = files.key.stat()
+    another = max(found.st_uid, found.st_gid) + 1  # who runs the tests may be nobody
     monkeypatch.setattr(os, "getuid", lambda: 0)  # root's containers run as nobody
+    monkeypatch.setattr(door, "NOBODY", another)
     with pytest.raises(LabError, match=r"cannot read .*server.key") as caught:
         started(tmp_path, files, expose=True)
-    assert caught.value.remedy == f"chgrp {NOBODY} {files.key} && chmod g+r {files.key}"
-    monkeypatch.setattr(door, "NOBODY", files.key.stat().st_gid)
+    assert caught.value.remedy == f"chgrp {another} {files.key} && chmod g+r {files.key}"
+    monkeypatch.setattr(door, "NOBODY", found.st_gid)
     files.key.chmod(0o640)
     env = started(tmp_path, files, expose=True)[0].env
     assert (env["LABS_OPENAI_CERT_FILE"], env["LABS_OPENAI_KEY_FILE"]) == (str(files.certificate), str(files.key))
