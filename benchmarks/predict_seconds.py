@@ -1,8 +1,8 @@
-"""Seconds and decisions: policies that were never recorded, predicted from one recording and then measured under load.
+"""Seconds and decisions: policies that were never recorded, predicted from recordings and measured under load.
 
 A recording has requests of every kind, one to eight of them in flight, so that the model of a step's time sees each
 size of a batch and of a prompt's piece. It is taken of a server with plain settings, before the servers that are
-predicted and, of another one, after them: a machine's speed changes. Every request counts from when it is sent.
+predicted and, of another one, after them. Every request counts from when it is sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from benchmarks.predict_steps import BASE, Server, serving
@@ -81,8 +82,58 @@ def record(session: Session, model: str, seed: int) -> Recording:
 
 
 def joined(one: Recording, other: Recording) -> Recording:
-    """Two recordings of the same requests as one, of whose steps a model is made."""
+    """Two recordings as one, of whose steps a model is made."""
     return replace(one, rows=[*one.rows, *other.rows])
+
+
+@dataclass(frozen=True)
+class Job:
+    """A server with these settings, which gets these requests, one list after the other."""
+
+    settings: Mapping[str, str]
+    sent: Sequence[Sequence[Arrival]]
+
+
+@dataclass
+class Seen:
+    """One list of requests, by round: the figures measured, those predicted, and the model's noise floor."""
+
+    measured: list[dict[str, float]] = field(default_factory=list)
+    predicted: list[Mapping[str, float]] = field(default_factory=list)
+    noise: list[float] = field(default_factory=list)
+
+    def means(self, name: str) -> tuple[float, float]:
+        """Of what was measured and of what was predicted."""
+        return fmean(one[name] for one in self.measured), fmean(one[name] for one in self.predicted)
+
+
+def alternating(
+    session: Session, model: str, first: Recording, rounds: Sequence[Sequence[Job]], each: int
+) -> list[list[Seen]]:
+    """Measures the jobs of each round, and predicts each from the recordings right before and after it.
+
+    A machine's speed changes within minutes, most of all the memory's, which others may use too: so after ``each`` jobs
+    a server with plain settings is recorded again. The rounds have the same jobs; every other one goes backwards.
+    """
+    found = [[Seen() for _ in job.sent] for job in rounds[0]]
+    before = first
+    for number, jobs in enumerate(rounds):
+        order = list(enumerate(jobs))[:: -1 if number % 2 else 1]
+        for group in (order[at : at + each] for at in range(0, len(order), each)):
+            for place, job in group:
+                with serving(session, {**BASE, "model": model, **job.settings}) as server:
+                    warm(server)
+                    for seen, sent in zip(found[place], job.sent, strict=True):
+                        seen.measured.append(measured(server, sent))
+                print(f"{job.settings}: measured, round {number + 1}", flush=True)
+            after = record(session, model, seed=8)
+            predictor = answer.Predictor.of(joined(before, after))
+            for place, job in group:
+                for seen, sent in zip(found[place], job.sent, strict=True):
+                    seen.predicted.append(predictor.predict(job.settings, replace(first, arrivals=sent)).figures)
+                    seen.noise.append(predictor.model.noise)
+            before = after
+    return found
 
 
 def measured(server: Server, sent: Sequence[Arrival]) -> dict[str, float]:
@@ -90,36 +141,34 @@ def measured(server: Server, sent: Sequence[Arrival]) -> dict[str, float]:
     return figures.figures(seen.rows, {a.name: a.at for a in seen.arrivals})
 
 
+def at_load(first: Recording, settings: Mapping[str, str], trace: Sequence[Arrival], load: float) -> Sequence[Arrival]:
+    peak = answer.Predictor.of(first).predict(settings, replace(first, arrivals=trace)).figures["requests_per_s"]
+    return answer.at_rate(trace, load * peak)
+
+
 def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
     """Errors on settings never recorded, at each load, beside the noise floor.
 
-    Each run is measured on two servers, and its mean counts. The noise floor is how much recorded steps of one batch
-    shape differ, or those two runs, if that is more: of the server that is predicted nothing is known but its settings.
+    Each run is measured on two servers, and the means are compared. The noise floor is how much recorded steps of one
+    batch shape differ, or by how much more the prediction was off in one run than in the other, if that is more.
     """
-    before = record(session, model, seed=7)
-    sent: dict[tuple[str, float], Sequence[Arrival]] = {}
-    for kind, settings in UNSEEN.items():
-        trace = requests(kind, count)
-        peak = answer.Predictor.of(before).predict(settings, replace(before, arrivals=trace)).figures["requests_per_s"]
-        sent |= {(kind, load): answer.at_rate(trace, load * peak) for load in LOADS}
-    ran: dict[tuple[str, float], list[dict[str, float]]] = {run: [] for run in sent}
-    for again in range(2):
-        for kind, settings in UNSEEN.items():
-            with serving(session, {**BASE, "model": model, **settings}) as server:
-                warm(server)
-                for load in LOADS:
-                    ran[kind, load].append(measured(server, sent[kind, load]))
-            print(f"{kind}: measured {'again' if again else 'once'}", flush=True)
-    predictor = answer.Predictor.of(joined(before, record(session, model, seed=8)))
+    first = record(session, model, seed=7)
+    jobs = [
+        Job(settings, [at_load(first, settings, requests(kind, count), load) for load in LOADS])
+        for kind, settings in UNSEEN.items()
+    ]
+    runs = zip(UNSEEN, alternating(session, model, first, [jobs, jobs], 1), strict=True)
     found: list[dict[str, Any]] = []
-    for (kind, load), (seen, other) in ran.items():
-        said = predictor.predict(UNSEEN[kind], replace(before, arrivals=sent[kind, load])).figures
-        mean = {name: (seen[name] + other[name]) / 2 for name in TARGETS}
-        twice = {name: abs(seen[name] - other[name]) / mean[name] for name in TARGETS}
-        noise = {name: max(predictor.model.noise, twice[name]) for name in TARGETS}
-        allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
-        errors = {name: said[name] / mean[name] - 1 for name in TARGETS}
-        found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed})
+    for kind, seen in runs:
+        for load, one in zip(LOADS, seen, strict=True):
+            errors, noise = {}, {}
+            for name in TARGETS:
+                was, said = one.means(name)
+                errors[name] = said / was - 1
+                off = [a[name] / b[name] for a, b in zip(one.predicted, one.measured, strict=True)]
+                noise[name] = max(*one.noise, max(off) - min(off))
+            allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
+            found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed})
     print(table([_said(one) for one in found], ("trace", "load", *TARGETS)))
     rows = []
     for name, target in TARGETS.items():
@@ -149,34 +198,31 @@ def _said(one: Mapping[str, Any]) -> tuple[str, ...]:
 def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
     """Of each pair of settings: is the better one named, where the measured difference exceeds the noise?
 
-    The noise is how much the first and the last setting differ when they are measured again, after the others.
+    Each setting is measured on two servers, of which the second ones come in reverse order, and the mean counts. The
+    noise of a pair is how much the two runs of either setting differ, whichever differ more.
     """
-    before = record(session, model, seed=7)
-    trace = requests("mixed", count)
-    plain = answer.Predictor.of(before)
-    peak = plain.predict(DECIDED[-1], replace(before, arrivals=trace)).figures["requests_per_s"]
-    sent = answer.at_rate(trace, 0.8 * peak)
-    seen: list[dict[str, float]] = []
-    for one in [*DECIDED, DECIDED[0], DECIDED[-1]]:
-        with serving(session, {**BASE, "model": model, **one}) as server:
-            warm(server)
-            seen.append(measured(server, sent))
-        print(f"{one}: measured", flush=True)
-    predictor = answer.Predictor.of(joined(before, record(session, model, seed=8)))
-    said = [predictor.predict(one, replace(before, arrivals=sent)).figures for one in DECIDED]
-    for one, predicted, was in zip(DECIDED, said, seen, strict=False):
-        print(f"{one}: " + ", ".join(f"{name} {predicted[name] / was[name] - 1:+.1%}" for name in JUDGED))
+    first = record(session, model, seed=7)
+    sent = at_load(first, DECIDED[-1], requests("mixed", count), 0.8)
+    jobs = [Job(one, [sent]) for one in DECIDED]
+    runs = [seen for (seen,) in alternating(session, model, first, [jobs, jobs], 4)]
     found: dict[str, Any] = {}
-    rows = []
+    rows, shown = [], []
     for name in JUDGED:
-        values = [one[name] for one in seen]
-        noise = max(abs(values[0] / values[-2] - 1), abs(values[len(said) - 1] / values[-1] - 1))
+        values, said = zip(*(run.means(name) for run in runs), strict=True)
+        noise = [
+            abs(run.measured[0][name] - run.measured[1][name]) / was for run, was in zip(runs, values, strict=True)
+        ]
+        shown += [
+            (name, *one.values(), f"{predicted:,.0f}", f"{value:,.0f}", f"{predicted / value - 1:+.1%}", f"{floor:.1%}")
+            for one, predicted, value, floor in zip(DECIDED, said, values, noise, strict=True)
+        ]
         every = itertools.combinations(range(len(said)), 2)
-        pairs = [(a, b) for a, b in every if abs(values[a] / values[b] - 1) > noise]
-        right = sum((said[a][name] < said[b][name]) == (values[a] < values[b]) for a, b in pairs)
+        pairs = [(a, b) for a, b in every if abs(values[a] / values[b] - 1) > max(noise[a], noise[b])]
+        right = sum((said[a] < said[b]) == (values[a] < values[b]) for a, b in pairs)
         found[name] = {"pairs": len(pairs), "right": right, "noise": noise}
         good = right >= DECISIONS * len(pairs) > 0
-        what = f"decisions by {name}: {len(pairs)} pairs that differ by more than the noise ({noise:.1%})"
+        what = f"decisions by {name}: {len(pairs)} pairs that differ by more than the noise"
         named = f"the better one named in {right} ({right / max(1, len(pairs)):.1%})"
         rows.append((what, named, f"{DECISIONS:.0%}", "yes" if good else "NO"))
-    return {"decided": found, "measured": seen, "predicted": said, "rows": rows}
+    print("\n" + table(shown, ("what", "order", "slots", "predicted", "measured", "error", "noise")))
+    return {"decided": found, "rows": rows}
