@@ -18,6 +18,7 @@ from benchmarks.predict_steps import BASE, Server, serving
 from labctl.stack.session import Session
 from labkit.predict import answer, figures
 from labkit.predict.recording import HASH_BYTES, Arrival, Recording
+from labkit.predict.steptime import fit
 from labkit.tables import table
 
 LOADS = (0.5, 0.8, 1.1)  # of the knee: the rate that the setting would serve if all requests were there at once
@@ -81,11 +82,6 @@ def record(session: Session, model: str, seed: int) -> Recording:
         return server.play(lambda: [one for part, in_flight in parts for one in server.timed(part, in_flight)])
 
 
-def joined(one: Recording, other: Recording) -> Recording:
-    """Two recordings as one, of whose steps a model is made."""
-    return replace(one, rows=[*one.rows, *other.rows])
-
-
 @dataclass(frozen=True)
 class Job:
     """A server with these settings, which gets these requests, one list after the other."""
@@ -127,7 +123,7 @@ def alternating(
                         seen.measured.append(measured(server, sent))
                 print(f"{job.settings}: measured, round {number + 1}", flush=True)
             after = record(session, model, seed=8)
-            predictor = answer.Predictor.of(joined(before, after))
+            predictor = answer.Predictor(first, fit(before.rows, after.rows))
             for place, job in group:
                 for seen, sent in zip(found[place], job.sent, strict=True):
                     seen.predicted.append(predictor.predict(job.settings, replace(first, arrivals=sent)).figures)

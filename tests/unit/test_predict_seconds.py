@@ -15,7 +15,6 @@ import pytest
 from recordings import SETTINGS
 
 from labkit.predict import answer, figures, replay, steptime
-from labkit.predict.contexts import Contexts
 from labkit.predict.recording import Arrival, Recording, Row
 
 DECODE_MS = (0, 14.2, 19, 20, 21, 22.5, 23.5, 24.5, 25.6)  # by the batch
@@ -25,10 +24,10 @@ EIGHT = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "8"}, bl
 
 class MadeUp:
     def __init__(self, seed: int) -> None:
-        self._rng, self._contexts = random.Random(seed), Contexts()
+        self._rng, self._features = random.Random(seed), steptime.Features()
 
     def __call__(self, row: Row) -> float:
-        _, decoding, prompt, context, _ = steptime.features(row, self._contexts)
+        _, decoding, prompt, context, *_ = self._features.of(row)
         computed = max(DECODE_MS[min(8, decoding + prompt)], 14 + 1.05 * (decoding + prompt) if prompt else 0)
         return (computed + 0.002 * context + 0.3) * 1e-3 * math.exp(self._rng.gauss(0, 0.03))
 
@@ -65,6 +64,12 @@ def test_seconds_of_a_policy_never_recorded_are_within_the_targets(predictor: an
         assert said[name] == pytest.approx(seen[name], rel=max(target, 1.5 * predictor.model.noise)), name
 
 
+def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int) -> list[Row]:
+    """Steps of requests with such prompts and six tokens of answer, one at a time."""
+    sent = [Arrival(str(n), 0.0, 0, length, 6, 6, "length") for n, length in enumerate(lengths)]
+    return replay.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), kind(seed), 1).rows
+
+
 def test_pieces_of_prompts_that_make_no_token_take_less_than_others() -> None:
     class Headed(MadeUp):
         """Each token that is made needs the last layer, 6 ms."""
@@ -72,13 +77,31 @@ def test_pieces_of_prompts_that_make_no_token_take_less_than_others() -> None:
         def __call__(self, row: Row) -> float:
             return super().__call__(row) + 6e-3 * any(row.made)
 
-    def ran(step_tokens: int, lengths: Sequence[int], seed: int) -> list[Row]:
-        sent = [Arrival(str(n), 0.0, 0, length, 6, 6, "length") for n, length in enumerate(lengths)]
-        return replay.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), Headed(seed), 1).rows
-
     rng = random.Random(4)
-    recorded = ran(256, [*(rng.randint(10, 120) for _ in range(60)), *([600] * 8)], 1)
-    timed, rows = steptime.Timed(steptime.fit(recorded)), ran(64, [rng.randint(80, 250) for _ in range(30)], 2)
+    recorded = ran(Headed, 256, [*(rng.randint(10, 120) for _ in range(60)), *([600] * 8)], 1)
+    timed, rows = steptime.Timed(steptime.fit(recorded)), ran(Headed, 64, [rng.randint(80, 250) for _ in range(30)], 2)
     parts = [(timed(row), row.over - row.began) for row in rows if not any(row.made)]
     assert len(parts) > 10
     assert sum(said for said, _ in parts) == pytest.approx(sum(was for _, was in parts), rel=0.05)
+
+
+def test_numbers_of_tokens_computed_before_take_less_than_new_ones() -> None:
+    class Kernels(MadeUp):
+        """Each number of tokens computed for the first time takes 8 ms more."""
+
+        def __init__(self, seed: int) -> None:
+            super().__init__(seed)
+            self._made: set[int] = set()
+
+        def __call__(self, row: Row) -> float:
+            new = sum(row.tokens) not in self._made
+            self._made.add(sum(row.tokens))
+            return super().__call__(row) + 8e-3 * new
+
+    rng = random.Random(6)
+    recorded = [ran(Kernels, 256, [rng.randint(10, 120) for _ in range(60)], seed) for seed in (1, 2)]
+    timed = steptime.Timed(steptime.fit(*recorded))
+    rows = ran(Kernels, 64, [rng.randint(80, 250) for _ in range(30)], 3)
+    full = [(timed(row), row.over - row.began) for row in rows if sum(row.tokens) == 64]
+    assert len(full) > 10
+    assert sum(said for said, _ in full) == pytest.approx(sum(was for _, was in full), rel=0.05)

@@ -1,4 +1,4 @@
-"""How long a step takes: a sum of five costs, fitted on the steps of a recording, and corrected for each batch shape.
+"""How long a step takes: a sum of six costs, fitted on the steps of a recording, and corrected for each batch shape.
 
 Errors are relative: a step of decoding counts as much as one with a long prompt. On processors a batch of two may cost
 much more than one of one, and one of eight hardly more than that: no sum of costs says so. So the sum is corrected by
@@ -6,6 +6,9 @@ what the recorded steps of the same shape took, the more the more of them there 
 
 A step that computes only a part of a prompt makes no token, and skips the model's last layer, which is as large as the
 vocabulary. Where no such step was recorded, it is not known what that saves, and nothing is assumed.
+
+A number of tokens that a server computes for the first time takes longer: oneDNN makes a kernel for each size of a
+matrix and keeps it. Where chunked prefill fills each step to the same number, this cost is paid once.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from labkit.predict.contexts import Contexts
 from labkit.predict.lines import RECORD
 from labkit.predict.recording import Row
 
-TERMS = ("a step", "a decoding request", "a prompt token", "a token of context", "a step that makes tokens")
+TERMS = (
+    "a step",
+    "a decoding request",
+    "a prompt token",
+    "a token of context",
+    "a step that makes tokens",
+    "a number of tokens met for the first time",
+)
 LEAST = 30  # steps of which a model can be made
 PARTS = 10  # of a recording, whose speeds are compared
 LEAST_PART = 5  # steps of such a part
@@ -36,10 +46,19 @@ Array = npt.NDArray[np.float64]
 Shape = tuple[int, int, bool]
 
 
-def features(row: Row, contexts: Contexts) -> tuple[int, int, int, int, int]:
-    """What a step's time depends on, one number for each of TERMS. Call it for every step, in order."""
-    prefill = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
-    return 1, row.phase.count("d"), prefill, contexts.of(row), any(row.made)
+class Features:
+    """What a step's time depends on, one number for each of TERMS. Ask it for every step of one server, in order."""
+
+    def __init__(self) -> None:
+        self._contexts = Contexts()
+        self._met: set[int] = set()  # numbers of tokens
+
+    def of(self, row: Row) -> tuple[int, int, int, int, int, int]:
+        prefill = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
+        computed = sum(row.tokens)
+        new = computed not in self._met
+        self._met.add(computed)
+        return 1, row.phase.count("d"), prefill, self._contexts.of(row), any(row.made), new
 
 
 @dataclass(frozen=True)
@@ -102,33 +121,34 @@ class Timed:
 
     model: StepTime
     speed: float = 1.0
-    contexts: Contexts = field(default_factory=Contexts)
+    features: Features = field(default_factory=Features)
 
     def __call__(self, row: Row) -> float:
-        return self.model.seconds(features(row, self.contexts), self.speed)
+        return self.model.seconds(self.features.of(row), self.speed)
 
 
-def fit(rows: Sequence[Row]) -> StepTime:
-    """A model of the steps of a recording, by least squares with no negative cost.
+def fit(*recorded: Sequence[Row]) -> StepTime:
+    """A model of the steps of a recording, or of several servers', by least squares with no negative cost.
 
     Raises:
         LabError: there are too few steps.
     """
+    rows = list(itertools.chain(*recorded))
     if len(rows) < LEAST:
         raise LabError(
             f"{len(rows)} recorded steps are too few for a model of their time", f"it takes at least {LEAST}", RECORD
         )
-    contexts = Contexts()
-    x = np.array([features(row, contexts) for row in rows], dtype=np.float64)
+    servers = [(Features(), server) for server in recorded]
+    x = np.array([features.of(row) for features, server in servers for row in server], dtype=np.float64)
     y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
     known = x.copy()
-    if x[:, 4].all():
-        known[:, 4] = 0  # else it would share the cost of a step
+    known[:, 1:][:, x[:, 1:].min(axis=0) == x[:, 1:].max(axis=0)] = 0  # else they would share the cost of a step
     costs, said = _relative(known, y)
     keys = [shape_of(one) for one in x]
     shapes = _shapes(keys, y / said)
     said = said * np.array([shapes[key] for key in keys])
-    gaps = [row.began - before.over for before, row in itertools.pairwise(rows) if row.busy]
+    pairs = itertools.chain.from_iterable(itertools.pairwise(server) for server in recorded)
+    gaps = [row.began - before.over for before, row in pairs if row.busy]
     noise, twice = _noise(x, y)
     parts = [part for part in np.array_split(np.arange(len(rows)), PARTS) if len(part) >= LEAST_PART]
     ratios = [float(y[part].sum() / said[part].sum()) for part in parts] or [1.0]
@@ -175,7 +195,7 @@ def _shapes(keys: Sequence[Shape], ratios: Array) -> dict[Shape, float]:
 def non_negative(x: Array, y: Array) -> Array:
     """The weights w >= 0 of the columns of ``x`` [n, k] that make ``x @ w`` nearest to ``y`` [n].
 
-    Each step drops the column with the most negative weight; with five columns that is the optimum or next to it.
+    Each step drops the column with the most negative weight; with six columns that is the optimum or next to it.
     """
     columns = list(range(x.shape[1]))
     scale = np.maximum(np.abs(x).max(axis=0), 1.0)
@@ -192,7 +212,7 @@ def _noise(x: Array, y: Array) -> tuple[float, int]:
     """The noise floor: how much steps of the same batch shape differ; and of how many steps it was taken."""
     shapes: dict[tuple[int, ...], list[float]] = defaultdict(list)
     for shape, seconds in zip(x, y, strict=True):
-        shapes[int(shape[1]), int(shape[2]), int(shape[3]) // ROUND].append(float(seconds))
+        shapes[int(shape[1]), int(shape[2]), int(shape[3]) // ROUND, int(shape[5])].append(float(seconds))
     differences = [
         abs(one - middle) / middle
         for same in shapes.values()
