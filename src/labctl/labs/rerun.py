@@ -250,4 +250,5 @@ def run(session: Session, recording: Recording, assignments: Mapping[str, str], 
         file = log_of(run_dir, out / f"steps-{PHASE}.jsonl", began, records)
     measured = read(file).since_sent({record.id: record.start for record in records}).numbered()
     at = {a.name: a.at for a in measured.arrivals}
-    return Rerun(replace(recording, arrivals=[replace(a, at=at[a.name]) for a in sent], rows=[]), measured, out)
+    arrivals = [replace(a, at=at[a.name]) for a in sent]
+    return Rerun(replace(recording, arrivals=arrivals, rows=[], way=measured.way), measured, out)

@@ -72,7 +72,11 @@ class Predictor:
         return Prediction(settings, found, low, high, middle.rows, middle.arrived)
 
     def _replay(self, recording: Recording, settings: Settings, speed: float = 1.0) -> Played:
-        return self.replayed(recording, settings, Timed(self.model, speed), self.in_flight)
+        way = recording.way
+        handed = [replace(a, at=a.at + way) for a in recording.arrivals]
+        timed = Timed(self.model, speed)
+        done = self.replayed(replace(recording, arrivals=handed), settings, timed, self.in_flight)
+        return Played(done.rows, {name: at - way for name, at in done.arrived.items()})
 
     # -- the smallest that is enough ----------------------------------------------------------------------------------
 

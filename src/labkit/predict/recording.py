@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from labkit.errors import LabError
@@ -101,7 +102,8 @@ class Row:
 class Recording:
     """What one instance of the model did. ``rows`` is empty where a trace of another format was read.
 
-    ``zero``: when its time begins, in ``time.monotonic()`` seconds.
+    ``zero``: when its time begins, in ``time.monotonic()`` seconds. ``way``: seconds from a client's sending to the
+    model, where requests count from when they are sent.
     """
 
     settings: Settings
@@ -109,6 +111,7 @@ class Recording:
     rows: Sequence[Row] = field(default_factory=list)
     source: str = ""
     zero: float = 0.0
+    way: float = 0.0
 
     def since_sent(self, sent: Mapping[str, float]) -> Recording:
         """The same, where a request arrives when its client sends it: Triton may hand it over as late as a step ends.
@@ -118,9 +121,11 @@ class Recording:
         """
         zero = min(sent[arrival.name] for arrival in self.arrivals)
         later = self.zero - zero
+        idle = {name for row in self.rows if not row.busy for name in row.joined}  # no step held these up
+        ways = [self.zero + a.at - sent[a.name] for a in self.arrivals if a.name in idle]
         arrivals = [replace(a, at=sent[a.name] - zero, left_at=a.left_at + later) for a in self.arrivals]
         rows = [replace(row, began=row.began + later, over=row.over + later) for row in self.rows]
-        return replace(self, arrivals=arrivals, rows=rows, zero=zero)
+        return replace(self, arrivals=arrivals, rows=rows, zero=zero, way=max(0.0, median(ways or [0.0])))
 
     def numbered(self) -> Recording:
         """The same with numbers for names, in order of arrival: two runs of the same requests can be compared."""
