@@ -64,9 +64,9 @@ def test_seconds_of_a_policy_never_recorded_are_within_the_targets(predictor: an
         assert said[name] == pytest.approx(seen[name], rel=max(target, 1.5 * predictor.model.noise)), name
 
 
-def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int) -> list[Row]:
-    """Steps of requests with such prompts and six tokens of answer, one at a time."""
-    sent = [Arrival(str(n), 0.0, 0, length, 6, 6, "length") for n, length in enumerate(lengths)]
+def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int, answer: int = 6) -> list[Row]:
+    """Steps of requests with such prompts and ``answer`` tokens of answer, one at a time."""
+    sent = [Arrival(str(n), 0.0, 0, length, answer, answer, "length") for n, length in enumerate(lengths)]
     return replay.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), kind(seed), 1).rows
 
 
@@ -105,3 +105,21 @@ def test_numbers_of_tokens_computed_before_take_less_than_new_ones() -> None:
     full = [(timed(row), row.over - row.began) for row in rows if sum(row.tokens) == 64]
     assert len(full) > 10
     assert sum(said for said, _ in full) == pytest.approx(sum(was for _, was in full), rel=0.05)
+
+
+def test_a_step_of_decoding_takes_longer_after_one_with_prompts() -> None:
+    class Cold(MadeUp):
+        """A step of decoding takes 5 ms more after one with prompts."""
+
+        _prompts = False
+
+        def __call__(self, row: Row) -> float:
+            cold, self._prompts = self._prompts and "p" not in row.phase, "p" in row.phase
+            return super().__call__(row) + 5e-3 * cold
+
+    rng = random.Random(8)
+    timed = steptime.Timed(steptime.fit(ran(Cold, 256, [rng.randint(10, 120) for _ in range(60)], 1, answer=20)))
+    rows = ran(Cold, 256, [rng.randint(10, 100) for _ in range(60)], 2, answer=2)
+    both = [(timed(row), row.over - row.began) for row in rows]
+    decoding = [pair for pair, row in zip(both, rows, strict=True) if row.phase == "d"]
+    assert sum(said for said, _ in decoding) == pytest.approx(sum(was for _, was in decoding), rel=0.05)

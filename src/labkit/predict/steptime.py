@@ -1,4 +1,4 @@
-"""How long a step takes: a sum of six costs, fitted on the steps of a recording, and corrected for each batch shape.
+"""How long a step takes: a sum of seven costs, fitted on the steps of a recording, and corrected for each batch shape.
 
 Errors are relative: a step of decoding counts as much as one with a long prompt. On processors a batch of two may cost
 much more than one of one, and one of eight hardly more than that: no sum of costs says so. So the sum is corrected by
@@ -8,7 +8,8 @@ A step that computes only a part of a prompt makes no token, and skips the model
 vocabulary. Where no such step was recorded, it is not known what that saves, and nothing is assumed.
 
 A number of tokens that a server computes for the first time takes longer: oneDNN makes a kernel for each size of a
-matrix and keeps it. Where chunked prefill fills each step to the same number, this cost is paid once.
+matrix and keeps it. Where chunked prefill fills each step to the same number, this cost is paid once. A step of
+decoding takes longer right after one with prompts, whose numbers have driven the weights out of the caches.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ TERMS = (
     "a token of context",
     "a step that makes tokens",
     "a number of tokens met for the first time",
+    "a step of decoding after one with prompts",
 )
 LEAST = 30  # steps of which a model can be made
 PARTS = 10  # of a recording, whose speeds are compared
@@ -52,13 +54,15 @@ class Features:
     def __init__(self) -> None:
         self._contexts = Contexts()
         self._met: set[int] = set()  # numbers of tokens
+        self._prompts = False  # in the step before
 
-    def of(self, row: Row) -> tuple[int, int, int, int, int, int]:
+    def of(self, row: Row) -> tuple[int, ...]:
         prefill = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
         computed = sum(row.tokens)
         new = computed not in self._met
         self._met.add(computed)
-        return 1, row.phase.count("d"), prefill, self._contexts.of(row), any(row.made), new
+        after, self._prompts = self._prompts and not prefill, prefill > 0
+        return 1, row.phase.count("d"), prefill, self._contexts.of(row), any(row.made), new, after
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ def _shapes(keys: Sequence[Shape], ratios: Array) -> dict[Shape, float]:
 def non_negative(x: Array, y: Array) -> Array:
     """The weights w >= 0 of the columns of ``x`` [n, k] that make ``x @ w`` nearest to ``y`` [n].
 
-    Each step drops the column with the most negative weight; with six columns that is the optimum or next to it.
+    Each step drops the column with the most negative weight; with seven columns that is the optimum or next to it.
     """
     columns = list(range(x.shape[1]))
     scale = np.maximum(np.abs(x).max(axis=0), 1.0)
@@ -212,7 +216,7 @@ def _noise(x: Array, y: Array) -> tuple[float, int]:
     """The noise floor: how much steps of the same batch shape differ; and of how many steps it was taken."""
     shapes: dict[tuple[int, ...], list[float]] = defaultdict(list)
     for shape, seconds in zip(x, y, strict=True):
-        shapes[int(shape[1]), int(shape[2]), int(shape[3]) // ROUND, int(shape[5])].append(float(seconds))
+        shapes[int(shape[1]), int(shape[2]), int(shape[3]) // ROUND, *map(int, shape[5:])].append(float(seconds))
     differences = [
         abs(one - middle) / middle
         for same in shapes.values()
