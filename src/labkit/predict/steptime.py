@@ -7,9 +7,9 @@ what the recorded steps of the same shape took, the more the more of them there 
 A step that computes only a part of a prompt makes no token, and skips the model's last layer, which is as large as the
 vocabulary. Where no such step was recorded, it is not known what that saves, and nothing is assumed.
 
-A number of tokens that a server computes for the first time takes longer: oneDNN makes a kernel for each size of a
-matrix and keeps it. Where chunked prefill fills each step to the same number, this cost is paid once. A step of
-decoding takes longer right after one with prompts, whose numbers have driven the weights out of the caches.
+A number of tokens that a server computes for the first time takes longer, most likely because oneDNN makes a kernel for
+each size of a matrix and keeps it. Where chunked prefill fills each step to the same number, this cost is paid once. A
+step of decoding takes longer right after one with prompts: they need the caches in which weights were.
 """
 
 from __future__ import annotations
