@@ -194,8 +194,8 @@ def _said(one: Mapping[str, Any]) -> tuple[str, ...]:
 def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
     """Of each pair of settings: is the better one named, where the measured difference exceeds the noise?
 
-    Each setting is measured on two servers, of which the second ones come in reverse order, and the mean counts. The
-    noise of a pair is how much the two runs of either setting differ, whichever differ more.
+    Each setting is measured on two servers, the second time in reverse order, and the mean counts. The noise of a pair
+    is how much the two runs of a setting differ: of its two settings the one that differs more.
     """
     first = record(session, model, seed=7)
     sent = at_load(first, DECIDED[-1], requests("mixed", count), 0.8)
