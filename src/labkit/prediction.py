@@ -100,7 +100,8 @@ def remarks(document: Mapping[str, Any]) -> list[str]:
 
 def time_remarks(model: Mapping[str, Any]) -> list[str]:
     """The same on the model alone (:meth:`labkit.predict.steptime.StepTime.to_json`)."""
-    terms = " + ".join(f"{cost * 1e6:,.1f} for {term}" for term, cost in model["seconds"].items())
+    costs = {term: f"{cost * 1e6:,.1f}" for term, cost in model["seconds"].items()}
+    terms = " + ".join(f"{cost} for {term}" for term, cost in costs.items() if cost != "0.0")
     twice, (fastest, slowest) = model["same_shape_steps"], model["parts"]
     noise = f"{model['noise_floor']:.1%} ({twice:,} steps whose batch shape occurred twice)" if twice else "unknown"
     return [

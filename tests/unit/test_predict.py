@@ -168,17 +168,6 @@ def test_a_request_that_counts_from_its_sending_waited_for_triton_too(made_up: R
     assert min(a.at for a in sent.arrivals) == 0 and sent.zero == min(started.values())
 
 
-def test_the_way_of_a_request_to_the_model_counts_in_a_prediction(made_up: Recording) -> None:
-    alone = replace(made_up, arrivals=[replace(made_up.arrivals[0], at=0.0, prompt=30)])
-    sent = replace(made_up, zero=100.0).since_sent({a.name: a.at + 100 - 0.007 for a in made_up.arrivals})
-    before, after = (
-        answer.Predictor.of(made_up).predict({}, replace(alone, way=way)).figures for way in (0.0, sent.way)
-    )
-    assert sent.way == pytest.approx(0.007)
-    assert after["ttft_p50_ms"] - before["ttft_p50_ms"] == pytest.approx(7.0)
-    assert after["tpot_p50_ms"] == pytest.approx(before["tpot_p50_ms"])
-
-
 def test_a_prompt_in_the_cache_is_found_in_the_replay_too(made_up: Recording) -> None:
     prefix = bytes(range(150)) * 2  # 100 tokens
     same = [replace(a, prompt=100, prefixes=prefix, after=50 * n) for n, a in enumerate(made_up.arrivals[:3])]

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from recordings import SETTINGS
+from recordings import SETTINGS, made_up_recording
 
 from labkit.predict import answer, figures, replay, steptime
 from labkit.predict.recording import Arrival, Recording, Row
+from labkit.prediction import time_remarks
 
 DECODE_MS = (0, 14.2, 19, 20, 21, 22.5, 23.5, 24.5, 25.6)  # by the batch
 WITHIN = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
@@ -123,3 +124,20 @@ def test_a_step_of_decoding_takes_longer_after_one_with_prompts() -> None:
     both = [(timed(row), row.over - row.began) for row in rows]
     decoding = [pair for pair, row in zip(both, rows, strict=True) if row.phase == "d"]
     assert sum(said for said, _ in decoding) == pytest.approx(sum(was for _, was in decoding), rel=0.05)
+
+
+def test_the_way_of_a_request_to_the_model_counts_in_a_prediction() -> None:
+    made_up = made_up_recording()
+    alone = replace(made_up, arrivals=[replace(made_up.arrivals[0], at=0.0, prompt=30)])
+    sent = replace(made_up, zero=100.0).since_sent({a.name: a.at + 100 - 0.007 for a in made_up.arrivals})
+    before, after = (
+        answer.Predictor.of(made_up).predict({}, replace(alone, way=way)).figures for way in (0.0, sent.way)
+    )
+    assert sent.way == pytest.approx(0.007)
+    assert after["ttft_p50_ms"] - before["ttft_p50_ms"] == pytest.approx(7.0)
+    assert after["tpot_p50_ms"] == pytest.approx(before["tpot_p50_ms"])
+
+
+def test_costs_of_nothing_are_not_told() -> None:
+    told, *_ = time_remarks(steptime.fit(made_up_recording().rows).to_json())
+    assert "2,000.0 for a step + 500.0 for a decoding request + 100.0 for a prompt token; 0 to the next" in told
