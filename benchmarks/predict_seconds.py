@@ -1,8 +1,9 @@
 """Seconds and decisions: policies that were never recorded, predicted from recordings and measured under load.
 
-A recording has requests of every kind, one to eight of them in flight, so that the model of a step's time sees each
-size of a batch and of a prompt's piece. It is taken of a server with plain settings, before the servers that are
-predicted and, of another one, after them. Every request counts from when it is sent.
+A recording has requests of every kind, one to eight of them in flight and with pauses, and prompts of every length, so
+that the model of a step's time sees each size of a batch and of a prompt's piece. It is taken of a server with plain
+settings, before the servers that are predicted and, of another one, after them. Every request counts from when it is
+sent.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from labkit.tables import table
 
 LOADS = (0.5, 0.8, 1.1)  # of the knee: the rate that the setting would serve if all requests were there at once
 TARGETS = {"tokens_per_s": 0.02, "e2e_mean_ms": 0.05, "ttft_p50_ms": 0.05, "ttft_p99_ms": 0.10}
+ROUNDS = 3
 NOISES = 1.5  # times the noise floor are allowed, if that is more
 IN_FLIGHT = (1, 2, 3, 4, 6, 8)  # of the recording, one after the other
-RECORDED = 18  # requests with each of them
+RECORDED = 8  # requests with each of them
 LONG = (256, 350, 400, 500, 600, 600)  # tokens of more prompts: as many as a step computes at most, and longer ones
+SIZES = range(1, 257)  # tokens of prompts with one new token, in no order
+SELDOM, SELDOM_RATE = 12, 3.0  # requests with pauses between them, and how many a second
 KINDS = {"chat": (64, 32), "code": (120, 6), "report": (24, 60)}  # mean tokens of prompt and answer
 UNSEEN = {  # by trace: another order, smaller pieces of prompts, and preemption
     "chat": {"scheduling": "shortest_first", "max_num_sequences": "4"},
@@ -69,14 +73,23 @@ def warm(server: Server) -> None:
 
 
 def record(session: Session, model: str, seed: int) -> Recording:
-    """A server with plain settings: LONG, then RECORDED requests of every kind with each number of IN_FLIGHT."""
+    """A server with plain settings: LONG, RECORDED requests of every kind with each of IN_FLIGHT, SIZES and SELDOM."""
     whole, rng = requests("mixed", RECORDED * len(IN_FLIGHT), seed), random.Random(seed)
-    long = [
-        replace(whole[0], name=f"long {number}", prompt=tokens, prefixes=rng.randbytes(HASH_BYTES * tokens))
-        for number, tokens in enumerate(LONG)
+
+    def prompts(name: str, lengths: Sequence[int], limit: int) -> list[Arrival]:
+        ask = replace(whole[0], limit=limit, made=limit)
+        return [
+            replace(ask, name=f"{name} {number}", prompt=tokens, prefixes=rng.randbytes(HASH_BYTES * tokens))
+            for number, tokens in enumerate(lengths)
+        ]
+
+    seldom = [replace(one, name=f"seldom {one.name}") for one in requests("mixed", SELDOM, seed + 1)]
+    parts = [
+        (prompts("long", LONG, whole[0].limit), 1),
+        *((whole[n * RECORDED : (n + 1) * RECORDED], in_flight) for n, in_flight in enumerate(IN_FLIGHT)),
+        (prompts("size", rng.sample(SIZES, len(SIZES)), 1), 1),
+        (answer.at_rate(seldom, SELDOM_RATE), 0),
     ]
-    parts = [(whole[n * RECORDED : (n + 1) * RECORDED], in_flight) for n, in_flight in enumerate(IN_FLIGHT)]
-    parts.insert(0, (long, 1))
     with serving(session, {**BASE, "model": model}) as server:
         warm(server)
         return server.play(lambda: [one for part, in_flight in parts for one in server.timed(part, in_flight)])
@@ -84,15 +97,15 @@ def record(session: Session, model: str, seed: int) -> Recording:
 
 @dataclass(frozen=True)
 class Job:
-    """A server with these settings, which gets these requests, one list after the other."""
+    """A server with these settings, which gets these requests."""
 
     settings: Mapping[str, str]
-    sent: Sequence[Sequence[Arrival]]
+    sent: Sequence[Arrival]
 
 
 @dataclass
 class Seen:
-    """One list of requests, by round: the figures measured, those predicted, and the model's noise floor."""
+    """A job, by round: the figures measured, those predicted, and the model's noise floor."""
 
     measured: list[dict[str, float]] = field(default_factory=list)
     predicted: list[Mapping[str, float]] = field(default_factory=list)
@@ -103,31 +116,27 @@ class Seen:
         return fmean(one[name] for one in self.measured), fmean(one[name] for one in self.predicted)
 
 
-def alternating(
-    session: Session, model: str, first: Recording, rounds: Sequence[Sequence[Job]], each: int
-) -> list[list[Seen]]:
-    """Measures the jobs of each round, and predicts each from the recordings right before and after it.
+def alternating(session: Session, model: str, first: Recording, jobs: Sequence[Job], each: int) -> list[Seen]:
+    """Measures the jobs in each of ROUNDS, and predicts each from the recordings right before and after it.
 
-    A machine's speed changes within minutes, most of all the memory's, which others may use too: so after ``each`` jobs
-    a server with plain settings is recorded again. The rounds have the same jobs; every other one goes backwards.
+    A machine's speed changes within a minute, most of all the memory's, which others may use too: so after ``each``
+    jobs a server with plain settings is recorded again. Every other round goes backwards.
     """
-    found = [[Seen() for _ in job.sent] for job in rounds[0]]
+    found = [Seen() for _ in jobs]
     before = first
-    for number, jobs in enumerate(rounds):
-        order = list(enumerate(jobs))[:: -1 if number % 2 else 1]
+    for number in range(ROUNDS):
+        order = list(zip(jobs, found, strict=True))[:: -1 if number % 2 else 1]
         for group in (order[at : at + each] for at in range(0, len(order), each)):
-            for place, job in group:
+            for job, seen in group:
                 with serving(session, {**BASE, "model": model, **job.settings}) as server:
                     warm(server)
-                    for seen, sent in zip(found[place], job.sent, strict=True):
-                        seen.measured.append(measured(server, sent))
+                    seen.measured.append(measured(server, job.sent))
                 print(f"{job.settings}: measured, round {number + 1}", flush=True)
             after = record(session, model, seed=8)
             predictor = answer.Predictor(first, fit(before.rows, after.rows))
-            for place, job in group:
-                for seen, sent in zip(found[place], job.sent, strict=True):
-                    seen.predicted.append(predictor.predict(job.settings, replace(first, arrivals=sent)).figures)
-                    seen.noise.append(predictor.model.noise)
+            for job, seen in group:
+                seen.predicted.append(predictor.predict(job.settings, replace(first, arrivals=job.sent)).figures)
+                seen.noise.append(predictor.model.noise)
             before = after
     return found
 
@@ -145,26 +154,23 @@ def at_load(first: Recording, settings: Mapping[str, str], trace: Sequence[Arriv
 def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
     """Errors on settings never recorded, at each load, beside the noise floor.
 
-    Each run is measured on two servers, and the means are compared. The noise floor is how much recorded steps of one
-    batch shape differ, or by how much more the prediction was off in one run than in the other, if that is more.
+    Each run is measured on a server in each round, and the means are compared. The noise floor is how much recorded
+    steps of one batch shape differ, or by how much more the prediction was off in one round than in another (the mean
+    of all pairs), if that is more.
     """
     first = record(session, model, seed=7)
-    jobs = [
-        Job(settings, [at_load(first, settings, requests(kind, count), load) for load in LOADS])
-        for kind, settings in UNSEEN.items()
-    ]
-    runs = zip(UNSEEN, alternating(session, model, first, [jobs, jobs], 1), strict=True)
+    what = list(itertools.product(UNSEEN, LOADS))
+    jobs = [Job(UNSEEN[kind], at_load(first, UNSEEN[kind], requests(kind, count), load)) for kind, load in what]
     found: list[dict[str, Any]] = []
-    for kind, seen in runs:
-        for load, one in zip(LOADS, seen, strict=True):
-            errors, noise = {}, {}
-            for name in TARGETS:
-                was, said = one.means(name)
-                errors[name] = said / was - 1
-                off = [a[name] / b[name] for a, b in zip(one.predicted, one.measured, strict=True)]
-                noise[name] = max(*one.noise, max(off) - min(off))
-            allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
-            found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed})
+    for (kind, load), one in zip(what, alternating(session, model, first, jobs, 1), strict=True):
+        errors, noise, off = {}, {}, {}
+        for name in TARGETS:
+            was, said = one.means(name)
+            errors[name] = said / was - 1
+            off[name] = [a[name] / b[name] for a, b in zip(one.predicted, one.measured, strict=True)]
+            noise[name] = max(*one.noise, differences(off[name]))
+        allowed = {name: max(target, NOISES * noise[name]) for name, target in TARGETS.items()}
+        found.append({"trace": kind, "load": load, "errors": errors, "noise": noise, "allowed": allowed, "rounds": off})
     print(table([_said(one) for one in found], ("trace", "load", *TARGETS)))
     rows = []
     for name, target in TARGETS.items():
@@ -181,6 +187,11 @@ def seconds(session: Session, model: str, count: int) -> dict[str, Any]:
     return {"runs": found, "rows": rows}
 
 
+def differences(values: Sequence[float]) -> float:
+    """How much two of them differ, in the mean of all pairs."""
+    return fmean(abs(a - b) for a, b in itertools.combinations(values, 2))
+
+
 def _said(one: Mapping[str, Any]) -> tuple[str, ...]:
     """Each error beside its noise floor; a mark follows one that is larger than allowed."""
     allowed, noise = one["allowed"], one["noise"]
@@ -194,20 +205,17 @@ def _said(one: Mapping[str, Any]) -> tuple[str, ...]:
 def decisions(session: Session, model: str, count: int) -> dict[str, Any]:
     """Of each pair of settings: is the better one named, where the measured difference exceeds the noise?
 
-    Each setting is measured on two servers, the second time in reverse order, and the mean counts. The noise of a pair
-    is how much the two runs of a setting differ: of its two settings the one that differs more.
+    Each setting is measured on a server in each round, and the mean counts. The noise of a pair is how much two runs of
+    a setting differ, in the mean of all rounds: of its two settings the one that differs more.
     """
     first = record(session, model, seed=7)
     sent = at_load(first, DECIDED[-1], requests("mixed", count), 0.8)
-    jobs = [Job(one, [sent]) for one in DECIDED]
-    runs = [seen for (seen,) in alternating(session, model, first, [jobs, jobs], 4)]
+    runs = alternating(session, model, first, [Job(one, sent) for one in DECIDED], 4)
     found: dict[str, Any] = {}
     rows, shown = [], []
     for name in JUDGED:
         values, said = zip(*(run.means(name) for run in runs), strict=True)
-        noise = [
-            abs(run.measured[0][name] - run.measured[1][name]) / was for run, was in zip(runs, values, strict=True)
-        ]
+        noise = [differences([one[name] / was for one in run.measured]) for run, was in zip(runs, values, strict=True)]
         shown += [
             (name, *one.values(), f"{predicted:,.0f}", f"{value:,.0f}", f"{predicted / value - 1:+.1%}", f"{floor:.1%}")
             for one, predicted, value, floor in zip(DECIDED, said, values, noise, strict=True)

@@ -250,7 +250,7 @@ def test_vllm_changed_by_files_of_ones_own_is_refused(made_up: Recording, tmp_pa
 
 def test_the_fitted_costs_are_those_with_which_the_steps_were_made(made_up: Recording) -> None:
     model = steptime.fit(made_up.rows)
-    assert model.costs == pytest.approx((2e-3, 5e-4, 1e-4, 0.0, 0.0, 0.0, 0.0), abs=1e-9)
+    assert model.costs == pytest.approx((2e-3, 5e-4, 1e-4, 0.0, 0.0, 0.0, 0.0, 0.0), abs=1e-9)
     assert model.error < 1e-6 and model.gap == pytest.approx(0.0, abs=1e-9)
 
 

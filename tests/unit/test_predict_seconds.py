@@ -6,10 +6,12 @@ until its tokens take longer than reading the weights does. Each step differs by
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from recordings import SETTINGS, made_up_recording
@@ -42,27 +44,40 @@ def chats(count: int, seed: int) -> list[Arrival]:
 
 
 @pytest.fixture(scope="module")
-def predictor() -> answer.Predictor:
-    """From steps with one to eight requests in flight."""
-    rows = [
-        row
-        for in_flight in (1, 2, 3, 4, 6, 8)
-        for row in replay.replay(Recording(EIGHT, chats(12, in_flight)), EIGHT, MadeUp(in_flight), in_flight).rows
+def predictors() -> list[answer.Predictor]:
+    """From steps with one to eight requests in flight, recorded of four servers."""
+    recordings = [
+        [
+            row
+            for in_flight in (1, 2, 3, 4, 6, 8)
+            for row in replay.replay(
+                Recording(EIGHT, chats(12, seed + in_flight)), EIGHT, MadeUp(seed + in_flight), in_flight
+            ).rows
+        ]
+        for seed in (0, 100, 200, 300)
     ]
-    return answer.Predictor(Recording(EIGHT, chats(60, 9)), steptime.fit(rows))
+    return [answer.Predictor(Recording(EIGHT, chats(60, 9)), steptime.fit(rows)) for rows in recordings]
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8, 1.1])
-def test_seconds_of_a_policy_never_recorded_are_within_the_targets(predictor: answer.Predictor, load: float) -> None:
+def test_seconds_of_a_policy_never_recorded_are_within_the_targets(
+    predictors: list[answer.Predictor], load: float
+) -> None:
+    """In the mean of four. Noise is also how much the four differ: beyond the knee, chance decides who goes first."""
     other = {"scheduling": "shortest_first", "max_num_sequences": "4"}
-    knee = predictor.predict(other).figures["requests_per_s"]
-    sent = replace(predictor.recording, arrivals=answer.at_rate(predictor.recording.arrivals, load * knee))
-    said = predictor.predict(other, sent).figures
-    ran = replay.replay(sent, replay.changed(EIGHT, other), MadeUp(99))
-    seen = figures.figures(ran.rows, ran.arrived)
-    assert 0.01 < predictor.model.noise < 0.04
+    knee = predictors[0].predict(other).figures["requests_per_s"]
+    sent = replace(predictors[0].recording, arrivals=answer.at_rate(predictors[0].recording.arrivals, load * knee))
+    said = [predictor.predict(other, sent).figures for predictor in predictors]
+    runs = [replay.replay(sent, replay.changed(EIGHT, other), MadeUp(seed)) for seed in range(96, 100)]
+    seen = [figures.figures(run.rows, run.arrived) for run in runs]
+    floor = max(predictor.model.noise for predictor in predictors)
+    assert 0.01 < floor < 0.04
     for name, target in WITHIN.items():
-        assert said[name] == pytest.approx(seen[name], rel=max(target, 1.5 * predictor.model.noise)), name
+        off = [a[name] / b[name] for a, b in zip(said, seen, strict=True)]
+        noise = max(floor, fmean(abs(a - b) for a, b in itertools.combinations(off, 2)))
+        assert noise < 0.15, name
+        predicted, measured = (fmean(one[name] for one in several) for several in (said, seen))
+        assert predicted == pytest.approx(measured, rel=max(target, 1.5 * noise)), name
 
 
 def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int, answer: int = 6) -> list[Row]:
@@ -124,6 +139,46 @@ def test_a_step_of_decoding_takes_longer_after_one_with_prompts() -> None:
     both = [(timed(row), row.over - row.began) for row in rows]
     decoding = [pair for pair, row in zip(both, rows, strict=True) if row.phase == "d"]
     assert sum(said for said, _ in decoding) == pytest.approx(sum(was for _, was in decoding), rel=0.05)
+
+
+def test_a_number_of_tokens_takes_what_it_took_in_the_recording() -> None:
+    class Blocks(MadeUp):
+        """Numbers of tokens that no block of 4 divides take a quarter longer."""
+
+        def __call__(self, row: Row) -> float:
+            return super().__call__(row) * (1.25 if "p" in row.phase and sum(row.tokens) % 4 else 1.0)
+
+    rng = random.Random(3)
+    timed = steptime.Timed(steptime.fit(ran(Blocks, 256, 4 * [*range(10, 121)], 1)))
+    rows = ran(Blocks, 64, [rng.randint(130, 250) for _ in range(30)], 2)
+    full = [(timed(row), row.over - row.began) for row in rows if sum(row.tokens) == 64]
+    assert len(full) > 50
+    assert sum(said for said, _ in full) == pytest.approx(sum(was for _, was in full), rel=0.05)
+
+
+def test_a_step_takes_longer_after_a_pause() -> None:
+    class Asleep(MadeUp):
+        """A step takes 20 ms more after 100 ms without one."""
+
+        _over = -1.0
+
+        def __call__(self, row: Row) -> float:
+            took = super().__call__(row) + 20e-3 * (row.began - self._over > 0.1)
+            self._over = row.began + took
+            return took
+
+    rng = random.Random(5)
+    apart = answer.at_rate([Arrival(str(n), 0.0, 0, rng.randint(10, 120), 3, 3, "length") for n in range(40)], 2.0)
+    timed = steptime.Timed(
+        steptime.fit(
+            ran(Asleep, 256, [rng.randint(10, 120) for _ in range(60)], 1),
+            replay.replay(Recording(EIGHT, apart[:20]), EIGHT, Asleep(2)).rows,
+        )
+    )
+    rows = replay.replay(Recording(EIGHT, apart[20:]), EIGHT, Asleep(3)).rows
+    first = [(timed(row), row.over - row.began) for row in rows if not row.busy]
+    assert len(first) > 10
+    assert sum(said for said, _ in first) == pytest.approx(sum(was for _, was in first), rel=0.05)
 
 
 def test_the_way_of_a_request_to_the_model_counts_in_a_prediction() -> None:

@@ -1,15 +1,17 @@
-"""How long a step takes: a sum of seven costs, fitted on the steps of a recording, and corrected for each batch shape.
+"""How long a step takes: a sum of eight costs, fitted on the steps of a recording, and corrected by size and shape.
 
 Errors are relative: a step of decoding counts as much as one with a long prompt. On processors a batch of two may cost
-much more than one of one, and one of eight hardly more than that: no sum of costs says so. So the sum is corrected by
-what the recorded steps of the same shape took, the more the more of them there are.
+much more than one of one, and one of eight hardly more than that; a step of 65 tokens takes a fifth longer than one
+of 64, and one of 67 a quarter longer than one of 68. No sum of costs says so. So the sum is corrected by what the
+recorded steps with as many tokens took, and by what those of the same batch shape did, the more the more there are.
 
 A step that computes only a part of a prompt makes no token, and skips the model's last layer, which is as large as the
 vocabulary. Where no such step was recorded, it is not known what that saves, and nothing is assumed.
 
 A number of tokens that a server computes for the first time takes longer, most likely because oneDNN makes a kernel for
 each size of a matrix and keeps it. Where chunked prefill fills each step to the same number, this cost is paid once. A
-step of decoding takes longer right after one with prompts: they need the caches in which weights were.
+step of decoding takes longer right after one with prompts: they need the caches in which weights were. So does any step
+after a pause.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,15 +39,18 @@ TERMS = (
     "a step that makes tokens",
     "a number of tokens met for the first time",
     "a step of decoding after one with prompts",
+    "a step after a pause",
 )
 LEAST = 30  # steps of which a model can be made
 PARTS = 10  # of a recording, whose speeds are compared
 LEAST_PART = 5  # steps of such a part
 ROUND = 64  # tokens of context within which two batches have the same shape
-TRUST = 2  # steps of a shape that count as much as the sum of costs
+TRUST_SIZE, TRUST_SHAPE = 0.5, 2  # steps of one size or shape that count as much as what was said of them before
+PAUSE_S = 0.005  # with nothing to compute: clients that send when an answer is there need less
 PASSES = 5  # of the fit, each of which weighs a step by what the one before said of it
 Array = npt.NDArray[np.float64]
 Shape = tuple[int, int, bool]
+Key = TypeVar("Key", int, Shape)
 
 
 class Features:
@@ -55,6 +60,7 @@ class Features:
         self._contexts = Contexts()
         self._met: set[int] = set()  # numbers of tokens
         self._prompts = False  # in the step before
+        self._before: Row | None = None
 
     def of(self, row: Row) -> tuple[int, ...]:
         prefill = sum(count for letter, count in zip(row.phase, row.tokens, strict=True) if letter == "p")
@@ -62,7 +68,9 @@ class Features:
         new = computed not in self._met
         self._met.add(computed)
         after, self._prompts = self._prompts and not prefill, prefill > 0
-        return 1, row.phase.count("d"), prefill, self._contexts.of(row), any(row.made), new, after
+        before, self._before = self._before, row
+        paused = before is not None and row.began - before.over > PAUSE_S
+        return 1, row.phase.count("d"), prefill, self._contexts.of(row), any(row.made), new, after, paused
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,8 @@ class StepTime:
 
     Attributes:
         costs: seconds of each of TERMS.
-        shapes: by batch shape (:func:`shape_of`), how many times the sum of costs its steps take.
+        ratios: by size (:func:`size_of`), how many times the sum of costs such steps take; by batch shape
+            (:func:`shape_of`), how many times that.
         gap: seconds from the end of a step to the beginning of the next while requests are there (mean).
         noise: median relative difference of steps with the same batch shape from their shape's median.
         twice: the steps of which that is known.
@@ -81,7 +90,7 @@ class StepTime:
     """
 
     costs: tuple[float, ...]
-    shapes: Mapping[Shape, float]
+    ratios: tuple[Mapping[int, float], Mapping[Shape, float]]
     gap: float
     noise: float
     twice: int
@@ -105,7 +114,8 @@ class StepTime:
                     "record a run in which steps are as large",
                 )
         cost = sum(cost * count for cost, count in zip(self.costs, shape, strict=True))
-        return speed * (cost * self.shapes.get(shape_of(shape), 1.0) + self.gap)
+        sizes, shapes = self.ratios
+        return speed * (cost * sizes.get(size_of(shape), 1.0) * shapes.get(shape_of(shape), 1.0) + self.gap)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -148,9 +158,8 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
     known = x.copy()
     known[:, 1:][:, x[:, 1:].min(axis=0) == x[:, 1:].max(axis=0)] = 0  # else they would share the cost of a step
     costs, said = _relative(known, y)
-    keys = [shape_of(one) for one in x]
-    shapes = _shapes(keys, y / said)
-    said = said * np.array([shapes[key] for key in keys])
+    sizes, said = _corrected([size_of(one) for one in x], y, said, TRUST_SIZE)
+    shapes, said = _corrected([shape_of(one) for one in x], y, said, TRUST_SHAPE)
     pairs = itertools.chain.from_iterable(itertools.pairwise(server) for server in recorded)
     gaps = [row.began - before.over for before, row in pairs if row.busy]
     noise, twice = _noise(x, y)
@@ -159,7 +168,7 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
     most = x.max(axis=0)
     return StepTime(
         tuple(map(float, costs)),
-        shapes,
+        (sizes, shapes),
         float(np.mean(gaps)) if gaps else 0.0,
         noise,
         twice,
@@ -169,6 +178,11 @@ def fit(*recorded: Sequence[Row]) -> StepTime:
         (max(len(row.batch) for row in rows), int(most[2]), int(most[3])),
         len(rows),
     )
+
+
+def size_of(features: Sequence[float]) -> int:
+    """The tokens of a step with prompts; 0 for one that only decodes."""
+    return int(features[1] + features[2]) if features[2] else 0
 
 
 def shape_of(features: Sequence[float]) -> Shape:
@@ -188,18 +202,19 @@ def _relative(x: Array, y: Array) -> tuple[Array, Array]:
     return costs, said
 
 
-def _shapes(keys: Sequence[Shape], ratios: Array) -> dict[Shape, float]:
-    """By shape, the mean of its ratios, among TRUST steps of ratio 1."""
-    found: dict[Shape, list[float]] = defaultdict(list)
-    for key, ratio in zip(keys, ratios, strict=True):
+def _corrected(keys: Sequence[Key], y: Array, said: Array, trust: float) -> tuple[dict[Key, float], Array]:
+    """By key, how many times ``said`` its steps took: the mean, among ``trust`` of 1.0. And ``said`` so many times."""
+    found: dict[Key, list[float]] = defaultdict(list)
+    for key, ratio in zip(keys, y / said, strict=True):
         found[key].append(float(ratio))
-    return {key: (sum(same) + TRUST) / (len(same) + TRUST) for key, same in found.items()}
+    ratios = {key: (sum(same) + trust) / (len(same) + trust) for key, same in found.items()}
+    return ratios, said * np.array([ratios[key] for key in keys])
 
 
 def non_negative(x: Array, y: Array) -> Array:
     """The weights w >= 0 of the columns of ``x`` [n, k] that make ``x @ w`` nearest to ``y`` [n].
 
-    Each step drops the column with the most negative weight; with seven columns that is the optimum or next to it.
+    Each step drops the column with the most negative weight; with eight columns that is the optimum or next to it.
     """
     columns = list(range(x.shape[1]))
     scale = np.maximum(np.abs(x).max(axis=0), 1.0)
