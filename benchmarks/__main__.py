@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from benchmarks import (
     answers,
@@ -48,6 +49,13 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.results import machine, versions
 
+
+def beside_a_gpu(options: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks import pace  # PyTorch takes seconds to import
+
+    return pace.run()
+
+
 YARDSTICKS = {
     "start-up": start_up.run,
     "checks": checks.run,
@@ -65,7 +73,7 @@ YARDSTICKS = {
     "compose-up": lambda options: compose_up.run(options.rounds),
     "watch": watch.run,
 }
-# They look for faults, or need vLLM, and take long: only by name.
+# They look for faults, or need vLLM or a GPU, and take long: only by name.
 LONG = {
     "engines": engines.run,
     "kv-precision": kv_precision.run,
@@ -81,6 +89,7 @@ LONG = {
     "exercises": exercises.run,
     "hub": hub.run,
     "museum": museum.run,
+    "pace": beside_a_gpu,
     "predict": predict.run,
 }
 EVERY = {**YARDSTICKS, **LONG}

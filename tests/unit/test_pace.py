@@ -7,8 +7,9 @@ import time
 import pytest
 from counting_engine import CountingEngine
 
+from benchmarks.pace import Model
 from labserve.inflight.kv_budget import KVBudget
-from labserve.inflight.pace import DEVICES, SHAPES, Pace, Work
+from labserve.inflight.pace import DEVICES, SHAPES, Decoder, Pace, Work
 from labserve.inflight.policy import Policy
 from labserve.inflight.request import Request
 from labserve.inflight.scheduler import Scheduler
@@ -81,3 +82,13 @@ def test_the_scheduler_gives_each_step_the_time_of_its_own_work() -> None:
     assert time.monotonic() - began >= sum(step.paced_s or 0.0 for step in steps)
     work = [[Work(10, 10), Work(3, 3)], [Work(1, 11), Work(1, 4)], [Work(1, 12), Work(1, 5)]]
     assert [step.paced_s for step in steps] == pytest.approx([3 * paced().seconds(one) for one in work])
+
+
+@pytest.mark.parametrize("kv_width", [512, 128])
+def test_what_is_measured_beside_a_gpu_reads_the_shape_s_parameters_and_makes_a_token_for_each(kv_width: int) -> None:
+    decoder = Decoder(layers=2, width=512, kv_width=kv_width, inner=300, vocabulary=500)
+    model = Model(decoder, "cpu")
+    read = [weights for layer in model.weights for weights in layer] + [model.head]
+    assert sum(weights.numel() for weights in read) == decoder.parameters
+    for tokens in (1, 20):
+        assert model.step(batch=3, tokens=tokens, context=20)().shape == (3,)

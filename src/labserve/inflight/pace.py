@@ -28,20 +28,27 @@ DEVICES = {
 
 
 class Decoder(NamedTuple):
-    """A decoder-only model: its numbers as in its config.json; ``parameters`` without the table of embeddings."""
+    """A decoder-only model of Llama's kind, by the numbers of its config.json."""
 
-    parameters: float  # read at every step
     layers: int
     width: int  # hidden_size
-    kv_values: int  # numbers in the keys and values of one token
+    kv_width: int  # of the keys of a token: num_key_value_heads x head_dim
+    inner: int  # intermediate_size
+    vocabulary: int
+
+    @property
+    def parameters(self) -> int:
+        """Read at every step: q and o, k and v, three of the MLP in each layer, and the head."""
+        layer = 2 * self.width**2 + 2 * self.width * self.kv_width + 3 * self.width * self.inner
+        return self.layers * layer + self.vocabulary * self.width
+
+    @property
+    def kv_values(self) -> int:
+        """Numbers in the keys and values of one token."""
+        return 2 * self.layers * self.kv_width
 
 
-SHAPES = {  # each layer: q and o, k and v, three of the MLP; and the head
-    "llama-2-7b": Decoder(32 * (2 * 4096**2 + 2 * 4096**2 + 3 * 4096 * 11008) + 32000 * 4096, 32, 4096, 2 * 32 * 4096),
-    "llama-3.1-8b": Decoder(
-        32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 128256 * 4096, 32, 4096, 2 * 32 * 1024
-    ),
-}
+SHAPES = {"llama-2-7b": Decoder(32, 4096, 4096, 11008, 32000), "llama-3.1-8b": Decoder(32, 4096, 1024, 14336, 128256)}
 
 
 class Work(NamedTuple):
