@@ -126,7 +126,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
         (changed("run/phases/0/name", "result"), "run.phases.result: the name is taken by a file that"),
         (
             changed("run/phases", [{**MINIMAL["run"]["phases"][0]}, {**MINIMAL["run"]["phases"][0]}]),
-            "run.phases.one: 2 phases of this name on cpu",
+            "run.phases.one: two of this name at a time",
         ),
         (
             {**changed(verdicts=[{"name": "v", "value": "a", "text": "t", "at_least": 1}]), "run": None},

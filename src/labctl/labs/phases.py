@@ -28,9 +28,7 @@ class PhaseRun:
 def chosen_phases(lab: Lab, profile: str, quick: bool, only: str) -> list[Phase]:
     """The phases of a run. Raises LabError if there is none."""
     if lab.run is None:
-        raise LabError(
-            f"lab {lab.folder} has no run section in its lab.yaml", "", f"labctl up {next(iter(lab.stacks))}"
-        )
+        raise LabError(f"lab {lab.folder} has no run section", "", f"labctl up {next(iter(lab.stacks))}")
     phases = [p for p in lab.run.phases if (not quick or p.quick) and only in ("", p.stack) and profile in p.profiles]
     if not phases:
         what = f"for stack {only}" if only else f"on the {profile} profile"
@@ -51,7 +49,7 @@ def resolve_phases(
     choices = options.choices
     phases = chosen_phases(lab, choices.profile, quick, only)
     _require_heeded(lab, choices.set, phases)
-    runs = []
+    runs, left = list[PhaseRun](), dict[str, str]()
     # A setting that means nothing with another one has its usual value all the same, for what depends on it in turn.
     follows = implied(lab, choices)
     usual = {key: setting.parse(setting.default_for(choices.profile)) for key, setting in lab.settings.items()}
@@ -62,7 +60,7 @@ def resolve_phases(
         common = {**asked, **{key: usual[key] for key in other if key not in choices.set}, **follows}
         if not holds(phase.settings_when, common):
             said = ", ".join(f"{key}={as_text(common.get(key))}" for key in phase.settings_when)
-            session.listener.note(f"phase {phase.name} is left out: it means nothing with {said}")
+            left[phase.name] = f"it means nothing with {said}"
             continue
         known = {**asked, **phase.set, "profile": choices.profile}
         idle = [key for key in phase.set if not holds(lab.settings[key].when, known)]
@@ -72,7 +70,7 @@ def resolve_phases(
             why = ", ".join(f"{other}={as_text(asked.get(other))}" for other in lab.settings[key].when)
             notes.append(f"phase {phase.name}: {key} is left out, it has no meaning with {why}")
         if phase.set and not own:
-            session.listener.note(f"phase {phase.name} is left out: {notes[0].partition(': ')[2]}")
+            left[phase.name] = notes[0].partition(": ")[2]
             continue
         notes += [
             f"phase {phase.name} is about {key}={as_text(value)}, whatever --set says"
@@ -83,10 +81,11 @@ def resolve_phases(
         plan = make_plan(session.workspace, lab, phase.stack, wanted, runtime.server_path)
         refuse(plan, runtime, session.workspace)
         plan.files()  # refused where it cannot be rendered
-        whole = replace(options, choices=wanted)
-        if phase.balanced:
-            whole = replace(whole, replicas=phase.replicas, balance=phase.balance)
-        runs.append(PhaseRun(phase, whole, notes))
+        balanced: Any = {"replicas": phase.replicas, "balance": phase.balance} if phase.balanced else {}
+        runs.append(PhaseRun(phase, replace(options, choices=wanted, **balanced), notes))
+    for name, why in left.items():
+        if name not in {run.phase.name for run in runs}:  # with other values of settings there may be one of that name
+            session.listener.note(f"phase {name} is left out: {why}")
     if not runs:
         raise LabError(f"no phase of lab {lab.short} can be run with these settings", "", f"labctl run {lab.short}")
     return runs

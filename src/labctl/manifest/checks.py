@@ -6,13 +6,13 @@ tell (a template's placeholders, a model's tensors) is told there.
 
 from __future__ import annotations
 
+import itertools
 import string
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labctl.manifest.schema import CLOCK_ACTS, FILLED, PROFILES, Lab, StackSpec, lay_overlays
+from labctl.manifest.schema import CLOCK_ACTS, FILLED, PROFILES, Lab, Phase, StackSpec, Verdict, lay_overlays
 from labctl.manifest.settings import CHOICE, REFERENCE, Setting, as_text, resolve
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -75,10 +75,11 @@ def run_problems(lab: Lab) -> Iterator[str]:
                 lay_overlays(lab.stacks[phase.stack], profile, settings)
             except LabError as error:
                 yield f"{where}: on {profile}: {'; '.join(error.details) or error.what}"
-    for profile in PROFILES:
-        for where, what, parts in (("run.phases", "phases of", lab.run.phases), ("verdicts", "of", lab.verdicts)):
-            names = Counter(part.name for part in parts if profile in part.profiles)
-            yield from (f"{where}.{name}: {n} {what} this name on {profile}" for name, n in names.items() if n > 1)
+    named: dict[str, Sequence[Phase | Verdict]] = {"run.phases": lab.run.phases, "verdicts": lab.verdicts}
+    for where, parts in named.items():
+        for one, other in itertools.combinations(parts, 2):
+            if one.name == other.name and all(set(v) & set(other.when.get(key, v)) for key, v in one.when.items()):
+                yield f"{where}.{one.name}: two of this name at a time"
     for verdict in lab.verdicts:
         yield from _text(f"verdicts.{verdict.name}.text", verdict.text)
 
