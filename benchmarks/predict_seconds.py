@@ -28,7 +28,7 @@ ROUNDS = 3
 NOISES = 1.5  # times the noise floor are allowed, if that is more
 IN_FLIGHT = (1, 2, 3, 4, 6, 8)  # of the recording, one after the other
 RECORDED = 8  # requests with each of them
-LONG = (256, 350, 400, 500, 600, 600)  # tokens of more prompts: as many as a step computes at most, and longer ones
+LONG = 6 * (256, 512, 600)  # tokens of prompts: steps as large as they can be, with a token made and without
 SIZES = range(1, 257)  # tokens of prompts with one new token, in no order
 SELDOM, SELDOM_RATE = 12, 3.0  # requests with pauses between them, and how many a second
 KINDS = {"chat": (64, 32), "code": (120, 6), "report": (24, 60)}  # mean tokens of prompt and answer
@@ -85,7 +85,7 @@ def record(session: Session, model: str, seed: int) -> Recording:
 
     seldom = [replace(one, name=f"seldom {one.name}") for one in requests("mixed", SELDOM, seed + 1)]
     parts = [
-        (prompts("long", LONG, whole[0].limit), 1),
+        (prompts("long", LONG, 1), 1),
         *((whole[n * RECORDED : (n + 1) * RECORDED], in_flight) for n, in_flight in enumerate(IN_FLIGHT)),
         (prompts("size", rng.sample(SIZES, len(SIZES)), 1), 1),
         (answer.at_rate(seldom, SELDOM_RATE), 0),
