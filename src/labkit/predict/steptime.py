@@ -1,9 +1,9 @@
 """How long a step takes: a sum of eight costs, fitted on the steps of a recording, and corrected by size and shape.
 
 Errors are relative: a step of decoding counts as much as one with a long prompt. On processors a batch of two may cost
-much more than one of one, and one of eight hardly more than that; a step of 65 tokens takes a fifth longer than one
-of 64, and one of 67 a quarter longer than one of 68. No sum of costs says so. So the sum is corrected by what the
-recorded steps with as many tokens took, and by what those of the same batch shape did, the more the more there are.
+much more than one of one, and one of eight hardly more than that; a step of 65 tokens may take a fifth longer
+than one of 64, and one of 67 a quarter longer than one of 68. No sum of costs says so. So the sum is corrected by what
+the recorded steps with as many tokens took, and by what those of the same batch shape did, the more the more there are.
 
 A step that computes only a part of a prompt makes no token, and skips the model's last layer, which is as large as the
 vocabulary. Where no such step was recorded, it is not known what that saves, and nothing is assumed.
