@@ -68,6 +68,15 @@ def test_an_entry_that_the_log_does_not_have_stays_as_it_is(explain: faults.Expl
     assert explain(ENTRY.format(7)) == ENTRY.format(7)
 
 
+def test_an_entry_that_is_written_after_the_client_was_told_is_waited_for(
+    explain: faults.Explain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty: list[str] = []
+    logs = iter([empty, [line(ENTRY.format(1))], faults.whole_log(None, "")])  # type: ignore[arg-type]
+    monkeypatch.setattr(faults, "whole_log", lambda runtime, stack: next(logs))
+    assert explain(ENTRY.format(1)).startswith("KeyError: 'b'")
+
+
 def test_every_part_of_an_error_is_explained(explain: faults.Explain) -> None:
     told = faults.explain_error(LabError("a", ENTRY.format(1), "c", [ENTRY.format(1)]), explain)
     assert (told.what, told.remedy) == ("a", "c")

@@ -23,7 +23,7 @@ from labctl.triton import server_api
 from labctl.triton.readiness import LOG_TAIL
 from labkit import nofollow
 from labkit.errors import LabError
-from labkit.waiting import repeated
+from labkit.waiting import attempts, repeated
 
 ENTRY = re.compile(r"internal error in (?P<model>[\w.-]+) \(see the server's log, entry (?P<number>\d+)\)")
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -33,7 +33,7 @@ MODEL_FILE = re.compile(r"/\d+/[\w-]+\.py:\d+$")
 
 Explain = Callable[[str], str]
 FRESH_S = 6.0  # they say it anew every second; a note that is older is of a process that is gone
-LOOK_S = 0.5
+LOOK_S, LOG_S = 0.5, 1.0  # the server may write its log a moment after its client was told
 LOOP = "is there a loop without an end?"
 Look = Callable[[], list[str]]
 GPU_DEVICE = Path("/dev/nvidiactl")
@@ -48,15 +48,15 @@ def stack_explainer(stack: Stack, names: Mapping[str, str] | None = None) -> Exp
     mine = stack_files(stack, names)
 
     def exception(entry: re.Match[str]) -> str:
-        return find_exception(whole_log(stack.runtime, stack.name), entry[0]) or entry[0]
+        logs = (whole_log(stack.runtime, stack.name) for _ in attempts(LOG_S, 0.05))
+        return next(filter(None, (find_exception(log, entry[0]) for log in logs)), entry[0])
 
     return lambda text: mine(ENTRY.sub(exception, text))
 
 
 def explain_error(error: LabError, explain: Explain) -> LabError:
     """The same error with everything in it explained."""
-    details = [explain(line) for line in error.details]
-    return LabError(explain(error.what), explain(error.why), error.remedy, details)
+    return LabError(explain(error.what), explain(error.why), error.remedy, [explain(line) for line in error.details])
 
 
 def find_exception(log: Sequence[str], entry: str) -> str:
