@@ -25,17 +25,18 @@ STEPS = [("decode", batch, 1, CONTEXT) for batch in (1, 8, 32, 64)] + [
 ]
 TIMES = 20  # each step is computed; the median counts
 HEAD = 128  # numbers of an attention head, in both shapes
+REMEDY = "an H100 or H200, and a CUDA build of PyTorch (docs/operate/gpu.md)"
 Step = Callable[[], torch.Tensor]
 
 
 def run() -> dict[str, Any]:
     """Raises LabError where there is no GPU that the table of devices knows."""
     if not torch.cuda.is_available():
-        raise LabError("there is no GPU to compare with", f"PyTorch {torch.__version__} finds none")
+        raise LabError("there is no GPU to compare with", f"PyTorch {torch.__version__} finds none", REMEDY)
     name = torch.cuda.get_device_name()
     device = next((key for key in DEVICES if key.upper() in name), "")
     if not device:
-        raise LabError(f"{name} is not in the table of devices", f"it knows {', '.join(DEVICES)}")
+        raise LabError(f"{name} is not in the table of devices", f"it knows {', '.join(DEVICES)}", REMEDY)
     found: list[dict[str, Any]] = []
     for shape, decoder in SHAPES.items():
         model = Model(decoder, "cuda")
@@ -55,14 +56,14 @@ def run() -> dict[str, Any]:
         (
             one["shape"],
             f"{one['batch']} of decoding" if one["kind"] == "decode" else f"a prompt of {one['tokens']:,}",
-            *(f"{one[key]:.2f}" for key in ("model_ms", "graph_ms", "launched_ms")),
-            *(f"{one[key] / one['model_ms']:.2f}" for key in ("graph_ms", "launched_ms")),
+            f"{one['model_ms']:.2f}",
+            *(f"{one[key]:.2f} ({one[key] / one['model_ms']:.2f}x)" for key in ("graph_ms", "launched_ms")),
         )
         for one in found
     ]
-    head = ("shape", "step", "model, ms", "graph, ms", "launched, ms", "graph / model", "launched / model")
+    head = ("shape", "step", "model, ms", "graph, ms", "launched, ms")
     print(f"{name}, PyTorch {torch.__version__}, context {CONTEXT}, medians of {TIMES}")
-    print(table(rows, head, right=range(2, 7)))
+    print(table(rows, head, right=range(2, 5)))
     of = DEVICES[device]
     print(f"peaks: {peaks['copied_bytes_per_s'] / of.bandwidth:.2f} of the data sheet's bytes/s in a copy, ", end="")
     print(f"{peaks['flops'] / of.flops:.2f} of its FLOP/s in a product")
