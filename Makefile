@@ -55,8 +55,8 @@ test-unit: $(READY) ## the tests that need no server
 bench: $(READY) ## measure the project against its yardsticks (ARGS=fuzz, ARGS=kills: the long ones)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-lint: $(READY) ## ruff, mypy (labserve also for the Python 3.10 of older images), the layers of the imports, the words
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy --python-version 3.10 src/labserve && $(BIN)/lint-imports --no-logo && $(BIN)/python scripts/check_words.py
+lint: $(READY) ## ruff, mypy (labserve also for the Python 3.10 of older images), the layers of the imports
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy --python-version 3.10 src/labserve && $(BIN)/lint-imports --no-logo
 
 lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
 	@[ -x $(BIN)/uv ] || $(MAKE) setup

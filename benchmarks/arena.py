@@ -24,7 +24,7 @@ from labkit.predict import games, referee
 from labkit.predict.recording import Arrival
 from labkit.tables import table
 
-POLICIES = Path(__file__).resolve().parents[1] / "arena"
+POLICIES = Path(__file__).resolve().parents[1] / "labs" / "extras" / "arena"
 MUTANTS, SEEDS = 200, 20
 RULES = {
     "least computed": "victim_least_computed",

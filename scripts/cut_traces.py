@@ -1,4 +1,4 @@
-"""Make small cuts of public traces of LLM services, or make them again: ``traces/NAME.csv`` or ``.jsonl``.
+"""Make small cuts of public traces of LLM services, or make them again: ``labs/shared/traces/NAME.csv`` or ``.jsonl``.
 
     python scripts/cut_traces.py                        # those that are shipped
     python scripts/cut_traces.py burstgpt --to FOLDER   # another one, for labctl bench --trace FOLDER/burstgpt.csv
@@ -22,7 +22,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.predict import traces
 
-FOLDER = Path(__file__).resolve().parents[1] / "traces"
+FOLDER = Path(__file__).resolve().parents[1] / "labs" / "shared" / "traces"
 MOST, LARGEST = 2000, 100_000
 TIMEOUT_S = 60.0
 RAW = "https://raw.githubusercontent.com"
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument(
         "--from", dest="folder", type=Path, help="a folder with the original files; default: their URLs"
     )
-    parser.add_argument("--to", type=Path, default=FOLDER, help="the folder of the cuts; default: traces/")
+    parser.add_argument("--to", type=Path, default=FOLDER, help="the folder of the cuts; default: labs/shared/traces/")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - SOURCES.keys():
         parser.error(f"there is no trace {', '.join(sorted(unknown))}")

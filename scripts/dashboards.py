@@ -1,4 +1,4 @@
-"""Write ``observe/dashboards/``: Grafana's dashboards from the tables below.
+"""Write ``docker/observe/dashboards/``: Grafana's dashboards from the tables below.
 
 python scripts/dashboards.py
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1] / "observe" / "dashboards"
+FOLDER = Path(__file__).resolve().parents[1] / "docker" / "observe" / "dashboards"
 SOURCE = {"type": "prometheus", "uid": "labs-prometheus"}
 OURS, REPLICA = '{model=~"$model"}', '{model=~"$model",instance=~"$replica"}'
 CLUSTERS = '{envoy_cluster_name=~"http|grpc"}'

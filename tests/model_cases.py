@@ -21,7 +21,7 @@ from labserve.inflight import setup
 from labserve.inflight.features import Features
 from labserve.inflight.kv_budget import KVBudget
 
-MODELS_DIR = Path(__file__).resolve().parents[1] / "models"
+MODELS_DIR = Path(__file__).resolve().parents[1] / "labs" / "shared" / "models"
 GPT2, CODEGEN = str(MODELS_DIR / "tiny-gpt2"), str(MODELS_DIR / "tiny-codegen")
 WAIT_S = 60
 _numbers = itertools.count(1)

@@ -152,7 +152,9 @@ class Workspace:
     root: Path
     cache: Path
 
-    labs, model_repos, models, state = (_In("root", name) for name in ("labs", "model_repos", "models", ".labs"))
+    labs, model_repos, state = (_In("root", name) for name in ("labs", "model_repos", ".labs"))
+    models, traces, extras = (_In("labs", name) for name in ("shared/models", "shared/traces", "extras"))
+    observe = _In("root", "docker/observe")  # of Prometheus and Grafana
     backends_cache, templates_cache = _In("cache", "triton"), _In("cache", "templates")
 
     @classmethod

@@ -23,7 +23,7 @@ def line(view):
 def test_policies_play_on_the_server_as_in_the_replay_and_a_foul_there_is_named(own: Path, tmp_path: Path) -> None:
     bad = tmp_path / "turns_bad.py"
     bad.write_text(TURNS_BAD)
-    policies = (str(ROOT / "arena" / "victim_random.py"), str(bad), str(ROOT / "arena" / "vtc.py"))
+    policies = (str(ROOT / "labs" / "extras" / "arena" / "victim_random.py"), str(bad), str(ROOT / "arena" / "vtc.py"))
     done = labctl("arena", "run", *policies, "--public", "--real", "--trace", "bursts", "--json", root=own)
     random, fouled, fair = json.loads(done.stdout)
     for found in (random, fair):  # also the one that played after the foul

@@ -83,7 +83,7 @@ def test_the_answer_over_http_is_that_over_grpc(server: Any, client: Any) -> Non
 def test_a_greedy_answer_is_that_of_hugging_face_and_so_are_its_log_probabilities(client: Any) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = ROOT / "models" / "tiny-codegen"
+    folder = ROOT / "labs" / "shared" / "models" / "tiny-codegen"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     ids = tokenizer.encode(PROMPTS[2])
     result = client.infer(GENERATOR, generator([ids], 24, **USUAL))

@@ -77,10 +77,11 @@ def test_an_interrupted_exhibit_leaves_no_server_no_shared_memory_and_no_folder(
 
 def test_all_runs_exhibits_in_processes_of_their_own_and_counts_the_verdicts(own: Path) -> None:
     """Two exhibits of a smaller museum, at the same time."""
-    (own / "museum").unlink()
-    (own / "museum").mkdir()
+    museum = own / "labs" / "extras" / "museum"
+    (own / "labs").unlink()
+    museum.mkdir(parents=True)
     for name in ("core-425", "server-6366", "sleeper.py"):
-        (own / "museum" / name).symlink_to(ROOT / "museum" / name)
+        (museum / name).symlink_to(ROOT / "labs" / "extras" / "museum" / name)
     done = labctl("reproduce", "all", "--json", root=own)
     assert {visit["number"]: visit["verdict"] for visit in json.loads(done.stdout)} == {
         "core#425": REPRODUCES,
@@ -90,7 +91,7 @@ def test_all_runs_exhibits_in_processes_of_their_own_and_counts_the_verdicts(own
 
 @if_due("iterative-slots")
 def test_the_text_for_upstream_reproduces_as_it_stands(tmp_path: Path, cache: Path) -> None:
-    text = (ROOT / "museum" / "upstream" / "iterative-slots.md").read_text()
+    text = (ROOT / "labs" / "extras" / "museum" / "upstream" / "iterative-slots.md").read_text()
     config, model, client = re.findall(r"```(?:text|python)\n(.*?)```", text, re.DOTALL)
     folder = tmp_path / "repository" / "steps" / "1"
     folder.mkdir(parents=True)

@@ -34,7 +34,9 @@ def test_rules_are_good_and_do_what_their_tests_say(prometheus: Path) -> None:
         ["check", "rules", "rules.yaml"],
         ["test", "rules", "rules.test.yaml"],
     ):
-        done = subprocess.run([promtool, *words], cwd=ROOT / "observe", capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [promtool, *words], cwd=ROOT / "docker" / "observe", capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
 
 

@@ -74,7 +74,9 @@ def greedy(ids: Sequence[int], count: int) -> list[int]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(ROOT / "models" / "tiny-llama", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        ROOT / "labs" / "shared" / "models" / "tiny-llama", dtype=torch.float32
+    )
     with torch.inference_mode():
         made = model.generate(torch.tensor([list(ids)]), do_sample=False, max_new_tokens=count, min_new_tokens=count)
     return list(made[0, len(ids) :].tolist())

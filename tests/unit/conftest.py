@@ -18,7 +18,7 @@ __all__ = ["load"]
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     """A session in a folder of its own that has all of this checkout, as links."""
-    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "docker", "requirements"):
+    for name in ("pyproject.toml", "labs", "model_repos", "src", "docker", "requirements"):
         (tmp_path / name).symlink_to(Path(__file__).resolve().parents[2] / name)
     workspace = Workspace(tmp_path, tmp_path / "cache")
     return Session(workspace, load_catalogue(workspace), Silent())

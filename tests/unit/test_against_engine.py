@@ -14,7 +14,7 @@ from labkit.evidence.overhead import PARTS, Comparison
 from labkit.evidence.steplog import Step
 from labserve.alone import run
 
-MODELS_DIR = Path(__file__).resolve().parents[2] / "models"
+MODELS_DIR = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models"
 
 # As recorded: five steps of 100 ms, of which the engine computes 98, with 2 ms between them; 20 ms before the first one
 # and 15 after the last. A request needs 6 ms of preprocessing, 3 in queues and 4 of postprocessing.

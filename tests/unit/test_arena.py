@@ -19,7 +19,7 @@ from labkit.predict.field import Field
 from labkit.predict.policy import Foul, Player
 from labkit.predict.recording import Arrival, Row
 
-ARENA = Path(__file__).resolve().parents[2] / "arena"
+ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 WRONG = {"wrong_overbooks": "reserve", "wrong_peeks": "crashed", "wrong_starves": "starves"}
 SMALL = Field(slots=2, blocks=8, block_size=4, step_tokens=16)
 Write = Callable[[str], Path]

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.arena import mutant
 from labkit.predict import games, referee
 
-ARENA = Path(__file__).resolve().parents[2] / "arena"
+ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from labkit.predict.field import Field
 from labkit.predict.policy import Player
 from labkit.predict.recording import Arrival
 
-ARENA = Path(__file__).resolve().parents[2] / "arena"
+ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 
 
 def requests(*lengths: tuple[int, int]) -> list[Arrival]:

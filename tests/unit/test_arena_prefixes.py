@@ -15,7 +15,7 @@ from labkit.predict.policy import Foul, Player
 from labkit.predict.recording import Arrival
 from labkit.predict.traces import hashes
 
-ARENA = Path(__file__).resolve().parents[2] / "arena"
+ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 ONE = Field(slots=1, blocks=6, block_size=4, step_tokens=32)  # memory for one request and no more
 DOCUMENT, QUESTION, ANSWER = 16, 4, 4  # tokens
 

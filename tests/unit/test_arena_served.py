@@ -18,7 +18,7 @@ from labkit.predict.replay import Replay, scheduler_of
 from labserve.inflight.plan import Plan
 from labserve.inflight.step import Step
 
-ARENA = Path(__file__).resolve().parents[2] / "arena"
+ARENA = Path(__file__).resolve().parents[2] / "labs" / "extras" / "arena"
 COUNTS = """
 asked = []
 def line(view):

@@ -12,7 +12,7 @@ import torch
 from labserve.codegen import batch_decoder
 from labserve.codegen.batch_decoder import BatchDecoder
 
-FOLDER = Path(__file__).resolve().parents[2] / "models" / "tiny-codegen"
+FOLDER = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-codegen"
 PROMPTS = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14]]
 
 

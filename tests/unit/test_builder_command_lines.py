@@ -16,7 +16,7 @@ from labbuild.tensorrt_llm import commands
 from labctl.artifacts import engines
 
 FLAGS = yaml.safe_load((Path(__file__).parent / "data/trtllm/flags.yaml").read_text(encoding="utf-8"))
-CODEGEN = ROOT / "models" / "tiny-codegen"
+CODEGEN = ROOT / "labs" / "shared" / "models" / "tiny-codegen"
 CASES = list(itertools.product(("llama", "codegen"), ("none", "fp8"), (1, 2), ("false", "true")))
 
 

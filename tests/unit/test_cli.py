@@ -30,7 +30,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the test's own, made of links, with nothing up."""
-    for name in ("pyproject.toml", "labs", "model_repos", "models"):
+    for name in ("pyproject.toml", "labs", "model_repos"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.setenv("LABS_ROOT", str(tmp_path))
     return tmp_path

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from labserve.codegen.as_gptj import convert, split
 
-CODEGEN = Path(__file__).resolve().parents[2] / "models" / "tiny-codegen"
+CODEGEN = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-codegen"
 
 
 @pytest.fixture(scope="module")

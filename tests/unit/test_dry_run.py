@@ -28,7 +28,6 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "requirements",
         "labs",
         "model_repos",
-        "models",
         "src",
         "docker",
         "compose.yaml",

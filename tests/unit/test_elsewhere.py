@@ -68,17 +68,7 @@ def on_a_mac(script: str, *arguments: str, root: Path = ROOT) -> subprocess.Comp
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for name in (
-        "pyproject.toml",
-        "labs",
-        "model_repos",
-        "models",
-        "src",
-        "compose.yaml",
-        "museum",
-        "docker",
-        "requirements",
-    ):
+    for name in ("pyproject.toml", "labs", "model_repos", "src", "compose.yaml", "docker", "requirements"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 

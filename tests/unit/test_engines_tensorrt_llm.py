@@ -117,7 +117,7 @@ def test_prompts_in_pieces_need_an_engine_that_reads_the_paged_cache(setting: st
     assert flag in lines(release="0.17.0", **{setting: True})[-1]
 
 
-CODEGEN = ROOT / "models" / "tiny-codegen"
+CODEGEN = ROOT / "labs" / "shared" / "models" / "tiny-codegen"
 
 
 def test_gptj_of_0_5_0_gets_the_rotary_dimension_of_its_weights_as_a_number() -> None:

@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer, LlamaConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "models" / "everyday-tokenizer"
+FOLDER = ROOT / "labs" / "shared" / "models" / "everyday-tokenizer"
 LIMIT = 1.5  # tokens a word
 STORY = (
     "Once upon a time there was an old man who lived in a small house by the sea. Every morning, before the sun came "

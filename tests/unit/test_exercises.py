@@ -204,7 +204,7 @@ def test_a_broken_manifest_is_refused_with_its_file_and_key(
     tmp_path: Path, change: dict[str, object] | str, said: str
 ) -> None:
     """``change``: other values, or what is appended to the file."""
-    for name in ("pyproject.toml", "model_repos", "models", "src", "compose.yaml"):
+    for name in ("pyproject.toml", "model_repos", "src", "compose.yaml"):
         (tmp_path / name).symlink_to(ROOT / name)
     lab = tmp_path / "labs" / "02-iterative-scheduling"
     lab.mkdir(parents=True)

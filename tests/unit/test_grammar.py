@@ -21,7 +21,7 @@ from labserve.text.prompts import open_tokenizer
 from labserve.text.sampling import Sampler, choose
 from labserve.text.vocabulary import spelling
 
-FOLDER = str(Path(__file__).resolve().parents[2] / "models" / "tiny-gpt2")
+FOLDER = str(Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2")
 SLOTS = 4
 END = 0
 #: A schema, and every text that follows it.

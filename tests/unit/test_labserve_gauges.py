@@ -17,7 +17,7 @@ from waiting import eventually
 from labserve.observe import gauges
 from labserve.observe.gauges import METRICS, Gauges, thinned
 
-GPT2 = str(Path(__file__).resolve().parents[2] / "models" / "tiny-gpt2")
+GPT2 = str(Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2")
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_no_word_is_broken_at_any_width(width: int) -> None:
 @pytest.fixture
 def learner(tmp_path: Path) -> Path:
     """A checkout of the learner's own."""
-    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "compose.yaml"):
+    for name in ("pyproject.toml", "labs", "model_repos", "src", "compose.yaml"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 

@@ -83,32 +83,6 @@ def test_every_page_of_docs_is_found_from_the_readme_in_two_steps() -> None:
     assert {*ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md")} - linked == {index}
 
 
-def test_the_word_list_finds_a_word_in_prose_and_none_in_code() -> None:
-    check = module("scripts/check_words.py")
-    text = "Run it anew.\n\n```bash\nanew\n```\n\n    anew\n\nThe command `anew`, and whoever waits.\n"
-    assert [(line, word) for line, word, _ in check.found(check.without_code(text))] == [(1, "anew"), (9, "whoever")]
-
-
-def test_the_word_list_reads_what_a_manifest_says_to_people_and_not_its_names() -> None:
-    check = module("scripts/check_words.py")
-    text = """settings:
-  seats: {type: int, default: 4, help: requests that sit in seats}
-verdicts:
-  - name: nobody
-    text: "{m[seats]} waited, whoever came"
-hints:
-  - "`seats` is mended by itself"
-wrong:
-  anew: "begun anew"
-"""
-    words = [(line, word) for line, word, _ in check.found(check.texts_of(text))]
-    assert words == [(2, "seats"), (5, "whoever"), (7, "by itself"), (7, "mended"), (9, "anew")]
-
-
-def test_the_readme_fits_two_screens() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
-
-
 @pytest.mark.parametrize("number", SERVED)
 def test_a_lab_with_an_engine_says_which_engine_a_cpu_has(number: str) -> None:
     (page,) = ROOT.glob(f"labs/{number}-*/README.md")

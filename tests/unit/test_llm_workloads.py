@@ -19,7 +19,7 @@ from labkit.predict.recording import HASH_BYTES, Arrival
 from labkit.records import RequestRecord
 from labkit.workloads import bench, dataset, identity
 
-TINY = Path(__file__).resolve().parents[2] / "models" / "tiny-gpt2"  # sees 1,024 tokens
+TINY = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2"  # sees 1,024 tokens
 
 
 def words(text: str) -> int:

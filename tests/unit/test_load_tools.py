@@ -49,7 +49,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A checkout of the test's own and a cache that does not exist yet."""
     root = tmp_path / "checkout"
     root.mkdir()
-    for name in ("pyproject.toml", "requirements", "labs", "model_repos", "models", "src", "docker"):
+    for name in ("pyproject.toml", "requirements", "labs", "model_repos", "src", "docker"):
         (root / name).symlink_to(ROOT / name)
     monkeypatch.setenv("LABS_ROOT", str(root))
     monkeypatch.setenv("LABS_CACHE", str(tmp_path / "cache"))

@@ -74,8 +74,9 @@ def test_an_unknown_number_names_the_list() -> None:
 
 
 def test_a_broken_manifest_is_named_with_its_key(tmp_path: Path) -> None:
-    (tmp_path / "museum" / "x").mkdir(parents=True)
-    (tmp_path / "museum" / "x" / "exhibit.yaml").write_text("wing: cellar\n")
+    broken = tmp_path / "labs" / "extras" / "museum" / "x"
+    broken.mkdir(parents=True)
+    (broken / "exhibit.yaml").write_text("wing: cellar\n")
     with pytest.raises(LabError) as refused:
         find_all(Workspace(tmp_path, tmp_path))
     assert any(line.startswith("x: wing: ") for line in refused.value.details)

@@ -23,7 +23,7 @@ from labkit.errors import LabError
 from labserve.observe.gauges import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
-OBSERVE = ROOT / "observe"
+OBSERVE = ROOT / "docker" / "observe"
 FILES = sorted((OBSERVE / "dashboards").glob("*.json"))
 NAME = re.compile(r"\b(labs_\w+|nv_\w+|envoy_\w+|labs:[\w:]+|triton:[\w:]+)\b(?=[{\[) ]|$)")
 TRITONS = {  # of Triton 2.51: the others of its names are gone, or never were
@@ -155,7 +155,7 @@ def scraped(config: dict[str, Any]) -> dict[str, list[str]]:
 
 def test_replicas_that_come_later_are_scraped_too(session: Session) -> None:
     session.workspace.folder("iterative").observe.mkdir(parents=True)
-    (session.workspace.root / "observe").symlink_to(OBSERVE)
+    (session.workspace.root / "docker").symlink_to(ROOT / "docker")
     config = observe.local_config(session.workspace, RECORD)
     observe.follow_servers(session.workspace, RECORD)
     assert scraped(config) == {"triton": ["127.0.0.1:3"], "envoy": []}

@@ -18,7 +18,7 @@ from labserve.gpt2.sequences import Sequence, new_sequence
 from labserve.params import Refusal
 from labserve.text.prompts import open_tokenizer
 
-SHIPPED = str(ROOT / "models" / "tiny-gpt2")
+SHIPPED = str(ROOT / "labs" / "shared" / "models" / "tiny-gpt2")
 TOKENIZER = open_tokenizer(SHIPPED)
 LONG = "Once upon a time there was a small horse that lived near the forest. The horse plays every Sunday in the dark"
 

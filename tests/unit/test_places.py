@@ -37,7 +37,7 @@ STRANGE = [
 
 def checkout(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
-    for name in ("pyproject.toml", "labs", "model_repos", "models", "src", "docker", "requirements", "compose.yaml"):
+    for name in ("pyproject.toml", "labs", "model_repos", "src", "docker", "requirements", "compose.yaml"):
         (folder / name).symlink_to(ROOT / name)
     monkeypatch.setenv("LABS_ROOT", str(folder))
     return folder

@@ -91,7 +91,7 @@ def test_a_scheduler_that_admits_nobody_ends_with_a_sentence(pack: Path) -> None
 
 
 def test_a_policy_plays_in_the_arena_as_labctl_plays_it(pack: Path) -> None:
-    path = ROOT / "arena" / "shortest_prompt.py"
+    path = ROOT / "labs" / "extras" / "arena" / "shortest_prompt.py"
     packages = str(Path(numpy.__file__).parents[1])
     said = asked(pack, "arena", path.read_text(), packages=packages)
     real = referee.judge(path, games.public())

@@ -158,7 +158,7 @@ def test_resources_of_operators_are_there_only_where_the_cluster_has_them() -> N
     assert not of_kind(documents, "HorizontalPodAutoscaler"), "KEDA makes its own"
     monitor, rule, scaled = (of_kind(documents, kind)[0] for kind in ("PodMonitor", "PrometheusRule", "ScaledObject"))
     assert monitor["metadata"]["labels"]["release"] == rule["metadata"]["labels"]["release"] == "kps"
-    assert rule["spec"]["groups"] == parse_yaml((ROOT / "observe" / "rules.yaml").read_text())["groups"]
+    assert rule["spec"]["groups"] == parse_yaml((ROOT / "docker" / "observe" / "rules.yaml").read_text())["groups"]
     for deployment in of_kind(documents, "Deployment"):  # both are scraped, under the names that the rules know
         template = deployment["spec"]["template"]
         assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
@@ -169,7 +169,9 @@ def test_resources_of_operators_are_there_only_where_the_cluster_has_them() -> N
     assert target["name"] in [d["metadata"]["name"] for d in of_kind(documents, target["kind"])]
     boards = [d for d in of_kind(documents, "ConfigMap") if "grafana_dashboard" in d["metadata"].get("labels", {})]
     (board,) = boards
-    assert {Path(name).stem for name in board["data"]} == {p.stem for p in (ROOT / "observe/dashboards").glob("*.json")}
+    assert {Path(name).stem for name in board["data"]} == {
+        p.stem for p in (ROOT / "docker/observe/dashboards").glob("*.json")
+    }
     assert all(json.loads(text)["panels"][0]["datasource"]["uid"] == "prometheus" for text in board["data"].values())
 
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the test's own with the lab of faults in it."""
-    for name in ("pyproject.toml", "models", "src", "docker", "requirements", "compose.yaml"):
+    for name in ("pyproject.toml", "src", "docker", "requirements", "compose.yaml"):
         (tmp_path / name).symlink_to(ROOT / name)
     for name in ("labs", "model_repos"):
         (tmp_path / name).mkdir()

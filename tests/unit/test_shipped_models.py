@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "models" / "tiny-gpt2"
+FOLDER = ROOT / "labs" / "shared" / "models" / "tiny-gpt2"
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")
 NEAR_TIE = 1e-4
 

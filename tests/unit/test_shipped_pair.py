@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+MODELS = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models"
 TARGET, DRAFT = MODELS / "tiny-llama", MODELS / "tiny-llama-draft"
 PROMPTS = ("I have lived in Seoul", "Once upon a time", "My favourite food is", "Programming in Rust is like")
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "models" / "tiny-codegen"
+FOLDER = ROOT / "labs" / "shared" / "models" / "tiny-codegen"
 PROMPTS = (
     "def hello_world():",
     "def add(a, b):",

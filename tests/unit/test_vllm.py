@@ -83,7 +83,7 @@ def test_what_vllm_cannot_do_is_refused_by_name(words: dict[str, str], said: str
 
 
 def test_a_model_whose_attention_heads_the_cpu_build_cannot_compute_is_refused() -> None:
-    draft = str(Path(__file__).parents[2] / "models" / "tiny-llama-draft")
+    draft = str(Path(__file__).parents[2] / "labs" / "shared" / "models" / "tiny-llama-draft")
     with pytest.raises(ValueError, match="draft_model: its attention heads have 16 numbers"):
         settings(speculation="draft", draft_model=draft)
 

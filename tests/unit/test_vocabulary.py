@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from labserve.logits.ragged import cut, pad
 from labserve.text.vocabulary import alphabet, mask, spelling, whole
 
-FOLDER = Path(__file__).resolve().parents[2] / "models" / "tiny-gpt2"
+FOLDER = Path(__file__).resolve().parents[2] / "labs" / "shared" / "models" / "tiny-gpt2"
 
 
 @pytest.fixture(scope="module")

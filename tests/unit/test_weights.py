@@ -70,7 +70,7 @@ def test_the_shipped_model_is_whole() -> None:
 
 
 def test_a_damaged_shipped_model_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "models" / "m"
+    folder = tmp_path / "labs" / "shared" / "models" / "m"
     folder.mkdir(parents=True)
     (folder / "a.json").write_text("x")
     (folder / "SHA256SUMS").write_text(f"{'0' * 64}  a.json\n")
@@ -213,7 +213,7 @@ def test_what_is_cached_is_listed_and_pruned(workspace: Workspace) -> None:
 
 
 def test_another_shipped_tokenizer_makes_other_random_weights(tmp_path: Path) -> None:
-    folder = tmp_path / "models" / SHAPES["gpt2"]["tokenizer"]
+    folder = tmp_path / "labs" / "shared" / "models" / SHAPES["gpt2"]["tokenizer"]
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text("{}")
     here, source = Workspace(tmp_path, tmp_path / "cache"), weights.parse("random:gpt2")

@@ -71,7 +71,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     for name in PAGE:
         shutil.copyfile(HERE / name, folder / name)
-    starter = (ROOT / "arena" / "shortest_prompt.py").read_text(encoding="utf-8")
+    starter = (ROOT / "labs" / "extras" / "arena" / "shortest_prompt.py").read_text(encoding="utf-8")
     shown = json.dumps([*exercises().values(), {**ARENA, "starter": starter}]).replace("<", "\\u003c")
     page = (HERE / "practice.html").read_text(encoding="utf-8")
     (folder / "practice.html").write_text(page.replace("/*exercises*/", shown), encoding="utf-8")

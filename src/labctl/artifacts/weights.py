@@ -3,7 +3,7 @@
 A person writes one of four kinds of source::
 
     hub:<id>[@<revision>]     the model hub, at a pinned revision if one is given
-    shipped:<name>            a tiny trained model of this project, in models/
+    shipped:<name>            a tiny trained model of this project, in labs/shared/models/
     random:<shape>[@<dtype>]  a real architecture with seeded random weights, for speed work
     <folder>                  a folder of yours in Hugging Face's layout
 

@@ -213,7 +213,7 @@ def _number(value: float) -> str:
 def _folder() -> Path:
     from labctl.workspace import Workspace
 
-    return Workspace.find().root / "arena"
+    return Workspace.find().extras / "arena"
 
 
 def _path(name: str) -> Path:

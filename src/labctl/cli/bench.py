@@ -49,7 +49,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     type=opt.FILE,
     metavar="FILE|NAME|agents",
     help="Send the first --request-count requests of a trace at its times: a file of Mooncake, Bailian, Azure, "
-    "BurstGPT or BLIS, a cut by its name in traces/, or made-up coding agents. Lengths are divided by 16.",
+    "BurstGPT or BLIS, a cut by its name in labs/shared/traces/, or made-up coding agents. Lengths are divided by 16.",
 )
 @opt.number_option("--speed", 1.0, "With --trace: send X times as fast.", opt.SECONDS, metavar="X")
 @click.option(
@@ -196,7 +196,7 @@ def _read_trace(path: Path, count: int, speed: float, seed: int) -> Sequence[Arr
     from labkit.predict import traces
 
     made = str(path) == "agents"
-    found = traces.find(path, Workspace.find().root / "traces")
+    found = traces.find(path, Workspace.find().traces)
     arrivals = traces.agents(count, seed) if made else traces.read(found, count)
     return [replace(one, at=one.at / speed) for one in traces.scaled(arrivals)]
 

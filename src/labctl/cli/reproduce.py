@@ -47,7 +47,7 @@ def reproduce_command(
 
     NUMBER is an exhibit's (`server#8870`, or only `8870`). Each runs on a Triton of its own, on loopback, which is
     killed afterwards. The verdict is `reproduces`, `mended` or `cannot tell here`. Each exhibit's page is
-    museum/NAME/README.md.
+    labs/extras/museum/NAME/README.md.
     """
     from labctl.museum import exhibit as exhibits
     from labctl.museum import visit
@@ -95,7 +95,7 @@ def _list(found: list[Exhibit], json_output: bool) -> None:
         click.echo(f"{wing}{': needs --kills' if wing == DEADLY else ''}")
         for exhibit in group:
             click.echo(f"  {exhibit.number:<20}  {exhibit.manifest.title}")
-    click.echo("\nlabctl reproduce NUMBER makes it happen; museum/NAME/README.md has the cause.")
+    click.echo("\nlabctl reproduce NUMBER makes it happen; labs/extras/museum/NAME/README.md has the cause.")
 
 
 def _show(exhibit: Exhibit, visit: Visit) -> None:

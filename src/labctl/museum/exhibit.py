@@ -1,4 +1,4 @@
-"""What an exhibit is: a folder ``museum/<name>/`` with a manifest, a model repository, ``reproduce.py`` and a page."""
+"""What an exhibit is: a folder of ``labs/extras/museum/`` with a manifest, models, ``reproduce.py`` and a page."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Manifest(BaseModel):
 
     Attributes:
         title: what happens, in our words.
-        upstream: None where upstream has no issue of it (``museum/upstream/`` may have its text).
+        upstream: None where upstream has no issue of it (``labs/extras/museum/upstream/`` may have its text).
         affected, fixed: releases; ``fixed`` names the pull request, and is "" if no release has it.
         teaches: the general lesson, a few words.
         expects: what a run sees on an affected release.
@@ -108,7 +108,7 @@ def find_all(workspace: Workspace) -> list[Exhibit]:
     """
     exhibits: list[Exhibit] = []
     problems: list[str] = []
-    for path in sorted(workspace.root.glob("museum/*/exhibit.yaml")):
+    for path in sorted(workspace.extras.glob("museum/*/exhibit.yaml")):
         try:
             manifest = Manifest.model_validate(parse_yaml(path.read_text(encoding="utf-8")) or {})
             if missing := [part for part in PARTS if not (path.parent / part).exists()]:

@@ -57,9 +57,9 @@ START = "labctl mystery start"
 
 
 def find_faults(workspace: Workspace) -> dict[str, Fault]:
-    """Every file of ``mysteries/``, by name; HEALTHY too. Raises LabError: one cannot be loaded."""
+    """Every file of ``labs/extras/mysteries/``, by name; HEALTHY too. Raises LabError: one cannot be loaded."""
     found = {}
-    for path in sorted((workspace.root / "mysteries").glob("*.py")):
+    for path in sorted((workspace.extras / "mysteries").glob("*.py")):
         try:
             found[path.stem] = clinic.load(path)
         except Exception as error:  # the file is executed

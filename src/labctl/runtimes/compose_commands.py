@@ -239,7 +239,7 @@ class Projects:
                 return str(Path(inside) / path.relative_to(outside))
         raise LabError(
             f"the containers cannot see {path}",
-            "they see the checkout's models/ and the cache",
+            "they see labs/shared/models and the cache",
             f"put it below {workspace.cache}, or use --runtime local",
         )
 

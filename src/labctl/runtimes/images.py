@@ -43,7 +43,7 @@ CLIENT_FILES = (*BUILD_FILES, "docker/client.Dockerfile", "requirements/client.t
 
 # What a server and its tools read of the checkout where nobody can mount it.
 CHECKOUT_FILES = ("docker/files.Dockerfile", "pyproject.toml")
-CHECKOUT_FOLDERS = ("labs", "model_repos", "models")
+CHECKOUT_FOLDERS = ("labs", "model_repos")
 
 GUARD_FILES = (
     "docker/install-packages.sh",

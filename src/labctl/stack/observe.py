@@ -113,7 +113,7 @@ def as_process(workspace: Workspace, record: Record, ports: Mapping[str, int]) -
 
 def local_config(workspace: Workspace, record: Record) -> dict[str, Any]:
     """``observe/prometheus.yaml`` with files of the stack's own addresses in place of names."""
-    shipped = workspace.root / "observe"
+    shipped = workspace.observe
     config: dict[str, Any] = parse_yaml((shipped / "prometheus.yaml").read_text(encoding="utf-8"))
     config["rule_files"] = [str(shipped / name) for name in config["rule_files"]]
     for job in config["scrape_configs"]:

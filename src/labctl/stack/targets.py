@@ -80,7 +80,7 @@ def render_for_target(session: Session, lab: Lab, stack: str, choices: Choices, 
         with tempfile.TemporaryDirectory() as scratch, replace_dir(folder) as fresh:
             if name == "kubernetes":
                 deployment = _deployment(session, plans, cluster, Path(scratch))
-                kustomize.write(deployment, fresh, session.workspace.root / "observe")
+                kustomize.write(deployment, fresh, session.workspace.observe)
                 door.add(deployment, plans, session.workspace, fresh)
                 gateway.add(deployment, plans, fresh)
             else:

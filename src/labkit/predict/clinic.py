@@ -41,7 +41,7 @@ NONE: Mapping[str, Any] = {  # what a log leaves out where it is empty
 
 @dataclass(frozen=True)
 class Fault:
-    """One file of ``mysteries/``.
+    """One file of ``labs/extras/mysteries/``.
 
     Attributes:
         shows: the steps of a log that show it.
