@@ -13,6 +13,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.evidence.steplog import REQUEST
 from labkit.predict.lines import MODEL, RECORD, readable, served
+from labserve.inflight.pace import Pace
 
 HASH_BYTES = 3  # labserve.inflight.recording writes as many for each token
 CANCELLED = ("cancelled", "failed")
@@ -37,6 +38,15 @@ class Settings:
     @property
     def vllm(self) -> bool:
         return self.words.get("engine") == "vllm"
+
+    @property
+    def pace(self) -> Pace | None:
+        """The device whose times the server takes for its own (``pace``). Raises LabError: it is not known."""
+        device, shape, slower = (self.words.get(name, "") for name in ("pace", "pace_shape", "pace_slower"))
+        try:
+            return Pace.of(device, shape, slower or "1")
+        except ValueError as error:
+            raise LabError("this device cannot be predicted", str(error), "--set pace=none") from error
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,10 @@ def read(result: Path, phase: str = "") -> Recording:
     """
     files = phases(result)
     if phase:
+        known = [file.name.removeprefix("steps-").removesuffix(".jsonl") for file in files]
         files = [file for file in files if file.name == f"steps-{phase}.jsonl"]
+        if not files:
+            raise LabError(f"{result} has no phase '{phase}'", f"it has: {', '.join(known) or 'none'}", RECORD)
     found = {file: lines for file in files if (lines := served(file))}
     if not found:
         raise LabError(
@@ -171,7 +184,7 @@ def read(result: Path, phase: str = "") -> Recording:
         )
     if len(found) > 1:
         names = ", ".join(file.name.removeprefix("steps-").removesuffix(".jsonl") for file in found)
-        raise LabError(f"{result} has several recordings", names, "name one: --phase NAME")
+        raise LabError(f"{result} has several recordings", names, f"name one: --phase {names.split(', ')[0]}")
     ((file, lines),) = found.items()
     with readable(file):
         return _recording(lines, str(file))
