@@ -122,6 +122,7 @@ def predict_command(
         "low": dict(predicted.low),
         "high": dict(predicted.high),
         "step_time": predictor.model.to_json(),
+        "paced": predicted.settings.pace is not None,
         "extrapolated": _marked(predictor, predicted.extrapolated, wanted),
     }
     if run_it:

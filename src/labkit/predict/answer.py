@@ -112,7 +112,7 @@ class Predictor:
         if self.strict and found.steps:
             raise LabError(
                 f"{found.steps:,} of {len(rows):,} steps cannot be timed from this recording",
-                beyond(found, self.model),
+                f"they have {beyond(found, self.model)}",
                 "leave out --strict to extrapolate, or record a run in which steps are as large",
             )
         return found
@@ -171,9 +171,9 @@ class Predictor:
         return self._first(range(1, most + 1), lambda replicas: self.good_share(rate, replicas))
 
     def _first(self, numbers: Sequence[int], share_of: Callable[[int], tuple[float, Extrapolated]]) -> Enough:
-        """The first number of which enough requests are within the limits."""
-        every = Extrapolated()
-        for number in numbers:
+        """The first number of which enough requests are within the limits; none if not even the last one has."""
+        share, every = share_of(numbers[-1])
+        for number in numbers if share >= ENOUGH else ():
             share, extrapolated = share_of(number)
             every |= extrapolated
             if share >= ENOUGH:
@@ -183,12 +183,11 @@ class Predictor:
 
 def beyond(found: Extrapolated, model: StepTime) -> str:
     """What such steps have more of than the recorded ones, in words."""
-    parts = [
-        f"up to {value:,} {name}, where no recorded one had more than {most:,}"
+    return " and ".join(
+        f"up to {value:,} {name} (recorded: {most:,})"
         for name, value, most in zip(("decoding requests", "prompt tokens"), found[1:], model.most, strict=False)
         if value
-    ]
-    return "they have " + " and ".join(parts)
+    )
 
 
 def own_scheduler(file: Path) -> type[Scheduler]:

@@ -46,7 +46,7 @@ class Settings:
         try:
             return Pace.of(device, shape, slower or "1")
         except ValueError as error:
-            raise LabError("this device cannot be predicted", str(error), "--set pace=none") from error
+            raise LabError("this device cannot be predicted", str(error), "--set pace_shape=llama-2-7b too") from error
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,9 @@ def read(result: Path, phase: str = "") -> Recording:
         known = [file.name.removeprefix("steps-").removesuffix(".jsonl") for file in files]
         files = [file for file in files if file.name == f"steps-{phase}.jsonl"]
         if not files:
-            raise LabError(f"{result} has no phase '{phase}'", f"it has: {', '.join(known) or 'none'}", RECORD)
+            raise LabError(
+                f"{result} has no phase '{phase}'", f"it has: {', '.join(known) or 'none'}", "name one of them"
+            )
     found = {file: lines for file in files if (lines := served(file))}
     if not found:
         raise LabError(
