@@ -223,8 +223,8 @@ def _sweep(
     if any(marks.values()):
         rows.append(("extrapolated steps", *(f"{mark['steps']:,}" if mark else "" for mark in marks.values())))
     click.echo(table(rows, (key, *found), right=range(1, len(found) + 1)))
-    for value, error in refused.items():
-        say(printable(f"no answer for {key}={value}: {error.what}: {error.why}"))
+    for value, reason in refused.items():
+        say(printable(f"no answer for {key}={value}: {reason.what}: {reason.why}"))
     largest = max((mark for mark in marks.values() if mark), key=lambda mark: mark["steps"], default=None)
     _say([*filter(None, [prediction.extrapolated(largest)]), *prediction.time_remarks(predictor.model.to_json())])
 
