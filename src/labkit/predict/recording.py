@@ -90,6 +90,7 @@ class Row:
     began: float = 0.0  # seconds since the first arrival
     over: float = 0.0
     busy: bool = False  # the step before it left requests in the batch or in the queue
+    why: list[str] = field(default_factory=list)  # for each of ``waiting``; [] where it is not known
 
     @property
     def decides(self) -> dict[str, Any]:
@@ -263,6 +264,11 @@ def _follows(one: Mapping[str, Any], other: Mapping[str, Any], lines: Sequence[M
     return all(number in changes for number in range(one["n"] + 1, other["n"]))
 
 
+def _whys(why: str | Sequence[str], waiting: int) -> list[str]:
+    """Why each waiting request waits: a line has one reason for all, or one each."""
+    return [why] * waiting if isinstance(why, str) else [*map(str, why), *[str(why[-1])] * (waiting - len(why))]
+
+
 def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[Row]:
     rows: list[Row] = []
     busy = False
@@ -293,6 +299,7 @@ def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero
                     line["t"] - line["dur"] - zero,
                     line["t"] - zero,
                     busy,
+                    _whys(line.get("why", ""), len(waiting)),
                 )
             )
             busy = bool(waiting) or any(name not in ended for name in batch)
