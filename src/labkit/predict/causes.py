@@ -8,7 +8,7 @@ requests' prompts cost in it is theirs, by the model of a step's time, and the r
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -74,7 +74,7 @@ class Request:
     tenant: str
     ttft: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     tpot: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    blame: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    blame: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
 
     def whole(self, metric: str) -> float:
         return sum(self.parts(metric).values())
@@ -227,7 +227,8 @@ def finding(found: Sequence[Request], settings: Settings, metric: str = "TTFT") 
     largest = max(foreign, key=lambda part: foreign[part], default="")
     if not largest or foreign[largest] < whole / 3:
         largest = max(parts, key=lambda part: parts[part])
-    (culprit, _), *_ = request.blame.get(largest, Counter()).most_common(1) or [("", 0.0)]
+    blame = request.blame.get(largest, {})
+    culprit = max(blame, key=lambda name: blame[name], default="")
     return Finding(metric, request, largest, parts[largest] / whole, culprit, remedy(largest, settings))
 
 
