@@ -33,7 +33,7 @@ WHOLE = f"""
 input {{ name: "text_input" data_type: TYPE_STRING dims: -1 }}
 input {{ name: "max_tokens" data_type: TYPE_UINT32 dims: -1 }}
 output {{ name: "text_output" data_type: TYPE_STRING dims: -1 }}
-parameters {{ key: "tokenizer_dir" value {{ string_value: "{ROOT}/models/tiny-gpt2" }} }}
+parameters {{ key: "tokenizer_dir" value {{ string_value: "{ROOT}/labs/shared/models/tiny-gpt2" }} }}
 """
 Script = Callable[[Any, Any], Iterator[Any]]
 
@@ -124,7 +124,7 @@ def test_tokens_that_come_faster_than_a_page_is_drawn_are_shown_together() -> No
 def test_a_whole_answers_tokens_are_counted_with_the_servers_own_tokenizer() -> None:
     with triton(lambda request, context: iter([token(request, "Once upon a time", last=True)]), WHOLE) as endpoint:
         (whole,) = ask(endpoint)
-    count = conversation.count_tokens(" upon a time", f"{ROOT}/models/tiny-gpt2")
+    count = conversation.count_tokens(" upon a time", f"{ROOT}/labs/shared/models/tiny-gpt2")
     assert count > 0
     assert f"; {count} tokens in" in whole.speed
 

@@ -42,7 +42,7 @@ def test_it_has_at_least_8000_entries_and_fits_the_model_that_uses_it(tokenizer:
 
 @pytest.mark.parametrize("form", [str, str.capitalize, " {}".format])
 def test_the_most_frequent_words_are_one_token_each(tokenizer: Any, form: Callable[[str], str]) -> None:
-    frequent = (ROOT / "scripts" / "corpus" / "words" / "frequent.txt").read_text().split()[:300]
+    frequent = (ROOT / "scripts" / "training" / "corpus" / "words" / "frequent.txt").read_text().split()[:300]
     spelled = [form(word) for word in frequent]
     assert sum(len(tokenizer.tokenize(word)) for word in spelled) <= 1.1 * len(spelled)
 

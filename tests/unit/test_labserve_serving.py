@@ -95,7 +95,7 @@ for wanted in (
 def test_a_hugging_face_model_serves_without_the_compiler_and_its_process_ends_in_good_order() -> None:
     done = run(f"""{IN_TRITON}
 from labserve.text.hf_generate import Generator, Prompt
-model = Generator("models/tiny-llama", "cpu", 1)
+model = Generator("labs/shared/models/tiny-llama", "cpu", 1)
 print(model.generate([Prompt([5, 6, 7], 4), Prompt([5, 6], 3)]))
 print([name for name in ("torch._dynamo.convert_frame", "sklearn", "scipy.linalg") if sys.modules.get(name)], end="")
 """)

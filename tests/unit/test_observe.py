@@ -155,7 +155,6 @@ def scraped(config: dict[str, Any]) -> dict[str, list[str]]:
 
 def test_replicas_that_come_later_are_scraped_too(session: Session) -> None:
     session.workspace.folder("iterative").observe.mkdir(parents=True)
-    (session.workspace.root / "docker").symlink_to(ROOT / "docker")
     config = observe.local_config(session.workspace, RECORD)
     observe.follow_servers(session.workspace, RECORD)
     assert scraped(config) == {"triton": ["127.0.0.1:3"], "envoy": []}

@@ -59,7 +59,7 @@ def test_its_tokenizer_loads_by_a_class_that_transformers_4_and_5_know() -> None
 
 
 def test_it_continues_in_words_that_its_corpus_has(tokenizer: Any, continued: list[torch.Tensor]) -> None:
-    sys.path.insert(0, str(ROOT / "scripts"))
+    sys.path.insert(0, str(ROOT / "scripts" / "training"))
     try:
         from corpus import english
     finally:

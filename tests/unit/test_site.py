@@ -112,7 +112,10 @@ def test_every_link_within_the_site_leads_to_a_file_and_an_anchor(site: Path, pa
 
 
 def test_a_link_to_a_source_file_leads_to_the_repository(pages: dict[str, Page]) -> None:
-    wanted = {f"{REPOSITORY}/blob/main/{name}" for name in ("LICENSE", "CONTRIBUTING.md", "models/tiny-gpt2/README.md")}
+    wanted = {
+        f"{REPOSITORY}/blob/main/{name}"
+        for name in ("LICENSE", "CONTRIBUTING.md", "labs/shared/models/tiny-gpt2/README.md")
+    }
     assert wanted - pages["index.html"].links == set()
     linked = {link for page in pages.values() for link in page.links if link.startswith(REPOSITORY)}
     assert [link for link in linked if not (ROOT / link.removeprefix(f"{REPOSITORY}/blob/main/")).is_file()] == []

@@ -28,7 +28,7 @@ def test_a_shipped_cut_is_a_small_trace_whose_licence_is_stated(name: str) -> No
     assert path.stat().st_size <= LARGEST and len(traces.read(path)) > 400
     (row,) = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith(f"| `{name}`")]
     assert SOURCES[name].licence in row and f"{len(traces.read(path)):,} in" in row
-    assert name in (FOLDER.parent / "NOTICE").read_text()
+    assert name in (FOLDER.parents[2] / "NOTICE").read_text()
 
 
 def test_every_file_of_the_folder_is_made_by_the_script_and_every_source_is_explained() -> None:

@@ -95,7 +95,7 @@ def _list(found: list[Exhibit], json_output: bool) -> None:
         click.echo(f"{wing}{': needs --kills' if wing == DEADLY else ''}")
         for exhibit in group:
             click.echo(f"  {exhibit.number:<20}  {exhibit.manifest.title}")
-    click.echo("\nlabctl reproduce NUMBER makes it happen; labs/extras/museum/NAME/README.md has the cause.")
+    click.echo("\nlabctl reproduce NUMBER makes it happen.\nlabs/extras/museum/NAME/README.md has its cause.")
 
 
 def _show(exhibit: Exhibit, visit: Visit) -> None:
